@@ -1,0 +1,47 @@
+# Everything a newcomer needs: `make demo`, `make run`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SHELL := /bin/bash
+
+.DEFAULT_GOAL := help
+
+.PHONY: help install demo run test check fmt model clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+install: $(VENV)/.installed ## make .venv and install Magnus with its tools
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Magnus needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: install ## start everything, send 240 requests, print what happened, stop everything
+	$(BIN)/magnus demo
+
+run: install ## keep the service up and print its addresses
+	$(BIN)/magnus up
+
+test: install ## the whole test suite, on a Postgres and a broker of its own
+	$(BIN)/python -m pytest tests
+
+check: install ## ruff, mypy --strict, import walls, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100
+
+fmt: install ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+model: install ## train the bundled model again from seeded synthetic text (minutes)
+	$(BIN)/python -m inference.toy.train
+
+clean: ## remove the virtual environment and the local state
+	rm -rf $(VENV) .magnus *.egg-info

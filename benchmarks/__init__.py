@@ -1,0 +1,1 @@
+"""Scripts that print one table each and can write JSON and pictures; peers live here, never in the product."""

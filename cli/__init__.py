@@ -1,0 +1,1 @@
+"""The `magnus` command: starts and stops the service, talks to it, measures it."""

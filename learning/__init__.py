@@ -1,0 +1,1 @@
+"""Text and numbers in, numbers out: generation length prediction, serving time estimation, continuous learning."""

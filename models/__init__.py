@@ -1,0 +1,1 @@
+"""The database: SQLAlchemy tables, sessions and named queries. Never a neural network."""

@@ -1,0 +1,214 @@
+"""The tables. Everything that must not be lost is here; every instant is written by the database's own clock."""
+
+import enum
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Enum, Index, Integer, LargeBinary, Text, text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Instant = TIMESTAMP(timezone=True)
+NOW = text("clock_timestamp()")
+
+
+class RequestStatus(enum.StrEnum):
+    """States of OpenAI's Responses API; the last four are final."""
+
+    queued = "queued"
+    in_progress = "in_progress"
+    completed = "completed"
+    incomplete = "incomplete"  # cut off at its output limit
+    failed = "failed"
+    cancelled = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self not in (RequestStatus.queued, RequestStatus.in_progress)
+
+
+class BatchStatus(enum.StrEnum):
+    """assigned (committed, message may be on its way) → running (leased) → one of the final three."""
+
+    assigned = "assigned"
+    running = "running"
+    finished = "finished"
+    out_of_memory = "out_of_memory"
+    lost = "lost"  # its worker died or gave it back; its requests went back to the queue
+
+
+def _enum(kind: type[enum.StrEnum]) -> Enum:
+    return Enum(kind, native_enum=False, length=16, values_callable=lambda e: [m.value for m in e])
+
+
+class Base(DeclarativeBase):
+    """Declarative base."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: Instant,
+        str: Text,
+        dict[str, Any]: JSONB,
+        list[int]: ARRAY(Integer),
+    }
+
+
+class ApiKey(Base):
+    """A client's key; only its SHA-256 is kept."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    tenant: Mapped[str]
+    prefix: Mapped[str]  # the first characters, to recognise a key in lists
+    sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    revoked_at: Mapped[datetime | None]
+
+
+class Request(Base):
+    """One request, from its arrival to its answer."""
+
+    __tablename__ = "requests"
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # resp_<32 hex digits>
+    tenant: Mapped[str]
+    idempotency_key: Mapped[str | None]
+    model: Mapped[str]
+    application: Mapped[str]  # metadata.application, or a digest of the instructions
+    instructions: Mapped[str]
+    input: Mapped[str]
+    body: Mapped[dict[str, Any]]  # what the client sent besides: metadata, input items, sampling
+    prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
+    input_tokens: Mapped[int]  # user input length
+    limit_tokens: Mapped[int]
+    priority: Mapped[int] = mapped_column(server_default="0")
+    deadline_at: Mapped[datetime | None]
+
+    status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
+    arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    predicted_tokens: Mapped[int | None]
+    predicted_upper_tokens: Mapped[int | None]
+    predictor_version: Mapped[str | None]
+    planner_epoch: Mapped[int] = mapped_column(
+        BigInteger, server_default="0"
+    )  # the planner that holds it in its waiting room
+    eta_at: Mapped[datetime | None]  # the estimate given at submission, kept to judge it
+    batch_id: Mapped[int | None] = mapped_column(BigInteger)  # the batch it is in, or was in last
+    sealed_group: Mapped[str | None]  # a half of a batch that ran out of memory: requests that only run together
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    cancel_requested_at: Mapped[datetime | None]
+
+    generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # what slices generated so far
+    output_text: Mapped[str | None]
+    output_tokens: Mapped[int | None]
+    finish_reason: Mapped[str | None]  # eos, stop, limit
+    error: Mapped[dict[str, Any] | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index(
+            "requests_unpredicted",
+            "arrived_at",
+            postgresql_where=text("status = 'queued' and predicted_tokens is null"),
+        ),
+        Index("requests_unfed", "planner_epoch", postgresql_where=text("status = 'queued'")),
+        Index("requests_by_tenant", "tenant", "arrived_at", "id"),
+        Index("requests_finished", "finished_at", postgresql_where=text("finished_at is not null")),
+        Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
+        Index("requests_waiting", "arrived_at", postgresql_where=text("status in ('queued', 'in_progress')")),
+        Index(
+            "requests_idempotency",
+            "tenant",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key is not null"),
+        ),
+        CheckConstraint("(status in ('queued', 'in_progress')) = (finished_at is null)", name="finished_iff_final"),
+    )
+
+
+class Batch(Base):
+    """One batch on one worker: the decision, its lease, its figures."""
+
+    __tablename__ = "batches"
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    worker: Mapped[str]
+    policy: Mapped[str]
+    status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
+    joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch
+    sealed: Mapped[bool] = mapped_column(server_default="false")
+    size: Mapped[int]
+    length: Mapped[int]  # L(B)
+    predicted_generation_length: Mapped[int]  # G'(B)
+    iteration_limit: Mapped[int | None]
+    estimated_s: Mapped[float]
+    assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    sent_at: Mapped[datetime | None]
+    fence: Mapped[int] = mapped_column(
+        server_default="0"
+    )  # grows with each lease; a write under an old one changes nothing
+    lease_until: Mapped[datetime | None]
+    progress_tokens: Mapped[int] = mapped_column(server_default="0")
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    # figures, once finished
+    serving_s: Mapped[float | None]
+    iterations: Mapped[int | None]
+    generation_length: Mapped[int | None]  # G(B)
+    valid_tokens: Mapped[int | None]
+    pad_tokens: Mapped[int | None]
+    invalid_tokens: Mapped[int | None]
+    peak_kv_bytes: Mapped[int | None] = mapped_column(BigInteger)
+
+    __table_args__ = (
+        Index("batches_open", "worker", postgresql_where=text("status in ('assigned', 'running')")),
+        Index("batches_finished", "finished_at", postgresql_where=text("finished_at is not null")),
+    )
+
+
+class Worker(Base):
+    """A worker that announced itself; alive while its heartbeat is fresh by the database's clock."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    device: Mapped[str]
+    theta_bytes: Mapped[int] = mapped_column(BigInteger)
+    delta_bytes: Mapped[int] = mapped_column(BigInteger)
+    curves: Mapped[dict[str, Any] | None]  # measured prefill and decode curves (SCLS Eq. 3-4)
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    stopped_at: Mapped[datetime | None]
+
+
+class ModelVersion(Base):
+    """A published version of a length predictor or serving time estimator; its digest is checked before skops reads it."""
+
+    __tablename__ = "model_versions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]  # length | serving_time
+    version: Mapped[str] = mapped_column(unique=True)
+    active: Mapped[bool] = mapped_column(server_default="false")
+    sha256: Mapped[bytes] = mapped_column(LargeBinary)
+    stored: Mapped[bytes] = mapped_column(LargeBinary)
+    scores: Mapped[dict[str, Any]]  # of this candidate, of the one it replaced, of the baseline, on the holdout
+    data: Mapped[dict[str, Any]]  # range and size of what it was trained on
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (Index("model_versions_active", "kind", unique=True, postgresql_where=text("active")),)
+
+
+class ServiceState(Base):
+    """Small facts of the running service, one row a name: policy in force, planner's epoch, last snapshot."""
+
+    __tablename__ = "service_state"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[dict[str, Any]]
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -1,0 +1,35 @@
+"""How long prefill and decoding take, as functions of batch size and length (SCLS Eq. 1-4)."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ServingTime(Protocol):
+    """Anything that estimates the seconds a batch takes on one worker."""
+
+    def serve_s(self, size: int, length: int, generation_length: int) -> float:
+        """Seconds to serve `size` rows padded to `length` tokens for `generation_length` iterations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCurves:
+    """Fitted curves of one worker and model, seconds; p1..p4 of Eq. (3), d1..d4 of Eq. (4)."""
+
+    prefill: tuple[float, float, float, float]
+    decode: tuple[float, float, float, float]
+
+    def prefill_s(self, size: int, length: int) -> float:
+        """Eq. (3)."""
+        p1, p2, p3, p4 = self.prefill
+        return max(0.0, p1 * size * length + p2 * size + p3 * length + p4)
+
+    def decode_step_s(self, size: int, cached: float) -> float:
+        """Eq. (4): one iteration of `size` rows over `cached` tokens each."""
+        d1, d2, d3, d4 = self.decode
+        return max(0.0, d1 * size * cached + d2 * size + d3 * cached + d4)
+
+    def serve_s(self, size: int, length: int, generation_length: int) -> float:
+        """Eq. (1) and (2); the sum over l = 1..Lo of a linear function is Lo times its value at the mean length."""
+        mean_cached = length + (generation_length + 1) / 2
+        return self.prefill_s(size, length) + generation_length * self.decode_step_s(size, mean_cached)

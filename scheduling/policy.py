@@ -1,0 +1,107 @@
+"""The one interface between a policy and whoever runs it: the live planner or the simulator.
+
+A policy keeps the waiting room and returns decisions as values. It never carries one out, never reads a clock
+(`now` is an argument, seconds) and can be rebuilt at any moment by adding the queued requests again.
+
+The runner's side of the contract:
+
+1. `add` each request that waits, once predicted; again when it comes back unfinished (`generated` > 0) or is retried.
+2. Describe every worker that could take work as a `Worker`, call `assign`, carry out each `Assignment` or hand its
+   requests back with `add`. Run-to-completion policies are offered idle workers; continuous ones any worker.
+3. Report each ended assignment with `finished`, each out-of-memory with `out_of_memory`, each cancel with `discard`.
+4. Ask again when something changed, or at `wake_at`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduling.costs import ServingTime
+from scheduling.memory import KvMemory
+from scheduling.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request that is in a worker's running batch; `generated` counts all its tokens so far."""
+
+    request: Request
+    generated: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker as it is now. `rows` is empty when idle; `busy_s` estimates the seconds until its assigned work ends."""
+
+    name: str
+    memory: KvMemory
+    costs: ServingTime
+    rows: tuple[Row, ...] = ()
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Work for one worker: a batch to run for at most `iteration_limit` iterations, or rows to join its running batch.
+
+    `iteration_limit` None means until every row ends by itself or by its own limit. With `joins` the rows enter a
+    running continuous batch and leave one by one; without, the batch runs to completion and its unfinished rows
+    (iteration limit reached) come back through `add`.
+    """
+
+    worker: str
+    requests: tuple[Request, ...]
+    iteration_limit: int | None = None
+    joins: bool = False
+    sealed: bool = False  # a half of a batch that ran out of memory: nothing may join it any more
+    estimated_s: float = 0.0
+    preempts: tuple[str, ...] = ()  # ids of running rows that leave first and come back through `add`
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingBatch:
+    """A batch in the waiting room, for the dashboard and for ETAs, in the order in which it would be served."""
+
+    requests: tuple[Request, ...]
+    length: int
+    generation_length: int
+    estimated_s: float
+    response_ratio: float
+    sealed: bool
+
+
+class Policy(Protocol):
+    """What every policy answers; see the module's docstring for the runner's side."""
+
+    def add(self, request: Request, now: float) -> None:
+        """Put a request into the waiting room."""
+        ...
+
+    def discard(self, request_id: str) -> bool:
+        """Take a waiting request out (cancelled, expired, deleted); False if it does not wait here."""
+        ...
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """Decide which waiting work goes to which of these workers now; assigned requests leave the waiting room."""
+        ...
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        """Learn that an assignment ended on its worker."""
+        ...
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Take back a batch that did not fit: split evenly into two sealed halves (Magnus III-C)."""
+        ...
+
+    def wake_at(self, now: float) -> float | None:
+        """When to be asked again even if nothing happens; None: only on events."""
+        ...
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """The waiting room in serving order."""
+        ...
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        ...

@@ -1,0 +1,43 @@
+"""What a policy knows of a request: lengths and instants, never a text."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as policies see it; lengths in tokens, instants in seconds of one clock, the database's or a simulator's."""
+
+    id: str
+    arrived_at: float
+    length: int  # L(p): tokens of the whole prompt, instruction included
+    limit: int  # most tokens that it may generate in all
+    predicted: int  # G'(p): median of the predicted generation length, in all
+    predicted_upper: int  # upper quantile of the same, what memory is reserved for
+    generated: int = 0  # tokens that earlier slices generated already; a prefill then covers length + generated
+    priority: int = 0  # higher goes first where a policy honours it
+    tenant: str = ""
+    deadline_at: float | None = None
+    application: str = ""
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.limit < 1:
+            raise ValueError(
+                f"request {self.id}: length and limit must be positive, got {self.length} and {self.limit}"
+            )
+        if not 0 <= self.generated < self.limit:
+            raise ValueError(f"request {self.id}: generated {self.generated} of at most {self.limit} tokens")
+
+    @property
+    def prefill(self) -> int:
+        """Tokens that a prefill computes now: the prompt and whatever was generated before."""
+        return self.length + self.generated
+
+    @property
+    def remaining(self) -> int:
+        """Predicted tokens still to come, at least one, at most what the limit leaves."""
+        return max(1, min(self.predicted, self.limit) - self.generated)
+
+    @property
+    def remaining_upper(self) -> int:
+        """Upper quantile of the tokens still to come, at least `remaining`."""
+        return max(self.remaining, min(self.predicted_upper, self.limit) - self.generated)

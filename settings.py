@@ -1,0 +1,111 @@
+"""Every MAGNUS_* setting, read once at an entry point into one frozen object; inward travel plain values."""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "MAGNUS_"
+BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
+
+PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
+
+
+class UnknownSetting(Exception):
+    """A MAGNUS_ variable that does not exist, with the nearest name that does."""
+
+    def __init__(self, name: str, nearest: str | None) -> None:
+        self.name, self.nearest = name, nearest
+        hint = f"; did you mean {nearest}?" if nearest else "; `.env.example` lists every one"
+        super().__init__(f"unknown setting {name}{hint}")
+
+
+class Settings(BaseSettings):
+    """The service's settings; durations are seconds, sizes bytes, lengths tokens."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    # where things are
+    state_dir: Path = Field(Path(".magnus"), description="Data of the embedded servers, logs, processes.json")
+    database_url: str | None = Field(None, description="A Postgres of your own; otherwise `magnus up` starts one")
+    redis_url: str | None = Field(None, description="A Redis of your own; otherwise `magnus up` starts one")
+
+    # the outside
+    host: str = Field("127.0.0.1", description="Address of the API and the dashboard")
+    port: int = Field(8000, ge=0, le=65535, description="Port of the API and the dashboard; 0 picks a free one")
+    flower_port: int = Field(5555, ge=0, le=65535, description="Port of Flower on loopback; 0 picks a free one")
+    max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Largest request body that the API reads")
+    rate_limit: str = Field("6000/minute", description="Requests an API key may send")
+    dashboard_password: SecretStr | None = Field(
+        None, description="Basic-auth password of dashboard and Flower; generated if unset"
+    )
+
+    # the model
+    model: str = Field(str(BUNDLED_MODEL), description="Directory or hub id of the served causal LM")
+    model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
+    max_prompt_tokens: int = Field(1024, ge=1, description="Longest prompt accepted (Lmax)")
+    max_output_tokens: int = Field(
+        1024, ge=1, description="Most tokens an answer may have (Gmax); also the default limit"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Weights and KV cache; auto: float32 on CPU, the model's own on CUDA"
+    )
+    quantize: Literal["4bit", "8bit"] | None = Field(
+        None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
+    )
+
+    # workers
+    workers: int = Field(2, ge=0, description="GPU workers that `magnus up` starts")
+    devices: str = Field(
+        "auto",
+        description="Comma-separated devices for the workers, for example cuda:0,cuda:1; auto: every GPU, else cpu",
+    )
+    kv_budget: str = Field(
+        "auto",
+        description="KV cache budget a worker, for example 20GiB; auto: 70 % of the free GPU memory, 64MiB on CPU",
+    )
+    torch_threads: int = Field(0, ge=0, description="CPU threads a worker; 0: cores divided by workers")
+
+    # scheduling
+    policy: PolicyName = Field("magnus", description="The scheduling policy that a fresh database starts with")
+    wma_threshold: int = Field(50_000, ge=0, description="Φ of Magnus's Algorithm 1")
+    slice_tokens: int = Field(128, ge=1, description="Slice length S of scls")
+    tick_s: float = Field(0.1, gt=0, description="Beat's tick for predict and plan")
+    lease_s: float = Field(
+        10.0, gt=0, description="A batch whose worker has not been heard of for so long goes back to the queue"
+    )
+    heartbeat_s: float = Field(1.0, gt=0, description="How often a worker renews its lease")
+    resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for so long is sent again")
+    max_attempts: int = Field(5, ge=1, description="Attempts before a request fails")
+
+    # learning
+    encoder: str = Field(
+        "hashing",
+        description="hashing, or a sentence-transformers model by name or path, say sentence-transformers/LaBSE",
+    )
+    predictor: Literal["uilo", "inst", "usin", "forest"] = Field(
+        "usin", description="The length predictor that the trainer fits"
+    )
+    train_length_every_s: float = Field(
+        180.0, gt=0, description="Interval of the length predictor's retraining (Magnus III-B)"
+    )
+    train_serving_every_s: float = Field(
+        120.0, gt=0, description="Interval of the serving time estimator's retraining (Magnus III-D)"
+    )
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log line that is written"
+    )
+
+
+def read_settings(**overrides: object) -> Settings:
+    """Settings from the environment; raises UnknownSetting for a misspelt variable, ValidationError for a bad value."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in known:
+            nearest = difflib.get_close_matches(name, sorted(known), n=1)
+            raise UnknownSetting(name, nearest[0] if nearest else None)
+    return Settings(**overrides)  # type: ignore[arg-type]
