@@ -187,7 +187,7 @@ class Worker(Base):
 
 
 class ModelVersion(Base):
-    """A published version of a length predictor or serving time estimator; its digest is checked before skops reads it."""
+    """A published length predictor or serving time estimator; its digest is checked before skops reads it."""
 
     __tablename__ = "model_versions"
 

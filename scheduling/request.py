@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as policies see it; lengths in tokens, instants in seconds of one clock, the database's or a simulator's."""
+    """One request as policies see it; lengths in tokens, instants in seconds of one clock."""
 
     id: str
     arrived_at: float
