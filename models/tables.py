@@ -4,7 +4,7 @@ import enum
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Enum, Index, Integer, LargeBinary, Text, text
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Enum, Index, Integer, LargeBinary, Sequence, Text, text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -53,6 +53,9 @@ class Base(DeclarativeBase):
     }
 
 
+PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)  # a planner that takes the lock draws the next
+
+
 class ApiKey(Base):
     """A client's key; only its SHA-256 is kept."""
 
@@ -75,6 +78,7 @@ class Request(Base):
     id: Mapped[str] = mapped_column(primary_key=True)  # resp_<32 hex digits>
     tenant: Mapped[str]
     idempotency_key: Mapped[str | None]
+    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # of the body that came with the key first
     model: Mapped[str]
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
@@ -116,6 +120,15 @@ class Request(Base):
         ),
         Index("requests_unfed", "planner_epoch", postgresql_where=text("status = 'queued'")),
         Index("requests_by_tenant", "tenant", "arrived_at", "id"),
+        Index("requests_by_application", "tenant", "application", "arrived_at", "id"),
+        Index(
+            "requests_gone_wrong",
+            "tenant",
+            "status",
+            "arrived_at",
+            "id",
+            postgresql_where=text("status in ('incomplete', 'failed', 'cancelled')"),
+        ),
         Index("requests_finished", "finished_at", postgresql_where=text("finished_at is not null")),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
         Index("requests_waiting", "arrived_at", postgresql_where=text("status in ('queued', 'in_progress')")),
@@ -212,3 +225,24 @@ class ServiceState(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[dict[str, Any]]
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class Minute(Base):
+    """What happened in one closed minute: the dashboard's history, kept when the requests themselves are deleted."""
+
+    __tablename__ = "minutes"
+
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    arrived: Mapped[int]
+    completed: Mapped[int]
+    incomplete: Mapped[int]
+    failed: Mapped[int]
+    cancelled: Mapped[int]
+    response_p50_s: Mapped[float | None]  # of the answers, completed or incomplete
+    response_p95_s: Mapped[float | None]
+    response_max_s: Mapped[float | None]
+    batches: Mapped[int]  # finished ones
+    batched: Mapped[int]  # requests in them
+    valid_tokens: Mapped[int] = mapped_column(BigInteger)
+    pad_tokens: Mapped[int] = mapped_column(BigInteger)
+    invalid_tokens: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,1 @@
+"""Alembic: the database's history, one file a step; run by `models.schema.upgrade`."""

@@ -1,0 +1,14 @@
+"""Runs the steps in `versions/` on the connection that `models.schema` hands over; there is no alembic.ini."""
+
+from alembic import context
+
+from models.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    compare_type=True,
+    compare_server_default=True,
+)
+with context.begin_transaction():
+    context.run_migrations()
