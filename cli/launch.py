@@ -1,0 +1,28 @@
+"""Runs as a script: becomes the given command as the given user, and dies with the process that started it.
+
+A file of its own, started by path with `python -I -S`, because a supervisor must not run Python between fork and exec
+(deadlocks with threads) and because Linux clears the death signal when the user changes, so it is set last.
+"""
+
+import ctypes
+import os
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def launch(parent: int, orphan_signal: int, uid: int, gid: int, command: list[str]) -> None:
+    """Replace this process by `command`; `uid` and `gid` -1 keep the user. Never returns."""
+    if uid >= 0:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, orphan_signal)
+        if os.getppid() != parent:  # it died before the death signal was set
+            sys.exit(1)
+    os.execv(command[0], command)  # noqa: S606
+
+
+if __name__ == "__main__":
+    launch(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])

@@ -1,0 +1,67 @@
+"""The real Postgres and the real broker that integration tests run on: one of each a session, clean for every test."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+
+from cli.servers import create_database, postgres, running, valkey
+from models.schema import upgrade
+
+TEMPLATE = "migrated"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def servers_dir() -> Iterator[Path]:
+    """A short path (a Unix socket's may have 107 bytes) for the data of the session's servers."""
+    with tempfile.TemporaryDirectory(prefix="magnus-test-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres_url(servers_dir: Path) -> Iterator[str]:
+    """A Postgres that forgets on power loss and is fast for it; its database `migrated` is the newest schema."""
+    with running(postgres(servers_dir / "postgres", durable=False), servers_dir / "postgres.log") as url:
+        template = with_database(url, TEMPLATE)
+        create_database(template)
+        upgrade(template)
+        yield with_database(url, "postgres")
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> Iterator[str]:
+    """A fresh, migrated database, dropped after the test."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    url = with_database(postgres_url, name)
+    create_database(url, template=TEMPLATE)
+    yield url
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def redis_server_url(servers_dir: Path) -> Iterator[str]:
+    """The session's broker, with whatever earlier tests left in it."""
+    with running(valkey(servers_dir / "valkey"), servers_dir / "valkey.log") as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_server_url: str) -> str:
+    """The broker, emptied."""
+    with redis.Redis.from_url(redis_server_url) as client:
+        client.flushall()
+    return redis_server_url
+
+
+def with_database(url: str, name: str) -> str:
+    """The same server's URL with another database."""
+    start, rest = url.split("@/", 1)
+    return f"{start}@/{name}?{rest.partition('?')[2]}"
