@@ -3,12 +3,22 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 
 class ServingTime(Protocol):
-    """Anything that estimates the seconds a batch takes on one worker."""
+    """Anything that estimates the seconds a batch takes on one worker; hashable, and equal ones estimate alike."""
 
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
         """Seconds to serve `size` rows padded to `length` tokens for `generation_length` iterations."""
+        ...
+
+    def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
+        """`serve_s` of many batches at once, element by element."""
         ...
 
 
@@ -33,3 +43,12 @@ class ServingCurves:
         """Eq. (1) and (2); the sum over l = 1..Lo of a linear function is Lo times its value at the mean length."""
         mean_cached = length + (generation_length + 1) / 2
         return self.prefill_s(size, length) + generation_length * self.decode_step_s(size, mean_cached)
+
+    def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
+        """Eq. (1) and (2), element by element."""
+        p1, p2, p3, p4 = self.prefill
+        d1, d2, d3, d4 = self.decode
+        cached = lengths + (generation_lengths + 1) / 2
+        prefill_s = np.maximum(0.0, p1 * sizes * lengths + p2 * sizes + p3 * lengths + p4)
+        step_s = np.maximum(0.0, d1 * sizes * cached + d2 * sizes + d3 * cached + d4)
+        return np.asarray(prefill_s + generation_lengths * step_s, dtype=np.float64)

@@ -6,19 +6,26 @@ A policy keeps the waiting room and returns decisions as values. It never carrie
 The runner's side of the contract:
 
 1. `add` each request that waits, once predicted; again when it comes back unfinished (`generated` > 0) or is retried.
-2. Describe every worker that could take work as a `Worker`, call `assign`, carry out each `Assignment` or hand its
-   requests back with `add`. Run-to-completion policies are offered idle workers; continuous ones any worker.
+2. Describe every live worker as a `Worker`, busy ones too (a policy learns from them what memory the fleet has), call
+   `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
+   run one after the other, in the order given.
 3. Report each ended assignment with `finished`, each out-of-memory with `out_of_memory`, each cancel with `discard`.
-4. Ask again when something changed, or at `wake_at`.
+   Of a continuous batch the joiners that do not fit are reported so; when running rows outgrow the memory, the row that
+   joined last leaves and comes back through `add`.
+4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
+5. A request in an assignment says how many of its tokens to keep: with `generated` 0 it starts anew.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
 from scheduling.memory import KvMemory
 from scheduling.request import Request
+
+Mode = Literal["batch", "queue", "continuous"]
+"""What a policy gives to whom: one batch to an idle worker, batches to any worker's queue, rows to running batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +39,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker as it is now. `rows` is empty when idle; `busy_s` estimates the seconds until its assigned work ends."""
+    """A worker as it is now. `rows` are those of its running continuous batch, those about to join it included;
+    `queued` counts the run-to-completion batches assigned and not ended; `busy_s` estimates when all of that ends."""
 
     name: str
     memory: KvMemory
     costs: ServingTime
     rows: tuple[Row, ...] = ()
     busy_s: float = 0.0
+    queued: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return not self.rows and not self.queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class WaitingBatch:
 class Policy(Protocol):
     """What every policy answers; see the module's docstring for the runner's side."""
 
+    mode: Mode = "batch"
+
     def add(self, request: Request, now: float) -> None:
         """Put a request into the waiting room."""
         ...
@@ -88,7 +104,6 @@ class Policy(Protocol):
 
     def finished(self, assignment: Assignment, now: float) -> None:
         """Learn that an assignment ended on its worker."""
-        ...
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Take back a batch that did not fit: split evenly into two sealed halves (Magnus III-C)."""
@@ -96,7 +111,10 @@ class Policy(Protocol):
 
     def wake_at(self, now: float) -> float | None:
         """When to be asked again even if nothing happens; None: only on events."""
-        ...
+        return None
+
+    def trust(self, tau: float | None) -> None:
+        """Learn Kendall's tau of recent predictions against what came out; None while it is not known."""
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The waiting room in serving order."""
