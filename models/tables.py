@@ -83,7 +83,10 @@ class Request(Base):
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    body: Mapped[dict[str, Any]]  # what the client sent besides: metadata, input items, sampling
+    # what the client sent besides: {"metadata": {str: str}, "background": bool, "stop": [str],
+    #  "sampling": {"temperature", "top_p", "top_k", "seed"}, and for a conversation "messages": [{"role", "content"}],
+    #  whose rendering `input` then is}
+    body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
     input_tokens: Mapped[int]  # user input length
     limit_tokens: Mapped[int]
