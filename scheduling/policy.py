@@ -9,8 +9,7 @@ The runner's side of the contract:
 2. Describe every live worker as a `Worker`, busy ones too (a policy learns from them what memory the fleet has), call
    `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
    run one after the other, in the order given.
-3. Report each answer that ended by itself with `ended`, each ended assignment with `finished`, each out-of-memory with
-   `out_of_memory`, each cancel with `discard`.
+3. Report each ended assignment with `finished`, each out-of-memory with `out_of_memory`, each cancel with `discard`.
    Of a continuous batch the joiners that do not fit are reported so; when running rows outgrow the memory, the row that
    joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
@@ -101,10 +100,6 @@ class Policy(Protocol):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Decide which waiting work goes to which of these workers now; assigned requests leave the waiting room."""
-        ...
-
-    def ended(self, request: Request, generation_length: int, now: float) -> None:
-        """Learn how long an answer became that ended by itself: not one cut off at its limit, cancelled or failed."""
         ...
 
     def finished(self, assignment: Assignment, now: float) -> None:
