@@ -157,6 +157,7 @@ class Batch(Base):
     status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
     joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch
     sealed: Mapped[bool] = mapped_column(server_default="false")
+    preempts: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # running rows that leave first
     size: Mapped[int]
     length: Mapped[int]  # L(B)
     predicted_generation_length: Mapped[int]  # G'(B)

@@ -50,6 +50,7 @@ def upgrade() -> None:
         ),
         sa.Column("joins", sa.Boolean(), server_default="false", nullable=False),
         sa.Column("sealed", sa.Boolean(), server_default="false", nullable=False),
+        sa.Column("preempts", sa.ARRAY(sa.Text()), server_default="{}", nullable=False),
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("length", sa.Integer(), nullable=False),
         sa.Column("predicted_generation_length", sa.Integer(), nullable=False),
