@@ -1,0 +1,212 @@
+"""Requests as their clients see them: insert, read, list, cancel, delete. Each call is one statement of one tenant."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, case, delete, func, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, defer
+
+from models.tables import Batch, Request, RequestStatus
+
+OPEN = (RequestStatus.queued, RequestStatus.in_progress)
+
+
+class IdempotencyKeyReused(Exception):
+    """The Idempotency-Key was used before with a different body."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"this Idempotency-Key belongs to {id}, which was made from a different body")
+
+
+class StillInProgress(Exception):
+    """A response that a worker is computing cannot be deleted; cancel it first."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(f"{id} is in progress; cancel it before you delete it")
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A validated request on its way into the database; lengths in tokens, `body` as `tables.Request.body` says."""
+
+    tenant: str
+    model: str
+    application: str
+    instructions: str
+    input: str
+    body: dict[str, Any]
+    prompt_tokens: int
+    input_tokens: int
+    limit_tokens: int
+    priority: int = 0
+    deadline_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request with its batch at one instant of the database's clock."""
+
+    request: Request
+    batch: Batch | None
+    tokens_so_far: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list; `more` says whether another follows."""
+
+    seen: list[Seen]
+    more: bool
+
+
+def new_id() -> str:
+    """resp_ and 32 hex digits, as OpenAI's look."""
+    return f"resp_{uuid.uuid4().hex}"
+
+
+def submit(
+    session: Session, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
+) -> tuple[str, bool]:
+    """Store a request as queued; its id, and whether it is new.
+
+    The same tenant, key and digest of the body give the first request's id again; another digest raises
+    IdempotencyKeyReused.
+    """
+    now = func.clock_timestamp()
+    statement = insert(Request).values(
+        id=new_id(),
+        tenant=new.tenant,
+        idempotency_key=idempotency_key,
+        idempotency_sha256=digest if idempotency_key is not None else None,
+        model=new.model,
+        application=new.application,
+        instructions=new.instructions,
+        input=new.input,
+        body=new.body,
+        prompt_tokens=new.prompt_tokens,
+        input_tokens=new.input_tokens,
+        limit_tokens=new.limit_tokens,
+        priority=new.priority,
+        deadline_at=None if new.deadline_s is None else now + timedelta(seconds=new.deadline_s),
+        eta_at=None if new.eta_s is None else now + timedelta(seconds=new.eta_s),
+    )
+    if idempotency_key is not None:
+        statement = statement.on_conflict_do_nothing(
+            index_elements=["tenant", "idempotency_key"], index_where=Request.idempotency_key.is_not(None)
+        )
+    stored = session.scalar(statement.returning(Request.id))
+    session.commit()
+    if stored is not None:
+        return stored, True
+    earlier = session.execute(
+        select(Request.id, Request.idempotency_sha256).where(
+            Request.tenant == new.tenant, Request.idempotency_key == idempotency_key
+        )
+    ).one_or_none()
+    if earlier is None:  # deleted between the two statements, so the key is free again
+        return submit(session, new, idempotency_key=idempotency_key, digest=digest)
+    if earlier.idempotency_sha256 != digest:
+        raise IdempotencyKeyReused(earlier.id)
+    return earlier.id, False
+
+
+def seen() -> Select[Request, Batch, int, datetime]:
+    """Requests with their batches, to be narrowed down by the caller; the generated ids stay in the database."""
+    return (
+        select(
+            Request,
+            Batch,
+            func.cardinality(Request.generated_ids).label("tokens"),
+            func.clock_timestamp().label("now"),
+        )
+        .outerjoin(Batch, Batch.id == Request.batch_id)
+        .options(defer(Request.generated_ids, raiseload=True))
+    )
+
+
+def fetch(session: Session, tenant: str, id: str) -> Seen | None:
+    """One request of this tenant."""
+    return next(_rows(session, seen().where(Request.id == id, Request.tenant == tenant)), None)
+
+
+def page(
+    session: Session,
+    tenant: str,
+    *,
+    statuses: Sequence[RequestStatus] = (),
+    application: str | None = None,
+    after: str | None = None,
+    limit: int = 20,
+    oldest_first: bool = False,
+) -> Page | None:
+    """Requests by arrival, beginning behind the request `after`; None if this tenant has no such request.
+
+    Reads `limit + 1` entries of an index, however many rows there are: no offset, no count.
+    """
+    statement = seen().where(Request.tenant == tenant)
+    if statuses:
+        statement = statement.where(Request.status.in_(statuses))
+    if application is not None:
+        statement = statement.where(Request.application == application)
+    place = tuple_(Request.arrived_at, Request.id)
+    if after is not None:
+        arrived_at = session.scalar(select(Request.arrived_at).where(Request.id == after, Request.tenant == tenant))
+        if arrived_at is None:
+            return None
+        cursor = (arrived_at, after)
+        statement = statement.where(place > cursor if oldest_first else place < cursor)
+    order = [Request.arrived_at, Request.id] if oldest_first else [Request.arrived_at.desc(), Request.id.desc()]
+    rows = list(_rows(session, statement.order_by(*order).limit(limit + 1)))
+    return Page(rows[:limit], len(rows) > limit)
+
+
+def cancel(session: Session, tenant: str, id: str) -> bool:
+    """Cancel what waits at once and ask for what runs; a final one stays as it is. False if there is none such."""
+    waits = Request.status == RequestStatus.queued
+    now = func.clock_timestamp()
+    session.execute(
+        update(Request)
+        .where(Request.id == id, Request.tenant == tenant, Request.status.in_(OPEN))
+        .values(
+            status=case((waits, RequestStatus.cancelled), else_=Request.status),
+            finished_at=case((waits, now)),
+            cancel_requested_at=func.coalesce(Request.cancel_requested_at, now),
+        )
+        .execution_options(synchronize_session=False)
+    )
+    session.commit()
+    return session.scalar(select(Request.id).where(Request.id == id, Request.tenant == tenant)) is not None
+
+
+def remove(session: Session, tenant: str, id: str) -> bool:
+    """Delete a request that no worker computes; False if there is none such, StillInProgress if one does."""
+    removed = session.scalar(
+        delete(Request)
+        .where(Request.id == id, Request.tenant == tenant, Request.status != RequestStatus.in_progress)
+        .returning(Request.id)
+        .execution_options(synchronize_session=False)
+    )
+    session.commit()
+    if removed is None and session.scalar(select(Request.id).where(Request.id == id, Request.tenant == tenant)):
+        raise StillInProgress(id)
+    return removed is not None
+
+
+def finished(session: Session, ids: Iterable[str]) -> set[str]:
+    """Which of these requests are final or gone: nobody needs to wait for them any longer."""
+    ids = list(ids)
+    waiting = session.scalars(select(Request.id).where(Request.id.in_(ids), Request.status.in_(OPEN)))
+    return set(ids) - set(waiting)
+
+
+def _rows(session: Session, statement: Select[Request, Batch, int, datetime]) -> Iterator[Seen]:
+    for request, batch, tokens, now in session.execute(statement):
+        yield Seen(request, batch, tokens, now)
