@@ -1,5 +1,6 @@
 """One child process: how it is started, known to be ready, and stopped with everything that it started itself."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -26,6 +27,10 @@ class ProgramFailed(Exception):
 
 def _always() -> bool:
     return True
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,12 @@ def start(program: Program, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def await_ready(program: Program, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once the program says that it is ready; raises ProgramFailed if it ends or takes too long."""
+def await_ready(
+    program: Program, process: subprocess.Popen[bytes], log: Path, interrupted: Callable[[], bool] = _never
+) -> None:
+    """Return once the program says that it is ready, or once interrupted; raises ProgramFailed if it ends before."""
     deadline = time.monotonic() + program.ready_within_s
-    while not program.ready():
+    while not interrupted() and not program.ready():
         if process.poll() is not None:
             raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
         if time.monotonic() > deadline:
@@ -73,19 +80,22 @@ def await_ready(program: Program, process: subprocess.Popen[bytes], log: Path) -
         time.sleep(0.02)
 
 
-def stop(program: Program, process: subprocess.Popen[bytes]) -> None:
-    """Ask it to stop, then make it, together with every process that it started."""
-    family = _descendants(process.pid)
-    if process.poll() is None:
-        process.send_signal(program.stop_signal)
+def stop(*running: tuple[Program, subprocess.Popen[bytes]]) -> None:
+    """Ask them all to stop at once, then make those that do not, together with every process that they started."""
+    family = {child for _, process in running for child in _descendants(process.pid)}
+    for program, process in running:
+        if process.poll() is None:
+            process.send_signal(program.stop_signal)
+    asked_at = time.monotonic()
+    for program, process in running:
         try:
-            process.wait(program.stop_within_s)
+            process.wait(max(0.0, asked_at + program.stop_within_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             family |= _descendants(process.pid)
             process.kill()
             process.wait()
     for child in family:
-        if child.is_running():  # false as well if the pid belongs to another process by now
+        with contextlib.suppress(psutil.NoSuchProcess):  # psutil notices a pid that has been given to somebody else
             child.kill()
     psutil.wait_procs(list(family), timeout=5)
 

@@ -99,7 +99,7 @@ def running(server: Server, log: Path) -> Iterator[str]:
         await_ready(server.program, process, log)
         yield server.url
     finally:
-        stop(server.program, process)
+        stop((server.program, process))
 
 
 def create_database(url: str, template: str = "template0") -> None:
