@@ -104,6 +104,7 @@ class Policy(Protocol):
 
     def finished(self, assignment: Assignment, now: float) -> None:
         """Learn that an assignment ended on its worker."""
+        return None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Take back a batch that did not fit: split evenly into two sealed halves (Magnus III-C)."""
@@ -115,6 +116,7 @@ class Policy(Protocol):
 
     def trust(self, tau: float | None) -> None:
         """Learn Kendall's tau of recent predictions against what came out; None while it is not known."""
+        return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The waiting room in serving order."""

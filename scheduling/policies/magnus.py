@@ -1,0 +1,149 @@
+"""Magnus: WMA-directed adaptive batching, estimated serving times, highest response ratio next (Magnus III).
+
+Its ablations are parameters (IV-C): `glp` packs by predicted length into batches of VS's fixed size, `abp` lifts that
+size, and both serve batches first come, first served; `magnus` adds the response ratio.
+
+Starvation: batch B, waiting since a, is overtaken at time t by batch C only if C waits since before
+a + (t - a)·(1 - T(C)/T(B)). With every batch between T_min and T_max seconds, whoever arrives in the last T_min/T_max
+of B's wait never delays it, so B is served once the work ahead of that is, even in an overload of up to
+1 / (1 - T_min/T_max) times what the fleet can serve.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduling.batching import Batch, Batcher
+from scheduling.costs import ServingTime
+from scheduling.ordering import BatchTable, Choice
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.recovery import split
+from scheduling.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """Lmax and Gmax of Eq. (1), which bound every batch to VS's size."""
+
+    max_length: int
+    max_generation_length: int
+
+    def of(self, capacity_tokens: int) -> int:
+        """The size on a worker whose key-value cache holds so many tokens."""
+        return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
+
+
+class Magnus(Policy):
+    """Packs each request as it comes (Algorithm 1) and gives idle workers the batch with the highest response ratio.
+
+    On a fleet of unequal memory batches grow to what the largest worker holds; a smaller worker takes batches that fit
+    it, and when none does the part of one that does, rather than idle.
+    """
+
+    def __init__(
+        self, wma_threshold: int = 50_000, fixed_size: FixedSize | None = None, by_response_ratio: bool = True
+    ) -> None:
+        self._fixed_size = fixed_size
+        self._batcher = Batcher(wma_threshold)
+        self._table = BatchTable(by_response_ratio)
+        self._costs: ServingTime | None = None  # of the worker that estimates in the waiting room are for
+
+    def __len__(self) -> int:
+        return len(self._batcher)
+
+    def add(self, request: Request, now: float) -> None:
+        """Algorithm 1."""
+        self._batcher.add(request)
+
+    def discard(self, request_id: str) -> bool:
+        """Take a request out of its batch."""
+        batch = self._batcher.batch_of(request_id)
+        if batch is None:
+            return False
+        self._batcher.without(batch, (request_id,))
+        return True
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """One batch to each idle worker; of several kinds of idle workers the one with the best choice goes first."""
+        if not workers:
+            return []
+        self._costs = workers[0].costs
+        idle = self._idle_by_kind(workers)
+        assignments = []
+        while len(self._batcher):
+            self._table.update(self._changed(), self._batcher.batches)
+            choices = {kind: choice for kind, some in idle.items() if some and (choice := self._choose(*kind, now))}
+            if not choices:
+                break
+            kind = max(choices, key=lambda kind: choices[kind].merit)
+            assignments.append(self._serve(idle[kind].popleft(), choices[kind]))
+        return assignments
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Two sealed halves go back to the waiting room."""
+        for half in split(assignment.requests):
+            self._batcher.open(half, sealed=True)
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """The batches in the order in which the first worker that was ever offered would serve them."""
+        if self._costs is None:
+            return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
+        self._table.update(self._changed(), self._batcher.batches)
+        return (_described(*row) for row in self._table.in_order(self._costs, now))
+
+    def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[tuple[ServingTime, int], deque[Worker]]:
+        """The idle workers by (costs, capacity), after bounding the batches by what this fleet holds."""
+        idle: dict[tuple[ServingTime, int], deque[Worker]] = {}
+        for worker in workers:
+            of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
+            if worker.idle:
+                of_kind.append(worker)
+        self._table.forget_costs(costs for costs, _ in idle)
+        capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
+        self._batcher.bound(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
+        return idle
+
+    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> Choice | None:
+        """What fits, else what fits in part, else (only where nobody has more memory) one that is too large to fit."""
+        choice = self._table.choose(costs, capacity_tokens, now)
+        choice = choice or self._table.choose(costs, capacity_tokens, now, whole=False)
+        if choice is None and capacity_tokens == self._batcher.capacity_tokens:
+            choice = self._table.choose(costs, float("inf"), now)
+        return choice
+
+    def _serve(self, worker: Worker, choice: Choice) -> Assignment:
+        batch, capacity_tokens = choice.batch, worker.memory.capacity_tokens
+        if batch.tokens <= capacity_tokens or len(batch.requests) == 1:
+            estimated_s = choice.estimated_s
+            requests = self._batcher.take(batch)
+        else:
+            requests = _part_that_fits(batch, capacity_tokens)
+            self._batcher.without(batch, [request.id for request in requests])
+            estimated_s = worker.costs.serve_s(
+                len(requests),
+                max(request.prefill for request in requests),
+                max(request.remaining for request in requests),
+            )
+        return Assignment(worker.name, requests, sealed=batch.sealed, estimated_s=estimated_s)
+
+    def _changed(self) -> set[int]:
+        changed, self._batcher.changed = self._batcher.changed, set()
+        return changed
+
+
+def _part_that_fits(batch: Batch, capacity_tokens: int) -> tuple[Request, ...]:
+    """The requests that need the least memory, as many as fit together."""
+    part: list[Request] = []
+    length = upper = 0
+    for request in sorted(batch.requests.values(), key=lambda r: (r.prefill + r.remaining_upper, r.arrived_at, r.id)):
+        length, upper = max(length, request.prefill), max(upper, request.remaining_upper)
+        if part and (len(part) + 1) * (length + upper) > capacity_tokens:
+            break
+        part.append(request)
+    return tuple(part)
+
+
+def _described(batch: Batch, estimated_s: float, response_ratio: float) -> WaitingBatch:
+    return WaitingBatch(
+        tuple(batch.requests.values()), batch.length, batch.generation_length, estimated_s, response_ratio, batch.sealed
+    )
