@@ -1,0 +1,72 @@
+"""A model's chat template, found and compiled as transformers would, but without importing it: its import costs torch.
+
+Templates come from strangers, so they run in Jinja's immutable sandbox and see nothing but strings.
+"""
+
+import json
+from datetime import datetime
+from typing import Any, ClassVar, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def chat_template_of(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
+    """The template's source: its own file goes before the config's entry, whose `default` goes before other names."""
+    if template_file is not None:
+        return template_file
+    source = tokenizer_config.get("chat_template")
+    if isinstance(source, list):
+        return next((entry["template"] for entry in source if entry["name"] == "default"), None)
+    return source
+
+
+def special_tokens_of(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens under the names that templates use, `bos_token` and so on."""
+    entries = {name: tokenizer_config.get(name) for name in _SPECIAL_TOKENS}
+    return {name: entry["content"] if isinstance(entry, dict) else entry for name, entry in entries.items() if entry}
+
+
+def compile_chat_template(source: str) -> Template:
+    """Compile a template with the filters, functions and tags that templates on the hub count on."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(source)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks the assistant's words for training; in a prompt its body is plain template."""
+
+    tags: ClassVar = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the body as it stands."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which would change the prompt.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().astimezone().strftime(format)

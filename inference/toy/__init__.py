@@ -1,0 +1,1 @@
+"""Six toy applications and the script that teaches them to the bundled model."""
