@@ -56,6 +56,15 @@ class PromptFormat:
         except TemplateError:  # some templates refuse a system message, Gemma's for one
             return self._encode_chat(self._template, [("user", joined)])
 
+    def encode_conversation(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation of (role, content); without a template the contents with blank lines between.
+
+        Raises jinja2.TemplateError if the model's template refuses the roles or their order.
+        """
+        if self._template is None:
+            return list(self._literal.encode("\n\n".join(content for _, content in messages)).ids)
+        return self._encode_chat(self._template, messages)
+
     def count(self, text: str) -> int:
         """Number of tokens of a text alone."""
         return len(self._literal.encode(text, add_special_tokens=False).ids)
@@ -64,7 +73,7 @@ class PromptFormat:
         """The text of an answer without special tokens; NUL, which databases refuse, becomes U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
 
-    def _encode_chat(self, template: Template, messages: list[tuple[str, str]]) -> list[int]:
+    def _encode_chat(self, template: Template, messages: Sequence[tuple[str, str]]) -> list[int]:
         shield = _NONCHARACTER
         while any(shield in content for _, content in messages):
             shield += _NONCHARACTER
