@@ -43,6 +43,10 @@ class Settings(BaseSettings):
         None, description="Basic-auth password of dashboard and Flower; generated if unset"
     )
 
+    # the client commands: submit, status, cancel, demo
+    url: str | None = Field(None, description="Address of a running service; otherwise the one of the state directory")
+    api_key: SecretStr | None = Field(None, description="Key for that address; otherwise the state directory's own key")
+
     # the model
     model: str = Field(str(BUNDLED_MODEL), description="Directory or hub id of the served causal LM")
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")

@@ -11,8 +11,9 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def launch(parent: int, orphan_signal: int, uid: int, gid: int, command: list[str]) -> None:
+def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, command: list[str]) -> None:
     """Replace this process by `command`; `uid` and `gid` -1 keep the user. Never returns."""
+    os.nice(nice)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -25,4 +26,4 @@ def launch(parent: int, orphan_signal: int, uid: int, gid: int, command: list[st
 
 
 if __name__ == "__main__":
-    launch(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+    launch(*(int(argument) for argument in sys.argv[1:6]), sys.argv[6:])

@@ -42,6 +42,7 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     user: tuple[int, int] | None = None  # uid and gid
+    nice: int = 0
     stop_signal: signal.Signals = signal.SIGTERM
     orphan_signal: signal.Signals = signal.SIGKILL
     stop_within_s: float = 10.0
@@ -54,7 +55,7 @@ def start(program: Program, log: Path) -> subprocess.Popen[bytes]:
     uid, gid = program.user or (-1, -1)
     executable = shutil.which(program.command[0]) or program.command[0]
     launcher = [sys.executable, "-I", "-S", str(LAUNCH)]
-    arguments = [str(os.getpid()), str(int(program.orphan_signal)), str(uid), str(gid)]
+    arguments = [str(os.getpid()), str(int(program.orphan_signal)), str(program.nice), str(uid), str(gid)]
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603
             [*launcher, *arguments, executable, *program.command[1:]],

@@ -1,0 +1,69 @@
+"""The `magnus` command. A command's module is loaded when it is called, so that `magnus status` never loads torch."""
+
+import importlib
+import sys
+
+import click
+from dotenv import load_dotenv
+from pydantic import ValidationError
+
+from settings import UnknownSetting
+
+COMMANDS = {
+    "up": "cli.up:up",
+    "demo": "cli.demo:demo",
+    "submit": "cli.requests:submit",
+    "status": "cli.requests:status",
+    "cancel": "cli.requests:cancel",
+    "keys": "cli.keys:keys",
+    "migrate": "cli.migrate:migrate",
+    "train": "cli.train:train",
+    "models": "cli.model_versions:models",
+    "policy": "cli.policy:policy",
+    "worker": "cli.worker:worker",
+    "profile": "cli.profile:profile",
+    "doctor": "cli.doctor:doctor",
+}
+
+
+class Commands(click.Group):
+    """The commands of the table above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="magnus")
+def commands() -> None:
+    """A durable job service for LLM requests on GPUs of your own.
+
+    Settings come from MAGNUS_* variables, also from a file `.env` in the working directory; `.env.example` lists them.
+
+    \b
+    Exit status: 0 done, 1 failed, 2 wrong usage or setting, 3 no service or database to talk to, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Entry point: like click's own, with settings' errors told in one line."""
+    load_dotenv(".env")
+    try:
+        commands(prog_name="magnus")
+    except UnknownSetting as error:
+        click.echo(f"magnus: {error}", err=True)
+        sys.exit(2)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = "MAGNUS_" + "_".join(str(part) for part in problem["loc"]).upper()
+            click.echo(f"magnus: {name}: {problem['msg']}, got {problem['input']!r}", err=True)
+        sys.exit(2)

@@ -1,0 +1,63 @@
+"""The service's processes and their commands; the Procfile says the same for several hosts."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.program import Program
+
+BIN = Path(sys.executable).parent
+CELERY = str(BIN / "celery")
+WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
+WEB_FLAGS = ("-k", "gthread", "-w", "1", "--threads", "32", "--graceful-timeout", "5", "--no-control-socket")
+
+# One thread is enough beside the workers, and numpy would otherwise spin on every core.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def web(host: str, port: int, ready: Callable[[], bool]) -> Program:
+    """The API and the dashboard."""
+    command = (str(BIN / "gunicorn"), *WEB_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
+    return Program("web", command, env=ONE_THREAD, ready=ready)
+
+
+def beat() -> Program:
+    """The ticks."""
+    return Program("beat", (CELERY, "-A", "tasks.app", "beat"), env=ONE_THREAD)
+
+
+def planner() -> Program:
+    """The one that batches and orders; several may run, one leads."""
+    command = (CELERY, "-A", "tasks.plan", "worker", "-Q", "plan", "-n", "planner@%h", *WORKER_FLAGS)
+    return Program("planner", command, env=ONE_THREAD)
+
+
+def predictor() -> Program:
+    """Predicts generation lengths and does the upkeep; any number may run."""
+    queues = "predict,upkeep"
+    command = (CELERY, "-A", "tasks.predict", "worker", "-Q", queues, "-n", "predictor@%h", *WORKER_FLAGS)
+    return Program("predictor", command, env=ONE_THREAD)
+
+
+def worker(name: str, device: str, kv_budget: str, threads: int, ready: Callable[[], bool]) -> Program:
+    """One engine on one device. A large model may load for minutes."""
+    command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device, "--kv-budget", kv_budget)
+    environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    return Program(name, command, env=environment, ready=ready, ready_within_s=1800.0, stop_within_s=20.0)
+
+
+def trainer() -> Program:
+    """Refits the models; nice, because nobody waits for it."""
+    return Program("trainer", (sys.executable, "-m", "tasks.train"), env=ONE_THREAD, nice=10)
+
+
+def flower(port: int, credentials: str) -> Program:
+    """Celery's own view, on loopback, with a password that stays out of the process table, read-only."""
+    command = (CELERY, "-A", "tasks.app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
+    return Program("flower", command, env={**ONE_THREAD, "FLOWER_BASIC_AUTH": credentials})
+
+
+def environment(**settings: object) -> None:
+    """Hand settings to every child, by the environment that they all read."""
+    os.environ.update({f"MAGNUS_{name.upper()}": str(value) for name, value in settings.items()})

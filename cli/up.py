@@ -1,0 +1,186 @@
+"""`magnus up`: the whole service on one host, from two servers to Flower, until a signal comes."""
+
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import httpx
+from sqlalchemy import Engine
+
+from cli import processes
+from cli.devices import gpus, threads_each, worker_devices
+from cli.errors import Failed
+from cli.options import POLICIES, state_dir_option
+from cli.program import ProgramFailed
+from cli.servers import Server, create_database, postgres, valkey
+from cli.service import Service, forget_service, kept_secret, read_secret, write_secret
+from cli.supervisor import AlreadyRunning, Stopped, Supervisor
+from models import keys, planning
+from models.schema import upgrade
+from models.session import make_engine, make_sessions
+from settings import Settings, read_settings
+
+DASHBOARD_USER = "magnus"
+WORKER_ALIVE_S = 3.0
+Say = Callable[[str], None]
+
+
+@click.command()
+@state_dir_option
+@click.option("--host", help="Address of the API and the dashboard.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Their port; 0 picks a free one.")
+@click.option("--flower-port", type=click.IntRange(0, 65535), help="Port of Flower on loopback; 0 picks a free one.")
+@click.option("--workers", type=click.IntRange(0), help="Workers to start; one a GPU, or two on the CPU, if not given.")
+@click.option("--devices", help="Their devices, for example cuda:0,cuda:1.")
+@click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
+@click.option("--model", help="Directory or hub id of the served causal LM.")
+@click.option("--policy", type=click.Choice(POLICIES), help="Put this scheduling policy in force.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON once the service is up, and only that.")
+def up(as_json: bool, **options: Any) -> None:
+    """Start everything and keep it up: Postgres and broker, API, planner, predictor, workers, trainer, Flower.
+
+    Data, logs, keys and processes.json are in the state directory and survive a restart. With MAGNUS_DATABASE_URL
+    and MAGNUS_REDIS_URL set, those servers are used instead. Ctrl-C stops everything that was started.
+    """
+    settings = read_settings(**{name: value for name, value in options.items() if value is not None})
+    state_dir = settings.state_dir.resolve()
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Supervisor(state_dir, lambda line: click.echo(f"magnus: {line}", err=True)) as supervisor:
+            try:
+                service = _start(supervisor, settings, state_dir)
+                service.write(state_dir)
+                click.echo(json.dumps(_facts(service, state_dir)) if as_json else _greeting(service, state_dir))
+                supervisor.watch()
+            finally:
+                forget_service(state_dir)
+    except Stopped:
+        pass
+    except (AlreadyRunning, ProgramFailed, PermissionError) as error:
+        raise Failed(str(error)) from error
+
+
+def _start(supervisor: Supervisor, settings: Settings, state_dir: Path) -> Service:
+    port = _free_port(settings.host, settings.port, "--port")
+    flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port")
+    database, redis_url = _start_servers(supervisor, settings, state_dir)
+    upgrade(database)
+    password = settings.dashboard_password
+    service = Service(
+        url=f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}",  # noqa: S104
+        flower_url=f"http://127.0.0.1:{flower_port}",
+        database_url=database,
+        redis_url=redis_url,
+        dashboard_user=DASHBOARD_USER,
+        dashboard_password=password.get_secret_value() if password else kept_secret(state_dir / "dashboard-password"),
+    )
+    devices = worker_devices(settings.devices, _wanted_workers(settings), gpus())
+    processes.environment(
+        **settings.model_dump(exclude={"state_dir", "dashboard_password", "api_key", "url"}, exclude_none=True)
+        | {"state_dir": state_dir, "port": port, "flower_port": flower_port}
+        | {"database_url": database, "redis_url": redis_url, "dashboard_password": service.dashboard_password}
+    )
+    engine = make_engine(database, pool_size=1, name="magnus up")
+    try:
+        _first_key(engine, state_dir)
+        if "policy" in settings.model_fields_set:
+            with engine.begin() as connection:
+                planning.set_policy(connection, settings.policy)
+        supervisor.start(
+            processes.planner(),
+            processes.predictor(),
+            processes.flower(flower_port, f"{DASHBOARD_USER}:{service.dashboard_password}"),
+        )
+        threads = settings.torch_threads or threads_each(len(devices))
+        supervisor.start(
+            *(
+                processes.worker(name, device, settings.kv_budget, threads, _worker_ready(engine, name))
+                for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
+            ),
+            processes.web(settings.host, port, _web_ready(service.url)),
+            processes.beat(),
+            processes.trainer(),
+        )
+    finally:
+        engine.dispose()
+    return service
+
+
+def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) -> tuple[str, str]:
+    """URLs of Postgres and broker: those of the settings, else embedded ones, started here."""
+    own_postgres = None if settings.database_url else postgres(state_dir / "postgres")
+    own_valkey = None if settings.redis_url else valkey(state_dir / "valkey")
+    own: list[Server] = [server for server in (own_postgres, own_valkey) if server is not None]
+    supervisor.start(*(server.program for server in own))
+    if own_postgres is not None:
+        create_database(own_postgres.url)
+    database = settings.database_url or (own_postgres.url if own_postgres else "")
+    broker = settings.redis_url or (own_valkey.url if own_valkey else "")
+    return database, broker
+
+
+def _wanted_workers(settings: Settings) -> int | None:
+    return settings.workers if "workers" in settings.model_fields_set else None
+
+
+def _first_key(engine: Engine, state_dir: Path) -> None:
+    """A key for this directory, made on first start and again if the database does not know it."""
+    path = state_dir / "api-key"
+    with make_sessions(engine).begin() as session:
+        kept = read_secret(path)
+        if kept is None or keys.find(session, kept) is None:
+            _, key = keys.create(session, name=f"magnus up {secrets.token_hex(2)}", tenant="default")
+            write_secret(path, key + "\n")
+
+
+def _worker_ready(engine: Engine, name: str) -> Callable[[], bool]:
+    def ready() -> bool:
+        with engine.connect() as connection:
+            return any(row.name == name for row in planning.live_workers(connection, WORKER_ALIVE_S))
+
+    return ready
+
+
+def _web_ready(url: str) -> Callable[[], bool]:
+    def ready() -> bool:
+        try:
+            return httpx.get(f"{url}/healthz", timeout=2).is_success
+        except httpx.TransportError:
+            return False
+
+    return ready
+
+
+def _free_port(host: str, port: int, option: str) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Failed(f"port {port} of {host} is taken ({error.strerror}); choose another with {option}") from error
+        free: int = probe.getsockname()[1]
+        return free
+
+
+def _facts(service: Service, state_dir: Path) -> dict[str, str]:
+    return asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)}
+
+
+def _greeting(service: Service, state_dir: Path) -> str:
+    host = urlsplit(service.url).netloc
+    return f"""
+Magnus is up.
+  API        {service.url}/v1         key in {state_dir / "api-key"}
+  Dashboard  {service.url}/           {service.dashboard_user} / {service.dashboard_password}
+  Flower     {service.flower_url}/    the same
+  Logs       {state_dir / "logs"}
+
+Try:  magnus submit --instructions "Repeat the text." "hello from {host}" --wait
+Ctrl-C stops everything.
+"""
