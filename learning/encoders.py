@@ -1,0 +1,66 @@
+"""Text encoders: texts in, one vector a text out. The hashing default needs no download and loads no torch."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.feature_extraction.text import HashingVectorizer
+
+Vectors = npt.NDArray[np.float32]
+
+HASHING = "hashing"
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors of `dimension` numbers; `name` is what `make_encoder` knows it by."""
+
+    name: str
+    dimension: int
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of these texts, (texts, dimension)."""
+        ...
+
+
+class HashingEncoder:
+    """Signed counts of words, hashed to as many values as LaBSE has, of unit length."""
+
+    name = HASHING
+    dimension = 768
+
+    def __init__(self) -> None:
+        self._hash = HashingVectorizer(n_features=self.dimension, dtype=np.float32)
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of these texts, (texts, 768)."""
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        vectors: Vectors = self._hash.transform(texts).toarray()
+        return vectors
+
+
+class SentenceEncoder:
+    """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE."""
+
+    def __init__(self, name: str) -> None:
+        # here and not above: it loads torch, and processes with the hashing encoder must not
+        from sentence_transformers import SentenceTransformer
+
+        self.name = name
+        self._model = SentenceTransformer(name)
+        self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of these texts, (texts, dimension)."""
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vectors, np.float32)
+
+
+@lru_cache(maxsize=2)
+def make_encoder(name: str) -> Encoder:
+    """The encoder of this name, loaded once a process; anything but `hashing` is a sentence-transformers model."""
+    return HashingEncoder() if name == HASHING else SentenceEncoder(name)

@@ -1,0 +1,39 @@
+"""The paper's features (Magnus III-B): user input length, 4 application values, 16 user values."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from learning.encoders import Encoder, Vectors
+from learning.length import Prompt
+
+APPLICATION_VALUES = 4
+USER_VALUES = 16
+
+Matrix = npt.NDArray[np.float32]
+
+
+def compress(vectors: Vectors, groups: int) -> Matrix:
+    """Sum each of `groups` equal groups of values and divide by the square root of the group's size."""
+    bounds = np.linspace(0, vectors.shape[1], groups + 1).astype(int)
+    sums = np.add.reduceat(vectors, bounds[:-1], axis=1)
+    return np.asarray(sums / np.sqrt(np.diff(bounds)), np.float32)
+
+
+def user_input_length(prompts: Sequence[Prompt]) -> Matrix:
+    """UIL as a column."""
+    return np.array([[p.input_tokens] for p in prompts], np.float32).reshape(-1, 1)
+
+
+def application_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
+    """The compressed instruction of each prompt; each distinct instruction is encoded once."""
+    distinct = sorted({p.instruction for p in prompts})
+    rows = {text: i for i, text in enumerate(distinct)}
+    values = compress(encoder.encode(distinct), APPLICATION_VALUES)
+    return values[[rows[p.instruction] for p in prompts]]
+
+
+def user_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
+    """The compressed user input of each prompt."""
+    return compress(encoder.encode([p.input for p in prompts]), USER_VALUES)
