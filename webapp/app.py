@@ -1,0 +1,118 @@
+"""The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
+
+from functools import partial
+from typing import Any
+
+from apiflask import APIFlask
+from flask import Response
+from flask_limiter import Limiter
+
+from inference.prompt import load_prompt_format
+from models import responses
+from models.session import make_engine, make_sessions
+from settings import Settings, read_settings
+from webapp import auth, catalog, dashboard, errors, health
+from webapp import responses as responses_api
+from webapp.context import Context, WaitingRoomCache
+from webapp.parsing import ApiRequest, StrictJson
+from webapp.prompts import Served
+from webapp.waiting import Waiters
+
+STATEMENT_TIMEOUT_S = 10.0
+CONNECTIONS = 12  # each held for a statement or two, so far fewer than threads
+MOST_WAITING = 24  # of gunicorn's threads: the rest stay free for calls that do not wait
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class NoDatabase(Exception):
+    """The web process was started by itself, without MAGNUS_DATABASE_URL; `magnus up` starts everything."""
+
+    def __init__(self) -> None:
+        super().__init__(NoDatabase.__doc__)
+
+
+class MagnusApp(APIFlask):
+    """APIFlask that reads JSON strictly."""
+
+    request_class = ApiRequest
+    json_provider_class = StrictJson
+
+
+def create_app(settings: Settings | None = None) -> APIFlask:
+    """The app; without settings those of the environment. Raises NoDatabase, UnreadableTokenizer, UnknownSetting."""
+    settings = settings or read_settings()
+    if settings.database_url is None:
+        raise NoDatabase
+    app = MagnusApp(__name__, title="Magnus", version="0.1.0", docs_path=None)
+    app.config.update(
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        OPENAPI_VERSION="3.1.0",
+        DESCRIPTION="A durable job service for LLM requests: OpenAI's Responses API, answered in the best order.",
+        SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
+    )
+    made = make_context(settings, settings.database_url)
+    app.extensions["magnus"] = made
+    health.observe(app, made.sessions, made.worker_alive_s)
+    app.before_request(auth.require_key)
+    limiter = Limiter(lambda: str(auth.api_key().id), app=app, storage_uri="memory://", headers_enabled=True)
+    for api in (responses_api.api, catalog.api):
+        limiter.limit(settings.rate_limit)(api)
+        app.register_blueprint(api)
+    app.register_blueprint(health.pages)
+    app.register_blueprint(dashboard.pages)
+    errors.register(app)
+    app.after_request(harden)
+    app.spec_processor(partial(describe, model=made.served.name))
+    return app
+
+
+def make_context(settings: Settings, database_url: str) -> Context:
+    """What the views share."""
+    engine = make_engine(
+        database_url, statement_timeout_s=STATEMENT_TIMEOUT_S, pool_size=CONNECTIONS, name="magnus web"
+    )
+    # Each call is one statement, or several that need not agree: autocommit saves two round trips a call.
+    sessions = make_sessions(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    prompt_format = load_prompt_format(settings.model)
+
+    def finished(ids: Any) -> set[str]:
+        with sessions() as session:
+            return responses.finished(session, ids)
+
+    password = settings.dashboard_password
+    return Context(
+        sessions=sessions,
+        served=Served(
+            settings.model_name or prompt_format.name,
+            prompt_format,
+            settings.max_prompt_tokens,
+            settings.max_output_tokens,
+        ),
+        rooms=WaitingRoomCache(sessions),
+        waiters=Waiters(finished, most=MOST_WAITING),
+        wait_s=settings.wait_s,
+        dashboard_password=password.get_secret_value() if password else None,
+        worker_alive_s=settings.lease_s,
+    )
+
+
+def harden(response: Response) -> Response:
+    """No page of ours loads or runs anything that is not ours, and no answer is kept by a cache."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
+    """Name the served model in the OpenAPI document."""
+    spec["components"]["schemas"]["CreateResponse"]["properties"]["model"]["enum"] = [model]
+    return spec

@@ -1,0 +1,85 @@
+"""/healthz, /readyz and /metrics: for load balancers and Prometheus, so without a key and without any content."""
+
+import time
+from collections.abc import Iterator
+
+from flask import Blueprint, Flask, Response, g, jsonify, request
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy.orm import Session, sessionmaker
+
+from models.history import totals
+from models.overview import standing
+from models.schema import is_current
+from webapp.context import context
+
+pages = Blueprint("health", __name__)
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+
+@pages.get("/healthz")
+def healthz() -> Response:
+    """This process answers."""
+    return jsonify(status="ok")
+
+
+@pages.get("/readyz")
+def readyz() -> tuple[Response, int]:
+    """The database answers and has the newest schema; without it nothing can be accepted."""
+    with context().sessions() as session:
+        if not is_current(session.connection()):
+            return jsonify(status="not ready", reason="the schema is not the newest: run `magnus migrate`"), 503
+    return jsonify(status="ready"), 200
+
+
+class ServiceCollector(Collector):
+    """The service's own figures, read from the database when they are asked for."""
+
+    def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
+        self._sessions = sessions
+        self._worker_alive_s = worker_alive_s
+
+    def collect(self) -> Iterator[Metric]:
+        """Gauges of this moment, and counters over the closed minutes."""
+        with self._sessions() as session:
+            now = standing(session, self._worker_alive_s)
+            finished = totals(session)
+        yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
+        yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
+        yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)
+        yield GaugeMetricFamily("magnus_workers_alive", "Workers with a fresh heartbeat", now.workers_alive)
+        ended = CounterMetricFamily("magnus_requests_finished", "Requests that ended, by state", labels=["status"])
+        for status, count in finished.items():
+            ended.add_metric([status], count)
+        yield ended
+
+
+def observe(app: Flask, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
+    """Serve /metrics, with the durations of this process's requests by route and status."""
+    registry = CollectorRegistry()
+    registry.register(ServiceCollector(sessions, worker_alive_s))
+    durations = Histogram(
+        "magnus_http_seconds",
+        "Duration of HTTP requests",
+        ["method", "route", "status"],
+        buckets=SECONDS,
+        registry=registry,
+    )
+
+    @app.before_request
+    def start() -> None:
+        g.started_at = time.perf_counter()
+
+    @app.after_request
+    def observe_duration(response: Response) -> Response:
+        route = request.url_rule.rule if request.url_rule else "none"
+        started_at = g.get("started_at", time.perf_counter())
+        durations.labels(request.method, route, response.status_code).observe(time.perf_counter() - started_at)
+        return response
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(encode(registry), content_type=content_type)
