@@ -26,4 +26,5 @@ def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, comma
 
 
 if __name__ == "__main__":
-    launch(*(int(argument) for argument in sys.argv[1:6]), sys.argv[6:])
+    parent, orphan_signal, nice, uid, gid = map(int, sys.argv[1:6])
+    launch(parent, orphan_signal, nice, uid, gid, sys.argv[6:])

@@ -1,14 +1,43 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the settings that they give."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
-from settings import PolicyName
+from cli.client import Client
+from cli.service import api_address
+from settings import PolicyName, Settings, read_settings
 
 POLICIES: tuple[str, ...] = get_args(PolicyName)
 
+Command = Callable[..., None]
+
 state_dir_option = click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="State directory, .magnus if not given."
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="State directory of the service, .magnus if not given.",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+
+def service_options(command: Command) -> Command:
+    """Which service to talk to."""
+    for option in (
+        state_dir_option,
+        click.option("--api-key", help="Its API key; that of the state directory if not given."),
+        click.option("--url", help="Address of a running service; that of the state directory if not given."),
+    ):
+        command = option(command)
+    return command
+
+
+def settings_with(**options: Any) -> Settings:
+    """Settings of the environment, overridden by the options that were given."""
+    return read_settings(**{name: value for name, value in options.items() if value is not None})
+
+
+def client_of(url: str | None, api_key: str | None, state_dir: Path | None) -> Client:
+    """A client of the service that the options, the settings or the state directory name."""
+    return Client(*api_address(settings_with(url=url, api_key=api_key, state_dir=state_dir)))

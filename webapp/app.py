@@ -11,7 +11,7 @@ from inference.prompt import load_prompt_format
 from models import responses
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, dashboard, errors, health
+from webapp import auth, catalog, dashboard, errors, health, stats
 from webapp import responses as responses_api
 from webapp.context import Context, WaitingRoomCache
 from webapp.parsing import ApiRequest, StrictJson
@@ -63,7 +63,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     health.observe(app, made.sessions, made.worker_alive_s)
     app.before_request(auth.require_key)
     limiter = Limiter(lambda: str(auth.api_key().id), app=app, storage_uri="memory://", headers_enabled=True)
-    for api in (responses_api.api, catalog.api):
+    for api in (responses_api.api, catalog.api, stats.api):
         limiter.limit(settings.rate_limit)(api)
         app.register_blueprint(api)
     app.register_blueprint(health.pages)

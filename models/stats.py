@@ -1,0 +1,88 @@
+"""What the service did between two instants: batches, tokens, and how long its workers stood idle. No tenant's data."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from models.tables import ServiceState
+
+STATS = text("""
+    with bounds as (
+        select clock_timestamp() as now,
+            coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
+            coalesce(to_timestamp(:until), clock_timestamp()) as last
+    ), served as (
+        select count(*) as batches, coalesce(sum(size), 0) as rows, coalesce(sum(valid_tokens), 0) as valid,
+            coalesce(sum(pad_tokens), 0) as pad, coalesce(sum(invalid_tokens), 0) as invalid
+        from batches, bounds where status = 'finished' and finished_at >= first and finished_at < last
+    ), busy as (
+        select worker, unnest(range_agg(
+            tstzrange(started_at, greatest(started_at, coalesce(finished_at, now))) * tstzrange(first, last)
+        )) as span
+        from batches, bounds
+        where started_at < last and (finished_at >= first or (finished_at is null and status = 'running'))
+        group by worker
+    ), present as (
+        select name, least(last, coalesce(stopped_at, heartbeat_at + interval '1 s'))
+            - greatest(first, started_at) as span
+        from workers, bounds where started_at < last and coalesce(stopped_at, heartbeat_at) >= first
+    ), waiting as (
+        select count(*) filter (where status = 'queued') as queued,
+            count(*) filter (where status = 'in_progress') as running
+        from requests where status in ('queued', 'in_progress')
+    )
+    select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
+        extract(epoch from last)::float8 as until, batches, rows, valid, pad, invalid, queued, running,
+        (select count(*) from present) as workers,
+        (select coalesce(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from busy
+            where worker in (select name from present)) as busy_s,
+        (select extract(epoch from sum(greatest(span, interval '0')))::float8 from present) as present_s
+    from bounds, served, waiting
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Instants are Unix times of the database's clock; batches are those that ended in the window."""
+
+    now: float
+    since: float
+    until: float
+    policy: str | None
+    queued: int
+    in_progress: int
+    batches: int
+    rows: int  # requests in these batches, one in several slices counted as often
+    valid_tokens: int
+    pad_tokens: int
+    invalid_tokens: int
+    workers: int
+    worker_idle_share: float | None  # of the time that workers were there; None without a worker
+
+    @property
+    def mean_batch_size(self) -> float | None:
+        """Rows a batch."""
+        return self.rows / self.batches if self.batches else None
+
+
+def stats(session: Session, since: float | None = None, until: float | None = None) -> Stats:
+    """The window's figures; without bounds the last minute's."""
+    row = session.execute(STATS, {"since": since, "until": until}).one()
+    policy = session.get(ServiceState, "policy")
+    idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
+    return Stats(
+        now=row.now,
+        since=row.since,
+        until=row.until,
+        policy=policy.value["name"] if policy else None,
+        queued=row.queued,
+        in_progress=row.running,
+        batches=row.batches,
+        rows=row.rows,
+        valid_tokens=row.valid,
+        pad_tokens=row.pad,
+        invalid_tokens=row.invalid,
+        workers=row.workers,
+        worker_idle_share=idle,
+    )
