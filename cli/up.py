@@ -21,7 +21,7 @@ from cli.program import ProgramFailed
 from cli.servers import Server, create_database, postgres, valkey
 from cli.service import Service, forget_service, kept_secret, read_secret, write_secret
 from cli.supervisor import AlreadyRunning, Stopped, Supervisor
-from models import keys, planning
+from models import fleet, keys, planning
 from models.schema import upgrade
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
@@ -142,7 +142,7 @@ def _first_key(engine: Engine, state_dir: Path) -> None:
 def _worker_ready(engine: Engine, name: str) -> Callable[[], bool]:
     def ready() -> bool:
         with engine.connect() as connection:
-            return any(row.name == name for row in planning.live_workers(connection, WORKER_ALIVE_S))
+            return any(row.name == name for row in fleet.live_workers(connection, WORKER_ALIVE_S))
 
     return ready
 

@@ -1,0 +1,199 @@
+"""Who owns a batch: a worker announces itself, takes batches under leases, renews them, and says goodbye.
+
+A lease is a row of `batches` in status running with a fence; whoever does not hold that fence any more writes nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from models.requeue import Leftover, requeue
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a worker says of itself; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4)."""
+
+    name: str
+    model: str
+    device: str
+    theta_bytes: int
+    delta_bytes: int
+    curves: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A batch that this worker owns until it is overtaken."""
+
+    batch_id: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request of a taken batch; `generated_ids` are tokens of earlier slices."""
+
+    id: str
+    instructions: str
+    input: str
+    body: Mapping[str, Any]
+    limit_tokens: int
+    generated_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBatch:
+    """What a worker needs to serve a batch."""
+
+    lease: Lease
+    joins: bool
+    iteration_limit: int | None
+    preempts: tuple[str, ...]
+    estimated_s: float
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a worker hears when it renews its leases."""
+
+    announced: bool  # False once another process took the worker's name
+    held: frozenset[int]  # batches that are still its own
+    cancels: frozenset[str]  # running requests that somebody wants cancelled
+
+
+def announce(connection: Connection, worker: Announcement, max_attempts: int) -> float:
+    """Enter the worker under its name and give back what an earlier process of that name left; its incarnation."""
+    incarnation = connection.execute(
+        text("""
+            insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
+            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves)
+            on conflict (name) do update set model = excluded.model, device = excluded.device,
+                theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes, curves = excluded.curves,
+                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null
+            returning extract(epoch from started_at)::float8
+        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
+        {
+            "name": worker.name,
+            "model": worker.model,
+            "device": worker.device,
+            "theta_bytes": worker.theta_bytes,
+            "delta_bytes": worker.delta_bytes,
+            "curves": worker.curves,
+        },
+    ).scalar_one()
+    _give_back(connection, worker.name, counts=True, max_attempts=max_attempts)
+    return float(incarnation)
+
+
+def say_goodbye(connection: Connection, name: str, incarnation: float, max_attempts: int) -> None:
+    """Mark the worker as stopped and give back whatever it still holds; that was no failed attempt."""
+    mine = connection.execute(
+        text("""
+            update workers set stopped_at = clock_timestamp()
+            where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
+        """),
+        {"name": name, "incarnation": incarnation},
+    ).one_or_none()
+    if mine is not None:
+        _give_back(connection, name, counts=False, max_attempts=max_attempts)
+
+
+def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
+    """Lease a batch and read its requests; None if it was taken before, given up, or is another worker's."""
+    batch = connection.execute(
+        text("""
+            update batches set status = 'running', fence = fence + 1,
+                lease_until = clock_timestamp() + make_interval(secs => :lease_s)
+            where id = :batch_id and worker = :worker and status = 'assigned'
+            returning fence, joins, iteration_limit, preempts, estimated_s
+        """),
+        {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
+    ).one_or_none()
+    if batch is None:
+        return None
+    rows = connection.execute(
+        text("""
+            with cancelled as (
+                update requests set status = 'cancelled', finished_at = clock_timestamp()
+                where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
+            )
+            select id, instructions, input, body, limit_tokens, generated_ids from requests
+            where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
+            order by arrived_at, id
+        """),
+        {"batch_id": batch_id},
+    )
+    return TakenBatch(
+        lease=Lease(batch_id, batch.fence),
+        joins=batch.joins,
+        iteration_limit=batch.iteration_limit,
+        preempts=tuple(batch.preempts),
+        estimated_s=batch.estimated_s,
+        prompts=tuple(
+            Prompt(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
+            for row in rows
+        ),
+    )
+
+
+def renew(
+    connection: Connection, name: str, incarnation: float, progress: Mapping[Lease, int], lease_s: float
+) -> Renewal:
+    """Say that the worker lives, extend its leases, note the tokens a row so far; hear what was lost or cancelled."""
+    row = connection.execute(
+        text("""
+            with mine as (
+                update workers set heartbeat_at = clock_timestamp()
+                where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
+            ), renewed as (
+                update batches b set lease_until = clock_timestamp() + make_interval(secs => :lease_s),
+                    progress_tokens = l.tokens
+                from unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
+                    as l (id, fence, tokens)
+                where b.id = l.id and b.fence = l.fence and b.status = 'running'
+                returning b.id
+            )
+            select exists(select from mine) as announced, array(select id from renewed) as held,
+                array(select id from requests where batch_id = any(cast(:ids as bigint[]))
+                    and status = 'in_progress' and cancel_requested_at is not null) as cancels
+        """),
+        {
+            "name": name,
+            "incarnation": incarnation,
+            "lease_s": lease_s,
+            "ids": [lease.batch_id for lease in progress],
+            "fences": [lease.fence for lease in progress],
+            "tokens": list(progress.values()),
+        },
+    ).one()
+    return Renewal(row.announced, frozenset(row.held), frozenset(row.cancels))
+
+
+def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
+    """Those of these leases that still stand; nobody can overtake them before the transaction ends."""
+    rows = connection.execute(
+        text("""
+            select b.id, b.fence from batches b
+            join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
+            where b.status = 'running' order by b.id for update of b
+        """),
+        {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
+    )
+    return {Lease(row.id, row.fence) for row in rows}
+
+
+def _give_back(connection: Connection, worker: str, counts: bool, max_attempts: int) -> None:
+    rows = connection.execute(
+        text("""
+            update batches set status = 'lost', finished_at = clock_timestamp(), lease_until = null
+            where worker = :worker and status in ('assigned', 'running')
+            returning id, started_at is not null as began
+        """),
+        {"worker": worker},
+    )
+    requeue(connection, [Leftover(row.id, counts=counts and row.began) for row in rows], max_attempts)

@@ -1,0 +1,172 @@
+"""What a GPU worker writes: starts, answers, unfinished requests, the ends of batches with their figures.
+
+All of it under leases that `leases.lock_held` found standing in the same transaction. Ages (`ago_s`) are seconds
+between the event and the write, so that instants are the database's although the engine never waits for it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from models.leases import Lease
+from models.requeue import Leftover, requeue
+from models.tables import BatchStatus, RequestStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engine began a batch."""
+
+    lease: Lease
+    ago_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request's end; `tokens` counts all that were generated for it."""
+
+    lease: Lease
+    request_id: str
+    status: RequestStatus
+    text: str | None
+    tokens: int
+    reason: str | None
+    ago_s: float
+    error: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A request that goes back to the queue with what was generated for it; that was no failed attempt."""
+
+    lease: Lease
+    request_id: str
+    generated_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What serving a batch took; tokens as inference.sequences.RunFigures defines them."""
+
+    serving_s: float
+    iterations: int
+    generation_length: int
+    valid_tokens: int
+    pad_tokens: int
+    invalid_tokens: int
+    peak_kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A batch's end. Requests that are still in it go back to the queue; `counts` if that was a failed attempt."""
+
+    lease: Lease
+    status: BatchStatus
+    ago_s: float
+    figures: Figures | None = None
+    counts: bool = False
+
+
+def write_started(connection: Connection, started: Sequence[Started]) -> None:
+    """Note when batches began, and their requests unless an earlier slice did."""
+    connection.execute(
+        text("""
+            with begun as (
+                update batches b set started_at = clock_timestamp() - make_interval(secs => s.ago_s)
+                from unnest(cast(:ids as bigint[]), cast(:ago_s as float8[])) as s (id, ago_s)
+                where b.id = s.id returning b.id, b.started_at
+            )
+            update requests r set started_at = begun.started_at from begun
+            where r.batch_id = begun.id and r.status = 'in_progress' and r.started_at is null
+        """),
+        {"ids": [batch.lease.batch_id for batch in started], "ago_s": [batch.ago_s for batch in started]},
+    )
+
+
+def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
+    """Write what requests came to; one whose cancel was asked for meanwhile becomes cancelled and keeps its text."""
+    connection.execute(
+        text("""
+            update requests r set
+                status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
+                output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason,
+                error = case when r.cancel_requested_at is null then a.error::jsonb end,
+                generated_ids = '{}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
+            from unnest(
+                cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
+                cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[])
+            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s)
+            where r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+        """),
+        {
+            "batch_ids": [answer.lease.batch_id for answer in answers],
+            "ids": [answer.request_id for answer in answers],
+            "statuses": [answer.status.value for answer in answers],
+            "texts": [answer.text for answer in answers],
+            "tokens": [answer.tokens for answer in answers],
+            "reasons": [answer.reason for answer in answers],
+            "errors": [json.dumps(answer.error) if answer.error else None for answer in answers],
+            "ago_s": [answer.ago_s for answer in answers],
+        },
+    )
+
+
+def write_returned(connection: Connection, returned: Sequence[Returned]) -> None:
+    """Put unfinished requests back into the queue, or end them where a cancel was asked for."""
+    connection.execute(
+        text("""
+            update requests r set
+                status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
+                finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
+                generated_ids = a.generated_ids::int[], attempts = r.attempts - 1, planner_epoch = 0
+            from unnest(cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]))
+                as a (batch_id, id, generated_ids)
+            where r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+        """),
+        {
+            "batch_ids": [row.lease.batch_id for row in returned],
+            "ids": [row.request_id for row in returned],
+            "generated_ids": ["{" + ",".join(map(str, row.generated_ids)) + "}" for row in returned],
+        },
+    )
+
+
+def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
+    """End batches with their figures; what is still in one goes back to the queue."""
+    figures = [batch.figures for batch in closed]
+    connection.execute(
+        text("""
+            update batches b set status = c.status, lease_until = null,
+                finished_at = clock_timestamp() - make_interval(secs => c.ago_s),
+                serving_s = c.serving_s, iterations = c.iterations, generation_length = c.generation_length,
+                valid_tokens = c.valid_tokens, pad_tokens = c.pad_tokens, invalid_tokens = c.invalid_tokens,
+                peak_kv_bytes = c.peak_kv_bytes
+            from unnest(
+                cast(:ids as bigint[]), cast(:statuses as text[]), cast(:ago_s as float8[]),
+                cast(:serving_s as float8[]), cast(:iterations as int[]), cast(:generation_lengths as int[]),
+                cast(:valid as int[]), cast(:pad as int[]), cast(:invalid as int[]), cast(:peak as bigint[])
+            ) as c (id, status, ago_s, serving_s, iterations, generation_length, valid_tokens, pad_tokens,
+                invalid_tokens, peak_kv_bytes)
+            where b.id = c.id
+        """),
+        {
+            "ids": [batch.lease.batch_id for batch in closed],
+            "statuses": [batch.status.value for batch in closed],
+            "ago_s": [batch.ago_s for batch in closed],
+            "serving_s": [f and f.serving_s for f in figures],
+            "iterations": [f and f.iterations for f in figures],
+            "generation_lengths": [f and f.generation_length for f in figures],
+            "valid": [f and f.valid_tokens for f in figures],
+            "pad": [f and f.pad_tokens for f in figures],
+            "invalid": [f and f.invalid_tokens for f in figures],
+            "peak": [f and f.peak_kv_bytes for f in figures],
+        },
+    )
+    leftovers = [
+        Leftover(batch.lease.batch_id, batch.counts, split=batch.status is BatchStatus.out_of_memory)
+        for batch in closed
+    ]
+    requeue(connection, leftovers, max_attempts)
