@@ -3,20 +3,22 @@
 from functools import partial
 from typing import Any
 
+import structlog
 from apiflask import APIFlask
-from flask import Response
-from flask_limiter import Limiter
+from flask import Response, request
 
 from inference.prompt import load_prompt_format
 from models import responses
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, dashboard, errors, health, stats
+from webapp import auth, catalog, dashboard, errors, health, limits, logs, stats
 from webapp import responses as responses_api
 from webapp.context import Context, WaitingRoomCache
 from webapp.parsing import ApiRequest, StrictJson
 from webapp.prompts import Served
 from webapp.waiting import Waiters
+
+log = structlog.get_logger()
 
 STATEMENT_TIMEOUT_S = 10.0
 CONNECTIONS = 12  # each held for a statement or two, so far fewer than threads
@@ -40,10 +42,14 @@ class NoDatabase(Exception):
 
 
 class MagnusApp(APIFlask):
-    """APIFlask that reads JSON strictly."""
+    """APIFlask that reads JSON strictly and logs what nobody expected."""
 
     request_class = ApiRequest
     json_provider_class = StrictJson
+
+    def log_exception(self, exc_info: Any) -> None:
+        """Log an exception that becomes a 500."""
+        log.error("unexpected", method=request.method, path=request.path, exc_info=exc_info)
 
 
 def create_app(settings: Settings | None = None) -> APIFlask:
@@ -51,6 +57,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     settings = settings or read_settings()
     if settings.database_url is None:
         raise NoDatabase
+    logs.configure(settings.log_level)
     app = MagnusApp(__name__, title="Magnus", version="0.1.0", docs_path=None)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
@@ -62,13 +69,11 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.extensions["magnus"] = made
     health.observe(app, made.sessions, made.worker_alive_s)
     app.before_request(auth.require_key)
-    limiter = Limiter(lambda: str(auth.api_key().id), app=app, storage_uri="memory://", headers_enabled=True)
-    for api in (responses_api.api, catalog.api, stats.api):
-        limiter.limit(settings.rate_limit)(api)
-        app.register_blueprint(api)
-    app.register_blueprint(health.pages)
-    app.register_blueprint(dashboard.pages)
     errors.register(app)
+    apis = [responses_api.api, catalog.api, stats.api]
+    limits.limit(app, apis, settings.rate_limit)
+    for blueprint in (*apis, health.pages, dashboard.pages):
+        app.register_blueprint(blueprint)
     app.after_request(harden)
     app.spec_processor(partial(describe, model=made.served.name))
     return app

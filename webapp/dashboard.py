@@ -1,8 +1,8 @@
 """The dashboard."""
 
-from flask import Blueprint
+from apiflask import APIBlueprint
 
 from webapp.auth import require_dashboard_password
 
-pages = Blueprint("dashboard", __name__)
+pages = APIBlueprint("dashboard", __name__, enable_openapi=False)
 pages.before_request(require_dashboard_password)

@@ -110,8 +110,6 @@ def answer_invalid(error: HTTPError) -> Response:
 def answer_http(error: HTTPException) -> Response:
     """Werkzeug's: no such page, wrong method, body too large; also what nobody expected, logged as a 500."""
     status = error.code or 500
-    if status >= 500:
-        log.error("unexpected", exc_info=getattr(error, "original_exception", None) or error)
     known = "server_error" if status >= 500 else "invalid_request_error"
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
     answer = problem(status, HTTP_SAYS.get(status) or error.description or error.name, known, None, code)
@@ -157,6 +155,8 @@ def sentence(error: ErrorDetails, param: str | None) -> str:
         return f"Unknown parameter: '{param}'."
     if error["type"] == "missing":
         return f"Missing required parameter: '{param}'."
+    if error["type"] == "model_type" and param is None:
+        return "The body must be a JSON object."
     if error["type"] == "none_required":
         return f"Unsupported parameter: '{param}'."
     message = error["msg"].removeprefix("Value error, ").removesuffix(".")

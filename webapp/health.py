@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator
 
-from flask import Blueprint, Flask, Response, g, jsonify, request
+from apiflask import APIBlueprint
+from flask import Flask, Response, g, jsonify, request
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,7 +16,7 @@ from models.overview import standing
 from models.schema import is_current
 from webapp.context import context
 
-pages = Blueprint("health", __name__)
+pages = APIBlueprint("health", __name__, enable_openapi=False)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
