@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.magnus import FixedSize, Magnus
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
@@ -30,6 +31,10 @@ def _vanilla(settings: PolicySettings) -> Policy:
     return Vanilla(settings.max_prompt_tokens, settings.max_output_tokens)
 
 
+def _ccb(settings: PolicySettings) -> Policy:
+    return ConservativeContinuous(settings.max_prompt_tokens, settings.max_output_tokens)
+
+
 def _glp(settings: PolicySettings) -> Policy:
     fixed_size = FixedSize(settings.max_prompt_tokens, settings.max_output_tokens)
     return Magnus(settings.wma_threshold, fixed_size, by_response_ratio=False)
@@ -46,6 +51,7 @@ def _magnus(settings: PolicySettings) -> Policy:
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "vs": _vanilla,
     "vsq": _vanilla,
+    "ccb": _ccb,
     "glp": _glp,
     "abp": _abp,
     "magnus": _magnus,

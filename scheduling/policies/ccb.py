@@ -1,0 +1,74 @@
+"""Conservative continuous batching (Magnus IV; SCLS's ILS): a fixed number of slots, filled in order of arrival.
+
+The number of slots is VS's batch size, so that memory suffices whatever the rows generate. Each join makes the running
+rows wait for the joiners' prefill, and for the engine's own cost of a join.
+
+Starvation: none is possible. A row leaves its slot after at most its limit of tokens, and slots go by arrival.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.recovery import reserve_limit
+from scheduling.request import Request
+
+
+class ConservativeContinuous(Policy):
+    """Knows no generation length: every row is taken for one of Lmax and Gmax tokens."""
+
+    mode: Mode = "continuous"
+
+    def __init__(
+        self, max_length: int, max_generation_length: int, slots: int | None = None, round_robin: bool = False
+    ) -> None:
+        self._max_length, self._max_generation_length = max_length, max_generation_length
+        self._slots = slots  # None: Eq. (1) on each worker
+        self._queues: Queues = RoundRobinQueues() if round_robin else SharedQueue()
+        self._like: Worker | None = None
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def add(self, request: Request, now: float) -> None:
+        """To the end of the queue, or the place that its arrival gives it."""
+        self._queues.add(request)
+
+    def discard(self, request_id: str) -> bool:
+        """Take a waiting request out."""
+        return self._queues.discard(request_id)
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """The earliest requests to the free slots, one after the other to the worker with the most of them."""
+        if not workers:
+            return []
+        self._like = workers[0]
+        self._queues.know([worker.name for worker in workers])
+        free = {worker.name: self.slots(worker) - len(worker.rows) for worker in workers if not worker.queued}
+        joining: dict[str, list[Request]] = {}
+        while names := [name for name, slots in free.items() if slots > 0 and len(self._queues.of(name))]:
+            name = max(names, key=lambda name: free[name])
+            joining.setdefault(name, []).extend(self._queues.of(name).take(1))
+            free[name] -= 1
+        return [
+            Assignment(worker.name, tuple(joining[worker.name]), joins=True)
+            for worker in workers
+            if worker.name in joining
+        ]
+
+    def slots(self, worker: Worker) -> int:
+        """Eq. (1), unless fixed."""
+        return self._slots or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """They wait again; a request that did not fit alone is known to need more than was thought."""
+        alone = len(assignment.requests) == 1
+        for request in assignment.requests:
+            self._queues.add(reserve_limit(request) if alone else request)
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """Each request by itself, as it will join."""
+        for request in self._queues:
+            estimated_s = self._like.costs.serve_s(1, request.prefill, request.remaining) if self._like else 0.0
+            ratio = 1 + (now - request.arrived_at) / estimated_s if estimated_s else 1.0
+            yield WaitingBatch((request,), request.prefill, request.remaining, estimated_s, ratio, sealed=False)

@@ -1,0 +1,57 @@
+"""What a simulated engine costs, and what it computed."""
+
+from dataclasses import dataclass, replace
+
+from scheduling.costs import ServingCurves
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCosts:
+    """What the simulated engine takes: curves of prefill and decoding, and the costs around them in seconds."""
+
+    curves: ServingCurves
+    join_s: float = 0.0  # whenever rows join a running continuous batch
+    chunk_tokens: int | None = None  # prefill of joiners in chunks between iterations; None: it stalls the others
+    padded: bool = True  # rows of a continuous batch are padded to the longest, as in a dense key-value cache
+    out_of_memory_s: float = 0.0  # emptying the memory and loading the model again
+    jitter: float = 0.0  # relative standard deviation of durations
+
+    def __post_init__(self) -> None:
+        if min(*self.curves.prefill, *self.curves.decode) < 0 or not self.curves.decode_step_s(1, 1):
+            raise ValueError(
+                f"a simulated engine's curves must not fall and an iteration takes time, got {self.curves}"
+            )
+
+    def faster(self, speed: float) -> "EngineCosts":
+        """The same engine on a worker that is so many times as fast."""
+        p1, p2, p3, p4 = (p / speed for p in self.curves.prefill)
+        d1, d2, d3, d4 = (d / speed for d in self.curves.decode)
+        return replace(
+            self,
+            curves=ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4)),
+            join_s=self.join_s / speed,
+            out_of_memory_s=self.out_of_memory_s / speed,
+        )
+
+
+@dataclass(slots=True)
+class Tokens:
+    """What was computed: tokens by use, and reads of cached tokens with the share that served an answer (Eq. 2-4)."""
+
+    valid: int = 0
+    invalid: int = 0
+    pad: int = 0
+    reads: int = 0
+    useful_reads: int = 0
+    iterations: int = 0
+    row_iterations: int = 0
+
+    def __iadd__(self, other: "Tokens") -> "Tokens":
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+def reads(length: int, iterations: int) -> int:
+    """Cached tokens that one row reads in so many iterations."""
+    return iterations * length + iterations * (iterations + 1) // 2
