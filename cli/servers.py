@@ -134,8 +134,16 @@ def _initdb(initdb: Path, data: Path, user: tuple[int, int] | None) -> None:
     ]
     command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-sync"]
     groups: list[int] | None = None if user is None else []
+    # in a session of its own, so that a Ctrl-C does not leave half a cluster
     subprocess.run(  # noqa: S603
-        command, check=True, capture_output=True, text=True, cwd=data, user=uid, group=gid, extra_groups=groups
+        command,
+        check=True,
+        capture_output=True,
+        cwd=data,
+        user=uid,
+        group=gid,
+        extra_groups=groups,
+        start_new_session=True,
     )
 
 

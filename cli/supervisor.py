@@ -76,7 +76,8 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.state_dir)
-        self._handlers = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             self._stop_survivors()
         except BaseException:
@@ -99,6 +100,7 @@ class Supervisor:
 
         Raises ProgramFailed if one ends or is not ready in time, Stopped if a signal came.
         """
+        self.go_on()
         children: list[Child] = []
         self._layers.append(children)
         for program in layer:
@@ -107,6 +109,10 @@ class Supervisor:
             self._write_processes()
         for child in children:
             programs.await_ready(child.program, child.process, child.log, interrupted=self._stopping.is_set)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Raise Stopped once a signal came."""
         if self._stopping.is_set():
             raise Stopped
 
@@ -159,6 +165,20 @@ class Supervisor:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         os.close(self._lock)
+
+
+def clear(state_dir: Path) -> None:
+    """Delete what earlier supervisors of this directory left in it; raises AlreadyRunning while one holds it."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = _lock(state_dir)
+    try:
+        for entry in state_dir.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "lock":
+                entry.unlink()
+    finally:
+        os.close(lock)
 
 
 def _lock(state_dir: Path) -> int:

@@ -1,0 +1,70 @@
+"""A length predictor from known answers, before the service has any of its own: for `magnus train` and the demo."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from inference.prompt import PromptFormat, load_prompt_format
+from learning.continuous import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
+from learning.encoders import make_encoder
+from learning.length import LengthPredictor, Outcome, Prompt
+from learning.predictors import make_predictor
+from learning.store import digest, dump, load
+from models import training
+from settings import Settings
+from webapp.prompts import application_of
+
+KIND = "length"
+
+
+class TooFewExamples(Exception):
+    """Less examples than a predictor can be trained on and judged by."""
+
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+        super().__init__(
+            f"{examples} examples are too few: training takes {FEWEST_TRAINING} of different texts, "
+            f"and about one text in five is held out to judge it, at least {FEWEST_HELD_OUT}"
+        )
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request whose answer is known, as text or by its length in tokens."""
+
+    instructions: str
+    input: str
+    output: str | int
+    application: str | None = None
+
+
+def pretrain(connection: Connection, examples: Iterable[Example], settings: Settings, *, force: bool) -> Candidate:
+    """Fit the configured predictor and publish it unless a better one is in service; raises TooFewExamples."""
+    prompt_format = load_prompt_format(settings.model)
+    outcomes = [_outcome(example, prompt_format, settings.max_output_tokens) for example in examples]
+    fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
+    active = training.active_version(connection, KIND)
+    current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
+    candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
+    if candidate is None:
+        raise TooFewExamples(len(outcomes))
+    if candidate.publish or force:
+        stored = dump(candidate.model)
+        training.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+    return candidate
+
+
+def _outcome(example: Example, prompt_format: PromptFormat, limit_tokens: int) -> Outcome:
+    metadata = {"application": example.application} if example.application else {}
+    prompt = Prompt(
+        application=application_of(metadata, example.instructions),
+        instruction=example.instructions,
+        input=example.input,
+        input_tokens=prompt_format.count(example.input),
+        prompt_tokens=len(prompt_format.encode(example.instructions, example.input)),
+        limit_tokens=limit_tokens,
+    )
+    # the end-of-sequence token is generated as well
+    generated = example.output if isinstance(example.output, int) else prompt_format.count(example.output) + 1
+    return Outcome(prompt, min(generated, limit_tokens), censored=generated > limit_tokens)

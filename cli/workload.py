@@ -1,0 +1,61 @@
+"""The demo's requests and when they arrive: a Poisson process, open loop, so a slow service is not spared."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from cli.client import Client
+from cli.pretraining import Example
+from inference.toy.applications import ToyRequest, toy_requests
+
+SENDERS = 16  # requests on their way at once; more would only compete with the service for the same cores
+TRAINING_SEED = 1_000_003  # added to the workload's seed, so that other requests are drawn
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request and the seconds after the start at which it is sent."""
+
+    request: ToyRequest
+    at_s: float
+
+
+def poisson(requests: int, rate: float, seed: int) -> list[Arrival]:
+    """Toy requests with exponential gaps, `rate` a second on average."""
+    chance = random.Random(seed)
+    at_s, arrivals = 0.0, []
+    for request in toy_requests(requests, seed):
+        at_s += chance.expovariate(rate)
+        arrivals.append(Arrival(request, at_s))
+    return arrivals
+
+
+def training_examples(examples: int, arrivals: list[Arrival], seed: int) -> Iterator[Example]:
+    """Other toy requests with their answers; none that will be submitted."""
+    submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
+    for toy in toy_requests(examples, seed + TRAINING_SEED):
+        if (toy.instruction, toy.input) not in submitted:
+            yield Example(toy.instruction, toy.input, toy.output, toy.application)
+
+
+def send(
+    client: Client, arrivals: list[Arrival], stopping: threading.Event, sent: Callable[[str], None]
+) -> list[Future[None]]:
+    """Send each request at its time, from a thread pool; `sent` gets each id. Returns once the last was sent off."""
+    model = client.model()
+    started_at = time.monotonic()
+
+    def submit(request: ToyRequest) -> None:
+        body = {"model": model, "instructions": request.instruction, "input": request.input}
+        sent(client.create({**body, "metadata": {"application": request.application}})["id"])
+
+    with ThreadPoolExecutor(SENDERS, thread_name_prefix="send") as pool:
+        futures: list[Future[None]] = []
+        for arrival in arrivals:
+            if stopping.wait(max(0.0, started_at + arrival.at_s - time.monotonic())):
+                break
+            futures.append(pool.submit(submit, arrival.request))
+    return futures
