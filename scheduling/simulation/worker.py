@@ -86,11 +86,13 @@ class SimulatedWorker:
         self._queue: deque[Assignment] = deque()
         self._running: Ended | None = None  # known to the end from the start
         self._running_ends_at = 0.0
-        self._batch = ContinuousBatch(self.costs)
+        self._batch = ContinuousBatch(self.costs, instance.memory.capacity_tokens)
         self._joining: deque[Assignment] = deque()
         self._join_iteration = 0  # of the continuous batch, after which those joining may enter
         self._tokens = Tokens()
         self._busy_s = 0.0
+        self._described: Worker | None = None
+        self._described_iteration = 0
 
     @property
     def tokens(self) -> Tokens:
@@ -106,15 +108,19 @@ class SimulatedWorker:
         return self._busy_s + self._batch.busy_s
 
     def describe(self, now: float) -> Worker:
-        """The worker as policies see it."""
+        """The worker as policies see it; the same object while nothing that they see has changed."""
+        iteration = min(self._batch.iteration_at(now), self._next_iteration()) if self._batch.rows else 0
+        if self._described and not self._running and self._described_iteration == iteration:
+            return self._described
         instance = self.instance
-        if self.idle:
-            return Worker(instance.name, instance.memory, self._believed)
         busy_s = sum(assignment.estimated_s for assignment in self._queue)
         if self._running:
             busy_s += max(0.0, self._running.assignment.estimated_s - (now - self._running.started_at))
         queued = len(self._queue) + (self._running is not None)
-        return Worker(instance.name, instance.memory, self._believed, self._rows(now), busy_s, queued)
+        rows = self._rows(iteration, now)
+        self._described = Worker(instance.name, instance.memory, self._believed, rows, busy_s, queued)
+        self._described_iteration = iteration
+        return self._described
 
     @property
     def idle(self) -> bool:
@@ -123,6 +129,7 @@ class SimulatedWorker:
 
     def give(self, assignment: Assignment, now: float) -> None:
         """Take on an assignment: rows join after the iteration that is under way, a batch runs when its turn comes."""
+        self._described = None
         if not assignment.joins:
             self._queue.append(assignment)
             return
@@ -135,11 +142,12 @@ class SimulatedWorker:
         if self._running:
             return self._running_ends_at
         if self._batch.rows:
-            return self._batch.at + self._batch.seconds(self._iterations_ahead())
+            return self._batch.at + self._batch.seconds(self._next_iteration() - self._batch.iteration)
         return self._batch.at if self._joining or self._queue else math.inf
 
     def advance(self, now: float) -> list[Outcome]:
         """Let happen what happens at `now`, the instant that `next_at` gave or that of an assignment."""
+        self._described = None
         outcomes: list[Outcome] = []
         if self._running and self._running_ends_at <= now:
             outcomes += self._end_batch(self._running)
@@ -155,7 +163,8 @@ class SimulatedWorker:
         """Leave with everything that was under way: the requests as they were assigned, with the tokens they had."""
         held = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
         requests = [(request, request.generated) for assignment in held for request in assignment.requests]
-        return requests + [(row.request, self._batch.generated(row)) for row in self._batch.in_memory()]
+        requests += [(row.request, row.base + self._batch.iteration) for row in self._batch.rows.values()]
+        return requests + [(row.request, row.request.generated) for row in self._batch.prefilling.values()]
 
     def _start_batch(self, assignment: Assignment, now: float) -> None:
         totals = [self._totals[request.id] for request in assignment.requests]
@@ -177,7 +186,7 @@ class SimulatedWorker:
         batch, outcomes = self._batch, list[Outcome]()
         self._catch_up(now)
         outcomes += [self._left(row.request, row.stops_at) for row in batch.done()]
-        while batch.out_of_memory(self._capacity_tokens):
+        while batch.out_of_memory():
             request = batch.leave(batch.newest())
             alone = not batch.size
             outcomes.append(
@@ -192,7 +201,7 @@ class SimulatedWorker:
         for request_id in assignment.preempts:
             if request_id in batch.rows:
                 outcomes.append(Back(batch.leave(request_id), preempted=True))
-        if not batch.holds(assignment.requests, self._capacity_tokens):
+        if not batch.holds(assignment.requests):
             return [*outcomes, BeyondMemory(assignment)]
         if assignment.requests:
             batch.pace = self._pace()
@@ -210,30 +219,25 @@ class SimulatedWorker:
         """Apply the iterations of the continuous batch that are over."""
         batch = self._batch
         if batch.rows:
-            batch.run(min(batch.iterations_by(now), self._iterations_ahead()))
+            batch.run(min(batch.iteration_at(now), self._next_iteration()))
         else:
             batch.at = max(batch.at, now)
 
-    def _iterations_ahead(self) -> int:
-        ahead = self._batch.iterations_to_event(self._capacity_tokens)
-        if self._joining and self._batch.may_join:
-            ahead = min(ahead, self._join_iteration - self._batch.iteration)
-        return max(0, ahead)
-
-    def _rows(self, now: float) -> tuple[Row, ...]:
+    def _next_iteration(self) -> int:
+        """The iteration of the continuous batch after which something happens."""
         batch = self._batch
-        rows = []
-        if batch.rows:
-            more = min(batch.iterations_by(now), self._iterations_ahead())
-            leaving = {request_id for assignment in self._joining for request_id in assignment.preempts}
-            rows = [
-                Row(row.request, batch.generated(row) + more, row.joined_at)
-                for row in batch.rows.values()
-                if row.request.id not in leaving
-            ]
+        if self._joining and batch.may_join:
+            return max(batch.iteration, min(self._join_iteration, batch.next_event()))
+        return max(batch.iteration, batch.next_event())
+
+    def _rows(self, iteration: int, now: float) -> tuple[Row, ...]:
+        batch = self._batch
+        rows = [Row(row.request, row.base + iteration, row.joined_at) for row in batch.rows.values()]
         rows += [Row(row.request, row.request.generated, row.joined_at) for row in batch.prefilling.values()]
-        joining = (request for assignment in self._joining for request in assignment.requests)
-        return (*rows, *(Row(request, request.generated, now) for request in joining))
+        for assignment in self._joining:
+            rows = [row for row in rows if row.request.id not in assignment.preempts]
+            rows += [Row(request, request.generated, now) for request in assignment.requests]
+        return tuple(rows)
 
     def _pace(self) -> float:
         return max(0.1, 1 + self.costs.jitter * self._chance.standard_normal()) if self.costs.jitter else 1.0
