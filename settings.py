@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     )
 
     # workers
-    workers: int = Field(2, ge=0, description="GPU workers that `magnus up` starts")
+    workers: int = Field(2, ge=0, description="Workers that `magnus up` starts; if unset, one a GPU, else 2 on the CPU")
     devices: str = Field(
         "auto",
         description="Comma-separated devices for the workers, for example cuda:0,cuda:1; auto: every GPU, else cpu",
@@ -84,9 +84,13 @@ class Settings(BaseSettings):
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not been heard of for so long goes back to the queue"
     )
-    heartbeat_s: float = Field(1.0, gt=0, description="How often a worker renews its lease")
+    heartbeat_s: float = Field(0.5, gt=0, description="How often a worker renews its leases and hears of cancels")
     resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for so long is sent again")
+    stall_s: float = Field(
+        60.0, gt=0, description="An engine that makes no step for so long is given up, and its worker process with it"
+    )
     max_attempts: int = Field(5, ge=1, description="Attempts before a request fails")
+    retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after so long")
 
     # learning
     encoder: str = Field(

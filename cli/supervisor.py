@@ -47,7 +47,7 @@ class Stopped(Exception):
 
 def restart_delay_s(failures: int) -> float:
     """Seconds to wait before the restart after so many failures in a row: 0.1, 0.2, 0.4, at most 10."""
-    return min(0.1 * 2.0 ** (failures - 1), 10.0)
+    return min(0.1 * 2.0 ** min(failures - 1, 10), 10.0)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from cli import processes
 from cli.devices import gpus, threads_each, worker_devices
 from cli.errors import Failed
-from cli.options import POLICIES, state_dir_option
+from cli.options import POLICIES, json_option, settings_with, state_dir_option
 from cli.program import ProgramFailed
 from cli.servers import Server, create_database, postgres, valkey
 from cli.service import Service, forget_service, kept_secret, read_secret, write_secret
@@ -24,7 +24,7 @@ from cli.supervisor import AlreadyRunning, Stopped, Supervisor
 from models import fleet, keys, planning
 from models.schema import upgrade
 from models.session import make_engine, make_sessions
-from settings import Settings, read_settings
+from settings import Settings
 
 DASHBOARD_USER = "magnus"
 WORKER_ALIVE_S = 3.0
@@ -41,20 +41,20 @@ Say = Callable[[str], None]
 @click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
 @click.option("--model", help="Directory or hub id of the served causal LM.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Put this scheduling policy in force.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON once the service is up, and only that.")
-def up(as_json: bool, **options: Any) -> None:
+@json_option
+def up(as_json: bool, policy: str | None, **options: Any) -> None:
     """Start everything and keep it up: Postgres and broker, API, planner, predictor, workers, trainer, Flower.
 
     Data, logs, keys and processes.json are in the state directory and survive a restart. With MAGNUS_DATABASE_URL
     and MAGNUS_REDIS_URL set, those servers are used instead. Ctrl-C stops everything that was started.
     """
-    settings = read_settings(**{name: value for name, value in options.items() if value is not None})
+    settings = settings_with(policy=policy, **options)
     state_dir = settings.state_dir.resolve()
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Supervisor(state_dir, lambda line: click.echo(f"magnus: {line}", err=True)) as supervisor:
             try:
-                service = _start(supervisor, settings, state_dir)
+                service = _start(supervisor, settings, state_dir, policy)
                 service.write(state_dir)
                 click.echo(json.dumps(_facts(service, state_dir)) if as_json else _greeting(service, state_dir))
                 supervisor.watch()
@@ -66,7 +66,7 @@ def up(as_json: bool, **options: Any) -> None:
         raise Failed(str(error)) from error
 
 
-def _start(supervisor: Supervisor, settings: Settings, state_dir: Path) -> Service:
+def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: str | None) -> Service:
     port = _free_port(settings.host, settings.port, "--port")
     flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port")
     database, redis_url = _start_servers(supervisor, settings, state_dir)
@@ -89,9 +89,9 @@ def _start(supervisor: Supervisor, settings: Settings, state_dir: Path) -> Servi
     engine = make_engine(database, pool_size=1, name="magnus up")
     try:
         _first_key(engine, state_dir)
-        if "policy" in settings.model_fields_set:
+        if policy is not None:  # MAGNUS_POLICY is only for a fresh database, what an operator set later stays
             with engine.begin() as connection:
-                planning.set_policy(connection, settings.policy)
+                planning.set_policy(connection, policy)
         supervisor.start(
             processes.planner(),
             processes.predictor(),
