@@ -1,10 +1,13 @@
 """Who serves what on a fleet: one queue for all, queues dealt out in turn (SLS, ILS), or max-min (SCLS Eq. 11)."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from scheduling.arrivals import ArrivalQueue
+from scheduling.costs import ServingTime
+from scheduling.memory import KvMemory
+from scheduling.policy import Worker
 from scheduling.request import Request
 
 
@@ -93,13 +96,66 @@ class RoundRobinQueues:
         return self._queues[worker]
 
 
-def max_min(estimated_s: Sequence[float], loads_s: Mapping[str, float]) -> list[str]:
-    """The worker for each batch: the longest batch to the least loaded worker, one after the other (Eq. 11)."""
-    least = [(load_s, place, worker) for place, (worker, load_s) in enumerate(loads_s.items())]
-    heapq.heapify(least)
-    placed: dict[int, str] = {}
-    for batch in sorted(range(len(estimated_s)), key=lambda batch: -estimated_s[batch]):
-        load_s, place, worker = least[0]
-        heapq.heapreplace(least, (load_s + estimated_s[batch], place, worker))
-        placed[batch] = worker
-    return [placed[batch] for batch in range(len(estimated_s))]
+class Placement(Protocol):
+    """Where batches go, one after the other."""
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The worker for such a batch, and how long it will take there."""
+        ...
+
+
+class InTurn:
+    """Batches go round the workers; one that is too small for a batch is passed over."""
+
+    def __init__(self) -> None:
+        self._workers: Sequence[Worker] = ()
+        self._placed = 0
+
+    def among(self, workers: Sequence[Worker]) -> "InTurn":
+        """Go on with these workers."""
+        self._workers = workers
+        return self
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The next worker whose memory holds it; the largest if none does."""
+        turn = self._placed % len(self._workers)
+        self._placed += 1
+        in_turn = [*self._workers[turn:], *self._workers[:turn]]
+        fitting = (worker for worker in in_turn if worker.memory.fits(size, length, generation_length))
+        worker = next(fitting, None) or max(in_turn, key=lambda worker: worker.memory.capacity_tokens)
+        return worker, worker.costs.serve_s(size, length, generation_length)
+
+
+class LeastLoaded:
+    """Each batch goes where it ends first; on equal workers that is the least loaded one (Eq. 11).
+
+    Called with the longest batches first, this is SCLS's max-min offloading.
+    """
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._kinds: dict[tuple[ServingTime, KvMemory], list[tuple[float, int, Worker]]] = {}
+        for place, worker in enumerate(workers):
+            self._kinds.setdefault((worker.costs, worker.memory), []).append((worker.busy_s, place, worker))
+        for kind in self._kinds.values():
+            heapq.heapify(kind)
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The worker of which it would leave the load least, among those that hold it, else among the largest."""
+        fitting = [kind for kind in self._kinds if kind[1].fits(size, length, generation_length)]
+        if not fitting:
+            largest = max(memory.capacity_tokens for _, memory in self._kinds)
+            fitting = [kind for kind in self._kinds if kind[1].capacity_tokens == largest]
+        ends = [
+            (self._kinds[kind][0][0] + (serve_s := kind[0].serve_s(size, length, generation_length)), turn, serve_s)
+            for turn, kind in enumerate(fitting)
+        ]
+        load_s, turn, serve_s = min(ends)
+        kind = self._kinds[fitting[turn]]
+        _, place, worker = kind[0]
+        heapq.heapreplace(kind, (load_s, place, worker))
+        return worker, serve_s
+
+    @property
+    def least_s(self) -> float:
+        """The load of the least loaded worker."""
+        return min(kind[0][0] for kind in self._kinds.values())

@@ -23,3 +23,13 @@ def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
 def reserve_limit(request: Request) -> Request:
     """The same request, predicted to generate as much as it may."""
     return replace(request, predicted=request.limit, predicted_upper=request.limit)
+
+
+def discard_from(halves: list[tuple[Request, ...]], request_id: str) -> bool:
+    """Take a request out of whichever half it waits in; False if it is in none."""
+    for place, half in enumerate(halves):
+        rest = tuple(request for request in half if request.id != request_id)
+        if len(rest) < len(half):
+            halves[place : place + 1] = [rest] if rest else []
+            return True
+    return False

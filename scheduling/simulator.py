@@ -159,8 +159,8 @@ class World:
     def asked(self, now: float) -> None:
         """The policy has answered; ask again when it wants to be."""
         wake_at = self._policy.wake_at(now)
-        if wake_at is not None:
-            self._ask_soon(max(wake_at, now))
+        if wake_at is not None and wake_at > now:
+            self._ask_soon(wake_at)
 
     def trace(self) -> Trace:
         """What happened so far."""
@@ -258,6 +258,6 @@ class World:
         if lost > 0:
             self._lost += Tokens(valid=-lost, invalid=lost, useful_reads=-reads(kept.prefill, lost))
 
-    def _ask_soon(self, now: float) -> None:
-        at = math.ceil(now / self._tick_s - ROUNDING_S) * self._tick_s if self._tick_s else now
-        self._ask_at = min(self._ask_at, max(at, now))
+    def _ask_soon(self, at: float) -> None:
+        tick_at = math.ceil(at / self._tick_s - ROUNDING_S) * self._tick_s if self._tick_s else at
+        self._ask_at = min(self._ask_at, max(tick_at, at))

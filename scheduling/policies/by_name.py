@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.magnus import FixedSize, Magnus
+from scheduling.policies.scls import SliceLevel
+from scheduling.policies.sequence import SequenceScheduling
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
 
@@ -48,6 +50,14 @@ def _magnus(settings: PolicySettings) -> Policy:
     return Magnus(settings.wma_threshold)
 
 
+def _sequence(settings: PolicySettings) -> Policy:
+    return SequenceScheduling()
+
+
+def _scls(settings: PolicySettings) -> Policy:
+    return SliceLevel(settings.slice_tokens)
+
+
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "vs": _vanilla,
     "vsq": _vanilla,
@@ -55,6 +65,8 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "glp": _glp,
     "abp": _abp,
     "magnus": _magnus,
+    "sequence": _sequence,
+    "scls": _scls,
 }
 
 

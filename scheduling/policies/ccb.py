@@ -8,6 +8,7 @@ Starvation: none is possible. A row leaves its slot after at most its limit of t
 
 from collections.abc import Iterable, Sequence
 
+from scheduling.describing import waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.recovery import reserve_limit
@@ -68,7 +69,5 @@ class ConservativeContinuous(Policy):
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """Each request by itself, as it will join."""
-        for request in self._queues:
-            estimated_s = self._like.costs.serve_s(1, request.prefill, request.remaining) if self._like else 0.0
-            ratio = 1 + (now - request.arrived_at) / estimated_s if estimated_s else 1.0
-            yield WaitingBatch((request,), request.prefill, request.remaining, estimated_s, ratio, sealed=False)
+        costs = self._like.costs if self._like else None
+        return (waiting_batch((request,), costs, now) for request in self._queues)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from scheduling.batching import Batch, Batcher
 from scheduling.costs import ServingTime
+from scheduling.describing import batch_shape
 from scheduling.ordering import BatchTable, Choice
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.recovery import split
@@ -119,11 +120,7 @@ class Magnus(Policy):
         else:
             requests = _part_that_fits(batch, capacity_tokens)
             self._batcher.without(batch, [request.id for request in requests])
-            estimated_s = worker.costs.serve_s(
-                len(requests),
-                max(request.prefill for request in requests),
-                max(request.remaining for request in requests),
-            )
+            estimated_s = worker.costs.serve_s(*batch_shape(requests))
         return Assignment(worker.name, requests, sealed=batch.sealed, estimated_s=estimated_s)
 
     def _changed(self) -> set[int]:

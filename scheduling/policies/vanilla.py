@@ -9,10 +9,10 @@ are dealt out, have been; in slices, once each of those has had at most ⌈limit
 
 from collections.abc import Iterable, Sequence
 
-from scheduling.costs import ServingTime
+from scheduling.describing import batch_shape, waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.recovery import split
+from scheduling.recovery import discard_from, split
 from scheduling.request import Request
 
 
@@ -43,12 +43,7 @@ class Vanilla(Policy):
 
     def discard(self, request_id: str) -> bool:
         """Take a waiting request out."""
-        for place, half in enumerate(self._halves):
-            rest = tuple(request for request in half if request.id != request_id)
-            if len(rest) < len(half):
-                self._halves[place : place + 1] = [rest] if rest else []
-                return True
-        return self._queues.discard(request_id)
+        return discard_from(self._halves, request_id) or self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """The next batch in order of arrival to each idle worker, in the order offered; halves of an OOM go first."""
@@ -76,28 +71,14 @@ class Vanilla(Policy):
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """What waits, cut into batches of the first worker's size."""
+        costs = self._like.costs if self._like else None
         for half in self._halves:
-            yield self._described(half, now, sealed=True)
+            yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)
         requests = list(self._queues)
         size = self.batch_size(self._like) if self._like else 1
         for first in range(0, len(requests), size):
-            yield self._described(tuple(requests[first : first + size]), now, sealed=False)
+            yield waiting_batch(requests[first : first + size], costs, now, self._slice_tokens)
 
     def _assignment(self, worker: Worker, requests: tuple[Request, ...], sealed: bool) -> Assignment:
-        estimated_s = self._estimate(requests, worker.costs)
+        estimated_s = worker.costs.serve_s(*batch_shape(requests, self._slice_tokens))
         return Assignment(worker.name, requests, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
-
-    def _estimate(self, requests: tuple[Request, ...], costs: ServingTime) -> float:
-        length, generation_length = _shape(requests)
-        return costs.serve_s(len(requests), length, min(generation_length, self._slice_tokens or generation_length))
-
-    def _described(self, requests: tuple[Request, ...], now: float, sealed: bool) -> WaitingBatch:
-        estimated_s = self._estimate(requests, self._like.costs) if self._like else 0.0
-        waited_s = now - min(request.arrived_at for request in requests)
-        ratio = 1 + waited_s / estimated_s if estimated_s else 1.0
-        return WaitingBatch(requests, *_shape(requests), estimated_s, ratio, sealed)
-
-
-def _shape(requests: tuple[Request, ...]) -> tuple[int, int]:
-    """Batch length and predicted batch generation length."""
-    return max(request.prefill for request in requests), max(request.remaining for request in requests)

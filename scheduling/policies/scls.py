@@ -1,0 +1,127 @@
+"""SCLS: slice-level scheduling (SCLS 4). Batches run for one slice; what is unfinished comes back and is batched again.
+
+Its ablations are parameters (5.4), each on top of the one before: SO is `Vanilla` with slices and round robin; PM
+batches by serving time with the batch size capped, at fixed intervals, and deals batches out in turn; AB lifts the cap;
+LB offloads by max-min; SCLS adapts the interval.
+
+Starvation: none is possible. All that waits is handed out at every interval, at most max(λ·min load, Γ) after it came;
+behind it in a worker's queue come only later batches. A request needs at most ⌈limit / slice⌉ rounds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduling.costs import ServingTime
+from scheduling.describing import batch_shape, waiting_batch
+from scheduling.memory import KvMemory
+from scheduling.offloading import InTurn, LeastLoaded, Placement
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.recovery import discard_from, split
+from scheduling.request import Request
+from scheduling.serving_time_batching import least_serving_time
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """How many rows of a batch fit: ζ of Eq. (9), and an engine's own limits as in Algorithm 2."""
+
+    usable_share: float = 0.9
+    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens a row exceeds, rows at most), longest first
+    cap: int | None = None  # PM's
+
+    def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
+        """Nmax of Eq. (8) with ζ, further bounded by the rules."""
+        row_tokens = length + slice_tokens
+        size = int(self.usable_share * memory.capacity_tokens) // row_tokens
+        size = min([size, *(rows for tokens, rows in self.most_rows if row_tokens > tokens)][:2])
+        return max(1, min(size, self.cap or size))
+
+
+DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # Algorithm 2
+
+
+class SliceLevel(Policy):
+    """Hands out everything that waits at each interval, in batches of least total serving time."""
+
+    mode: Mode = "queue"
+
+    def __init__(
+        self,
+        slice_tokens: int = 128,
+        memory_rule: MemoryRule = MemoryRule(),
+        max_min: bool = True,
+        interval_factor: float = 0.5,
+        least_interval_s: float = 3.0,
+    ) -> None:
+        self._slice_tokens = slice_tokens
+        self._memory_rule = memory_rule
+        self._in_turn = None if max_min else InTurn()
+        self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
+        self._least_interval_s = least_interval_s  # Γ
+        self._pool: dict[str, Request] = {}
+        self._halves: list[tuple[Request, ...]] = []
+        self._next_at = float("-inf")
+        self._costs: ServingTime | None = None
+
+    def __len__(self) -> int:
+        return len(self._pool) + sum(len(half) for half in self._halves)
+
+    def add(self, request: Request, now: float) -> None:
+        """To the request pool."""
+        self._pool[request.id] = request
+
+    def discard(self, request_id: str) -> bool:
+        """Take a waiting request out."""
+        return self._pool.pop(request_id, None) is not None or discard_from(self._halves, request_id)
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """When the interval is over, batches of all that waits, the longest first, each to a worker's queue."""
+        if not workers or not len(self) or now < self._next_at:
+            return []
+        costs = self._costs = workers[0].costs
+        memory = packing_memory(workers)
+        batches = least_serving_time(
+            list(self._pool.values()),
+            self._slice_tokens,
+            costs,
+            lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens),
+        )
+        offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
+        offload.sort(key=lambda batch: -costs.serve_s(*self._shape(batch[0])))
+        self._pool.clear()
+        self._halves.clear()
+        loads = LeastLoaded(workers)
+        placement: Placement = self._in_turn.among(workers) if self._in_turn else loads
+        assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
+        self._next_at = now + max(self._interval_factor * loads.least_s, self._least_interval_s)
+        return assignments
+
+    def wake_at(self, now: float) -> float | None:
+        """The end of the interval, if anything waits for it."""
+        return self._next_at if len(self) and self._next_at > now else None
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Two sealed halves are handed out at the end of the interval."""
+        self._halves += split(assignment.requests)
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """Halves of batches that ran out of memory, then each request by itself: batches are made when they go."""
+        for half in self._halves:
+            yield waiting_batch(half, self._costs, now, self._slice_tokens, sealed=True)
+        for request in sorted(self._pool.values(), key=lambda request: (request.arrived_at, request.id)):
+            yield waiting_batch((request,), self._costs, now, self._slice_tokens)
+
+    def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: Placement) -> Assignment:
+        worker, estimated_s = placement.place(*self._shape(batch))
+        return Assignment(worker.name, batch, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
+
+    def _shape(self, batch: tuple[Request, ...]) -> tuple[int, int, int]:
+        """A slice is taken to run to its end (4.2)."""
+        size, length, _ = batch_shape(batch)
+        return size, length, self._slice_tokens
+
+
+def packing_memory(workers: Sequence[Worker]) -> KvMemory:
+    """The memory to pack for on an unequal fleet: full batches of that size fill the most memory in all."""
+    memories = sorted((worker.memory for worker in workers), key=lambda memory: -memory.capacity_tokens)
+    return max(enumerate(memories, start=1), key=lambda ranked: ranked[0] * ranked[1].capacity_tokens)[1]

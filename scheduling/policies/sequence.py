@@ -1,0 +1,143 @@
+"""Sequence Scheduling (Zheng et al., section 4): groups sorted by predicted length, larger batches of shorter answers.
+
+A group is what waits, at most 256 requests. Predictions are rounded up to bins of 50 tokens (binning), shorter batches
+are larger (VBS), and a batch runs no longer than it was predicted to: what is not done is a failure, collected and run
+again when the group is through (FCR). Each of the three can be switched off.
+
+Starvation: none is possible. Groups form in order of arrival, a request is overtaken by at most 255 others of its
+group, and failures run, up to their limits, before the next group forms or, if they come back only then, before the one
+after it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from scheduling.arrivals import ArrivalQueue
+from scheduling.costs import ServingTime
+from scheduling.describing import batch_shape, waiting_batch
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.recovery import discard_from, reserve_limit, split
+from scheduling.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class VariableBatchSize:
+    """`size` rows of `tokens` generated tokens each fill a batch; from `below` tokens on the fixed size holds."""
+
+    size: int = 256
+    tokens: int = 50
+    below: int = 300
+
+    def of(self, generation_length: int, fixed_size: int) -> int:
+        """B0·L0/L, rounded to the nearest power of two (4.2)."""
+        if generation_length >= self.below:
+            return fixed_size
+        exact = self.size * self.tokens / generation_length
+        power = 1 << int(exact).bit_length() - 1 if exact >= 1 else 1
+        return power if exact - power <= 2 * power - exact else 2 * power
+
+
+class SequenceScheduling(Policy):
+    """Serves one group after the other, the shortest predicted answers first."""
+
+    def __init__(
+        self,
+        group_size: int = 256,
+        batch_size: int = 16,
+        bin_tokens: int | None = 50,  # None: no binning
+        variable: VariableBatchSize | None = VariableBatchSize(),
+        collect_failures: bool = True,
+        resume_failures: bool = True,  # False: as published, what a failure has generated is thrown away
+    ) -> None:
+        self._group_size, self._batch_size = group_size, batch_size
+        self._bin_tokens, self._variable = bin_tokens, variable
+        self._collect_failures, self._resume_failures = collect_failures, resume_failures
+        self._queue = ArrivalQueue()
+        self._group: list[Request] = []
+        self._failures: list[Request] = []
+        self._halves: list[tuple[Request, ...]] = []
+        self._costs: ServingTime | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
+
+    def add(self, request: Request, now: float) -> None:
+        """To the queue for whom groups form; one that has generated before was predicted too short: to the failures."""
+        if request.generated:
+            kept = request if self._resume_failures else replace(request, generated=0)
+            self._failures.append(reserve_limit(kept))
+        else:
+            self._queue.add(request)
+
+    def discard(self, request_id: str) -> bool:
+        """Take a waiting request out."""
+        for requests in (self._group, self._failures):
+            for request in requests:
+                if request.id == request_id:
+                    requests.remove(request)
+                    return True
+        return discard_from(self._halves, request_id) or self._queue.discard(request_id)
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """To each idle worker, in the order offered, the next batch that fits it."""
+        if not workers:
+            return []
+        self._costs = workers[0].costs
+        largest = max(worker.memory.capacity_tokens for worker in workers)
+        idle = (worker for worker in workers if worker.idle)
+        batches = (self._next(worker, worker.memory.capacity_tokens == largest) for worker in idle)
+        return [assignment for assignment in batches if assignment]
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Two sealed halves go first."""
+        self._halves += split(assignment.requests)
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """Halves, the group in the order in which it is served, failures, and those for whom a group will form."""
+        for half in self._halves:
+            yield waiting_batch(half, self._costs, now, sealed=True)
+        for request in (*self._group, *self._failures, *self._queue):
+            yield waiting_batch((request,), self._costs, now)
+
+    def _next(self, worker: Worker, is_largest: bool) -> Assignment | None:
+        if self._halves:
+            return self._assignment(worker, self._halves.pop(0), sealed=True)
+        if not self._group and not self._failures:
+            waiting = self._queue.take(self._group_size)
+            self._group = sorted(
+                waiting, key=lambda request: (self._predicted(request), request.arrived_at, request.id)
+            )
+        requests = self._group or self._failures
+        batch = self._first_batch(requests, worker.memory.capacity_tokens, is_largest)
+        for request in batch:
+            requests.remove(request)
+        return self._assignment(worker, batch) if batch else None
+
+    def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
+        """As many as fit the memory and the batch size; what is too large for any worker goes to the largest alone."""
+        batch: list[Request] = []
+        length = generation_length = 0
+        for request in requests:
+            joined_length = max(length, request.prefill)
+            joined_generation = max(generation_length, self._predicted(request))
+            size = len(batch) + 1
+            fits = size * (joined_length + joined_generation) <= capacity_tokens
+            if batch and (not fits or size > self._size(joined_generation)):
+                break
+            if fits or is_largest:
+                batch.append(request)
+                length, generation_length = joined_length, joined_generation
+        return tuple(batch)
+
+    def _assignment(self, worker: Worker, requests: tuple[Request, ...], sealed: bool = False) -> Assignment:
+        limit = max(self._predicted(request) for request in requests) if self._collect_failures else None
+        estimated_s = worker.costs.serve_s(*batch_shape(requests, limit))
+        return Assignment(worker.name, requests, limit, sealed=sealed, estimated_s=estimated_s)
+
+    def _predicted(self, request: Request) -> int:
+        """The upper prediction ("predicting the max length"), rounded up to its bin."""
+        bins = self._bin_tokens or 1
+        return min(-(-request.remaining_upper // bins) * bins, request.limit - request.generated)
+
+    def _size(self, generation_length: int) -> int:
+        return self._variable.of(generation_length, self._batch_size) if self._variable else self._batch_size
