@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,12 +27,22 @@ class ServiceError(Failed):
 class Client:
     """One service and one key. Every call may be repeated safely: a POST carries an Idempotency-Key."""
 
-    def __init__(self, url: str, key: str, attempts: int = 8) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        attempts: int = 8,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`url` with or without /v1; a call is tried `attempts` times while the service is away or overloaded."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._attempts = attempts
+        self._sleep = sleep
         headers = {"Authorization": f"Bearer {key}"}
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits)
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits, transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +93,7 @@ class Client:
                 return response
             if deadline is not None and time.monotonic() >= deadline:
                 return response
-            time.sleep(pause_s)
+            self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
 
     def _call(self, method: str, path: str, **arguments: Any) -> Json:
@@ -101,7 +111,7 @@ class Client:
                 if answer.status_code not in PASSING or last:
                     return _content(answer)
                 pause_s = min(float(answer.headers.get("Retry-After", pause_s)), LONGEST_WAIT_S)
-            time.sleep(pause_s)
+            self._sleep(pause_s)
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -40,9 +40,9 @@ def predictor() -> Program:
     return Program("predictor", command, env=ONE_THREAD)
 
 
-def worker(name: str, device: str, kv_budget: str, threads: int, ready: Callable[[], bool]) -> Program:
-    """One engine on one device. A large model may load for minutes."""
-    command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device, "--kv-budget", kv_budget)
+def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> Program:
+    """One engine on one device; its KV budget is MAGNUS_KV_BUDGET. A large model may load for minutes."""
+    command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device)
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     return Program(name, command, env=environment, ready=ready, ready_within_s=1800.0, stop_within_s=20.0)
 

