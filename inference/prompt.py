@@ -15,12 +15,13 @@ from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
+from inference.errors import InferenceError
 
 _NONCHARACTER = "\ufdd0"  # Unicode keeps it out of all interchange, so templates have none
 
 
-class UnreadableTokenizer(Exception):
-    """The model's tokenizer.json cannot be read, neither from a directory nor from the hub."""
+class UnreadableTokenizer(InferenceError):
+    """The model has no tokenizer.json that can be read; the operator must name another model."""
 
     def __init__(self, model: str, reason: str) -> None:
         self.model, self.reason = model, reason
