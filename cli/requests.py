@@ -15,7 +15,7 @@ from cli.options import client_of, json_option, service_options
 
 
 @click.command()
-@click.argument("input", required=False)
+@click.argument("input", nargs=-1)
 @click.option("--instructions", "-i", help="What to do with the input.")
 @click.option("--application", help="Name of this kind of request, for the statistics.")
 @click.option("--model", help="The first model that is served, if not given.")
@@ -32,7 +32,7 @@ def submit(
 ) -> None:
     """Submit a request, or many from a file, and print their ids, or with --wait their answers.
 
-    INPUT is the text; without it, and without --file, standard input is read.
+    INPUT is the text, its words joined; without it, and without --file, standard input is read.
     """
     with client_of(url, api_key, state_dir) as client:
         bodies = _from_lines(file) if file else [_body(fields)]
@@ -77,7 +77,7 @@ def cancel(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | 
 
 
 def _body(fields: dict[str, Any]) -> Json:
-    text = fields["input"] if fields["input"] is not None else sys.stdin.read()
+    text = " ".join(fields["input"]) or sys.stdin.read()
     body: Json = {"input": text}
     body |= {name: fields[name] for name in ("instructions", "max_output_tokens", "temperature") if fields[name]}
     if fields["application"]:

@@ -89,9 +89,10 @@ def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: 
     engine = make_engine(database, pool_size=1, name="magnus up")
     try:
         _first_key(engine, state_dir)
-        if policy is not None:  # MAGNUS_POLICY is only for a fresh database, what an operator set later stays
-            with engine.begin() as connection:
-                planning.set_policy(connection, policy)
+        with engine.begin() as connection:
+            # MAGNUS_POLICY is for a fresh database: what an operator put in force later stays
+            if policy is not None or planning.standing(connection).policy is None:
+                planning.set_policy(connection, settings.policy)
         supervisor.start(
             processes.planner(),
             processes.predictor(),

@@ -1,0 +1,260 @@
+"""The whole service under `magnus up`, and the commands that talk to it, as people run them."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from cli.processes import BIN
+
+MAGNUS = str(BIN / "magnus")
+NAMES = ["postgres", "valkey", "planner", "predictor", "flower", "worker-1", "worker-2", "web", "beat", "trainer"]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Up:
+    """A running `magnus up`."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        command = [MAGNUS, "up", "--json", "--state-dir", state_dir, "--port", "0", "--flower-port", "0"]
+        self.errors = (state_dir.parent / "errors").open("ab")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (state_dir.parent / "errors").read_text()
+        self.facts: dict[str, str] = json.loads(line)
+
+    def listed(self) -> dict[str, int]:
+        return {entry["name"]: entry["pid"] for entry in json.loads((self.state_dir / "processes.json").read_text())}
+
+    def family(self) -> list[psutil.Process]:
+        """Itself and every process below it."""
+        itself = psutil.Process(self.process.pid)
+        return [itself, *itself.children(recursive=True)]
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.errors.close()
+        return status
+
+
+def magnus(up: Up, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [MAGNUS, *arguments, "--state-dir", str(up.state_dir)]
+    return subprocess.run(command, input=input, capture_output=True, text=True)
+
+
+def said(up: Up, *arguments: str, input: str | None = None) -> str:
+    done = magnus(up, *arguments, input=input)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
+        service = Up(Path(directory) / "state")
+        everyone = service.family()
+        yield service
+        assert service.end(signal.SIGINT) == 0
+        assert [process for process in everyone if process.is_running()] == []
+
+
+def test_every_process_is_listed_with_its_command(up: Up) -> None:
+    entries = json.loads((up.state_dir / "processes.json").read_text())
+    assert [entry["name"] for entry in entries] == NAMES
+    assert all(psutil.pid_exists(entry["pid"]) for entry in entries)
+    assert all(set(entry) == {"name", "pid", "command"} for entry in entries)
+
+
+def test_a_request_is_answered_by_the_bundled_model(up: Up) -> None:
+    assert said(up, "submit", "--wait", "-i", "Write each word twice.", "apple river cloud") == (
+        "apple apple river river cloud cloud"
+    )
+
+
+def test_requests_from_a_file_are_all_answered(up: Up) -> None:
+    lines = [json.dumps({"instructions": "Repeat the text.", "input": word}) for word in ("apple river", "cloud tree")]
+    answers = said(up, "submit", "--wait", "--file", "-", input="\n".join(lines))
+    assert answers.splitlines() == ["apple river", "cloud tree"]
+
+
+def test_a_line_that_is_no_request_is_named(up: Up) -> None:
+    done = magnus(up, "submit", "--file", "-", input='{"input": "apple"}\nnonsense\n')
+    assert done.returncode == 2
+    assert "line 2" in done.stderr
+
+
+def test_the_state_of_a_request_can_be_asked_for(up: Up) -> None:
+    name = said(up, "submit", "-i", "Repeat the text.", "apple river")
+    response: dict[str, Any] = json.loads(said(up, "status", "--json", name))
+    assert response["id"] == name
+    assert name in said(up, "status", name)
+    stats: dict[str, Any] = json.loads(said(up, "status", "--json"))
+    assert stats["workers"] == 2
+    assert stats["policy"] == said(up, "policy", "get")
+
+
+def test_a_final_request_stays_as_it_is_when_it_is_cancelled(up: Up) -> None:
+    response = json.loads(said(up, "submit", "--wait", "--json", "-i", "Repeat the text.", "apple river"))
+    assert said(up, "cancel", response["id"]) == f"{response['id']}  completed"
+
+
+def test_an_unknown_request_is_an_error_with_the_services_words(up: Up) -> None:
+    done = magnus(up, "status", "resp_" + "0" * 32)
+    assert done.returncode == 1
+    assert "404" in done.stderr
+
+
+def test_a_second_up_on_the_directory_is_refused(up: Up) -> None:
+    done = subprocess.run([MAGNUS, "up", "--state-dir", up.state_dir], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"already running in {up.state_dir} (process {up.process.pid})" in done.stderr
+    assert "--state-dir" in done.stderr
+
+
+def test_a_taken_port_is_refused_before_anything_starts(up: Up, tmp_path: Path) -> None:
+    port = up.facts["url"].rpartition(":")[2]
+    command = [MAGNUS, "up", "--state-dir", tmp_path, "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+    assert not (tmp_path / "postgres").exists()
+
+
+def test_keys_are_made_listed_and_revoked(up: Up) -> None:
+    made = json.loads(said(up, "keys", "create", "--name", "laptop", "--tenant", "team", "--json"))
+    with_key = ["--url", up.facts["url"], "--api-key", made["key"]]
+    assert json.loads(said(up, "status", "--json", *with_key))["object"] == "magnus.stats"
+    assert made["prefix"] in said(up, "keys", "list")
+    assert said(up, "keys", "revoke", made["key"]) == f"revoked {made['prefix']}"
+    done = magnus(up, "status", *with_key)
+    assert done.returncode == 1
+    assert "401" in done.stderr
+    assert magnus(up, "keys", "revoke", "magnus-nobody").returncode == 1
+
+
+def test_another_policy_is_put_in_force_and_the_service_goes_on(up: Up) -> None:
+    before = said(up, "policy", "get")
+    assert said(up, "policy", "set", "vs") == "policy vs"
+    assert said(up, "policy", "get") == "vs"
+    assert said(up, "submit", "--wait", "-i", "Repeat the text.", "apple river") == "apple river"
+    said(up, "policy", "set", before)
+
+
+def test_a_predictor_is_trained_from_a_file_listed_and_rolled_back(up: Up, tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"instruction": "Repeat.", "input": f"word {'x ' * (number % 40)}{number}", "output_tokens": size})
+        for number in range(200)
+        for size in [number % 40 + 3]
+    ]
+    data = tmp_path / "answers.jsonl"
+    data.write_text("\n".join(lines))
+    trained = json.loads(said(up, "train", "--data", str(data), "--force", "--json"))
+    assert trained["published"]
+    versions = json.loads(said(up, "models", "list", "--json"))
+    newest = next(version for version in versions if version["kind"] == "length")
+    assert newest["active"]
+    assert said(up, "models", "activate", newest["version"]) == f"{newest['version']} is in service"
+    assert newest["version"] in said(up, "models", "list")
+    assert magnus(up, "models", "activate", "length-999").returncode == 1
+
+
+def test_too_few_examples_are_refused_with_the_number_needed(up: Up, tmp_path: Path) -> None:
+    data = tmp_path / "answers.jsonl"
+    data.write_text(json.dumps({"instruction": "Repeat.", "input": "word", "output": "word"}))
+    done = magnus(up, "train", "--data", str(data))
+    assert done.returncode == 1
+    assert "1 examples are too few" in done.stderr
+
+
+def test_the_schema_is_found_to_be_the_newest(up: Up) -> None:
+    assert said(up, "migrate", "--check") == "the schema is the newest"
+    assert said(up, "migrate") == "the schema is the newest"
+
+
+def test_the_doctor_finds_nothing_to_do(up: Up) -> None:
+    findings = json.loads(said(up, "doctor", "--json"))
+    assert [finding for finding in findings if finding["remedy"]] == []
+    assert {"Postgres", "Redis", "model", "torch"} <= {finding["check"] for finding in findings}
+
+
+def test_the_demo_runs_against_a_running_service(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    said(up, "demo", "--url", up.facts["url"], "--requests", "24", "--rate", "40", "--json", str(file))
+    figures = json.loads(file.read_text())
+    assert list(figures) == [
+        "policy",
+        "requests",
+        "completed",
+        "failed",
+        "seconds",
+        "requests_per_s",
+        "valid_tokens_per_s",
+        "total_tokens_per_s",
+        "batches",
+        "mean_batch_size",
+        "worker_idle_share",
+        "response_s",
+        "applications",
+    ]
+    assert (figures["requests"], figures["completed"], figures["failed"]) == (24, 24, 0)
+    assert list(figures["response_s"]) == ["mean", "p50", "p95", "p99", "max"]
+    for application in figures["applications"].values():
+        assert {"requests", "completed", "mean_predicted", "mean_actual", "rmse"} <= set(application)
+    assert figures["batches"] >= 1
+    assert 0.0 <= figures["worker_idle_share"] <= 1.0
+
+
+def test_flower_wants_the_password_and_changes_nothing(up: Up) -> None:
+    address = f"{up.facts['flower_url']}/workers"
+    assert httpx.get(address).status_code == 401
+    credentials = (up.facts["dashboard_user"], up.facts["dashboard_password"])
+    assert httpx.get(address, auth=credentials).status_code == 200
+    worker = f"{up.facts['flower_url']}/api/worker/shutdown/planner"
+    assert httpx.post(worker, auth=credentials).status_code >= 400
+
+
+def test_a_killed_worker_comes_back_and_serves(up: Up) -> None:
+    before = up.listed()
+    for name in ("worker-1", "worker-2"):
+        os.kill(before[name], signal.SIGKILL)
+    eventually(lambda: all(up.listed()[name] != before[name] for name in ("worker-1", "worker-2")))
+    assert said(up, "submit", "--wait", "-i", "Repeat the text.", "apple river") == "apple river"
+
+
+def test_state_and_keys_survive_a_kill_and_nothing_else_does() -> None:
+    with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
+        state_dir = Path(directory) / "state"
+        first = Up(state_dir)
+        everyone = first.family()
+        name = said(first, "submit", "-i", "Repeat the text.", "apple river")
+        first.end(signal.SIGKILL)
+        eventually(lambda: not any(process.is_running() for process in everyone[1:]))
+        second = Up(state_dir)
+        try:
+            eventually(lambda: json.loads(said(second, "status", "--json", name))["status"] == "completed")
+        finally:
+            assert second.end(signal.SIGTERM) == 0
+        assert second.facts["dashboard_password"] == first.facts["dashboard_password"]
