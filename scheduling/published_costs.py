@@ -32,11 +32,12 @@ CHATGLM_6B_V100 = Machine(
     KvMemory(theta_bytes=13_720_000_000, delta_bytes=917_504),
 )
 
-# The same, 4-bit (VSQ): Θ = 0.7 · (32 - 4) GB gives the 10 rows of IV-A: 19.6 GB / 1.879 GB = 10.4. Magnus prints +193
-# to +234 % requests over VSQ; over VS our simulation with the fit above gives +122 % (12 against 5.4 requests/s), so VSQ
-# serves about 0.72 of VS's requests. The paper says that total tokens fall a little and that answers grow, but not by
-# how much; we split 0.72 into 0.9 (an iteration 1.45 times as long: 10 rows at 300 cached take 88 ms, 114 tokens/s
-# against VS's 126) and 1 / 1.25 (answers a quarter longer, for the workload of a simulation to apply).
+# The same, 4-bit (VSQ): Θ = 0.7 · (32 - 4) GB gives the 10 rows of IV-A: 19.6 GB / 1.879 GB = 10.4. Magnus prints
+# +193 to +234 % requests over VSQ; over VS our simulation with the fit above gives +122 % (12 against 5.4
+# requests/s), so VSQ serves about 0.72 of VS's requests. The paper says that total tokens fall a little and that
+# answers grow, but not by how much; we split 0.72 into 0.9 (an iteration 1.45 times as long: 10 rows at 300 cached
+# take 88 ms, 114 tokens/s against VS's 126) and 1 / 1.25 (answers a quarter longer, for the workload of a simulation
+# to apply).
 CHATGLM_6B_V100_4BIT = Machine(
     ServingCurves(prefill=(2.9e-4, 0.0, 0.0, 0.0632), decode=(4.35e-6, 1.16e-3, 0.0, 0.0632)),
     KvMemory(theta_bytes=19_600_000_000, delta_bytes=917_504),

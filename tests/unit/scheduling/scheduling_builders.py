@@ -1,0 +1,46 @@
+"""Requests, workers and fleets for the tests of scheduling, in as few words as a test wants to say."""
+
+from collections.abc import Sequence
+
+from scheduling.costs import ServingCurves
+from scheduling.memory import KvMemory
+from scheduling.policy import Assignment, Policy, Worker
+from scheduling.request import Request
+
+# Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
+FLAT = ServingCurves(prefill=(0.001, 0.0, 0.0, 0.0), decode=(0.0, 0.0, 0.0, 0.1))
+# The V100 of `scheduling.published_costs`, where size and length count.
+SLOPED = ServingCurves(prefill=(2e-4, 0.0, 0.0, 0.0436), decode=(3e-6, 8e-4, 0.0, 0.0436))
+
+
+def a_request(
+    id: str = "r",
+    at: float = 0.0,
+    length: int = 10,
+    predicted: int = 10,
+    upper: int | None = None,
+    limit: int = 1024,
+    generated: int = 0,
+) -> Request:
+    return Request(id, at, length, limit, predicted, predicted if upper is None else upper, generated)
+
+
+def a_memory(tokens: int) -> KvMemory:
+    return KvMemory(theta_bytes=tokens, delta_bytes=1)
+
+
+def a_worker(name: str = "w", tokens: int = 10_000, costs: ServingCurves = FLAT, busy: bool = False) -> Worker:
+    return Worker(name, a_memory(tokens), costs, queued=int(busy))
+
+
+def ids(assignments: Sequence[Assignment]) -> dict[str, list[list[str]]]:
+    """The ids of each worker's batches."""
+    batches: dict[str, list[list[str]]] = {}
+    for assignment in assignments:
+        batches.setdefault(assignment.worker, []).append([request.id for request in assignment.requests])
+    return batches
+
+
+def add_all(policy: Policy, requests: Sequence[Request]) -> None:
+    for request in requests:
+        policy.add(request, request.arrived_at)
