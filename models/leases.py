@@ -90,8 +90,8 @@ def announce(connection: Connection, worker: Announcement, max_attempts: int) ->
     return float(incarnation)
 
 
-def say_goodbye(connection: Connection, name: str, incarnation: float, max_attempts: int) -> None:
-    """Mark the worker as stopped and give back whatever it still holds; that was no failed attempt."""
+def say_goodbye(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
+    """Mark the worker as stopped and give back whatever it still holds: a failed attempt if the worker `failed`."""
     mine = connection.execute(
         text("""
             update workers set stopped_at = clock_timestamp()
@@ -100,7 +100,7 @@ def say_goodbye(connection: Connection, name: str, incarnation: float, max_attem
         {"name": name, "incarnation": incarnation},
     ).one_or_none()
     if mine is not None:
-        _give_back(connection, name, counts=False, max_attempts=max_attempts)
+        _give_back(connection, name, counts=failed, max_attempts=max_attempts)
 
 
 def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:

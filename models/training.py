@@ -126,10 +126,9 @@ def publish(
     connection.execute(text("update model_versions set active = false where kind = :kind and active"), {"kind": kind})
     row = connection.execute(
         text("""
-            insert into model_versions (kind, version, active, sha256, stored, scores, data)
-            select :kind, :kind || '-' || (count(*) filter (where kind = :kind) + 1), true,
-                :sha256, :stored, :scores, :data
-            from model_versions
+            with next as (select nextval('model_versions_id_seq') as id)
+            insert into model_versions (id, kind, version, active, sha256, stored, scores, data)
+            select id, :kind, :kind || '-' || id, true, :sha256, :stored, :scores, :data from next
             returning version
         """).bindparams(bindparam("scores", type_=JSONB), bindparam("data", type_=JSONB)),
         {"kind": kind, "sha256": sha256, "stored": stored, "scores": dict(scores), "data": dict(data)},

@@ -1,0 +1,105 @@
+"""The fleet as policies see it: live workers with their memory, serving times, rows and remaining work.
+
+Keeps which batches are open on whom, because policies are told of each end in the words of their own assignment.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from models.fleet import LiveWorker, OpenBatch
+from models.planning import Claim
+from scheduling.costs import ServingTime
+from scheduling.memory import KvMemory
+from scheduling.policy import Assignment, Policy, Row, Worker
+from scheduling.request import Request
+
+Costs = Callable[[LiveWorker], ServingTime]
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """An open batch as its assignment; `policy` None if it was made by a policy that is no longer in force."""
+
+    assignment: Assignment
+    policy: Policy | None
+    requests: Mapping[str, Request]
+
+
+class Fleet:
+    """Which batches are open, and what they make of each worker."""
+
+    def __init__(self) -> None:
+        self._underway: dict[int, Underway] = {}
+        self._open: Sequence[OpenBatch] = ()
+
+    def assigned(self, claims: Iterable[Claim], policy: Policy) -> None:
+        """Remember what was just assigned."""
+        for claim in claims:
+            requests = {request.id: request for request in claim.assignment.requests}
+            self._underway[claim.batch_id] = Underway(claim.assignment, policy, requests)
+
+    def unknown(self, open_batches: Iterable[OpenBatch]) -> list[int]:
+        """Those of the open batches that an earlier planner assigned."""
+        return [batch.id for batch in open_batches if batch.id not in self._underway]
+
+    def inherit(self, open_batches: Iterable[OpenBatch], requests: Mapping[int, Sequence[Request]]) -> None:
+        """Remember batches that an earlier planner assigned; `requests` are theirs, by batch."""
+        for batch in open_batches:
+            if batch.id in requests:
+                assignment = Assignment(batch.worker, tuple(requests[batch.id]), joins=batch.joins)
+                self._underway[batch.id] = Underway(assignment, None, {r.id: r for r in assignment.requests})
+
+    def forget_policies(self) -> None:
+        """Another policy is in force: what is underway ends without anybody being told."""
+        self._underway = {batch_id: replace(batch, policy=None) for batch_id, batch in self._underway.items()}
+
+    def ended(self, open_batches: Sequence[OpenBatch]) -> dict[int, Underway]:
+        """Take note of what is open now; what was underway and is not open any more."""
+        self._open = open_batches
+        still = {batch.id for batch in open_batches}
+        gone = {batch_id: batch for batch_id, batch in self._underway.items() if batch_id not in still}
+        self._underway = {batch_id: batch for batch_id, batch in self._underway.items() if batch_id in still}
+        return gone
+
+    def workers(
+        self, live: Collection[LiveWorker], costs: Costs, now: float, lookahead_s: float
+    ) -> dict[str, list[Worker]]:
+        """Workers by model; one whose only batch should end within `lookahead_s` counts as idle: so it never is."""
+        of_worker = defaultdict(list)
+        for batch in self._open:
+            of_worker[batch.worker].append(batch)
+        by_model = defaultdict(list)
+        for worker in live:
+            batches = of_worker[worker.name]
+            queue = [batch for batch in batches if not batch.joins]
+            busy_s = sum(_remaining_s(batch, now) for batch in queue)
+            queued = len(queue)
+            if queued == 1 and queue[0].started_at is not None and busy_s < lookahead_s:
+                queued = 0
+            joined = [batch for batch in batches if batch.joins]
+            by_model[worker.model].append(
+                Worker(
+                    name=worker.name,
+                    memory=KvMemory(worker.theta_bytes, worker.delta_bytes),
+                    costs=costs(worker),
+                    rows=tuple(row for batch in joined for row in self._rows(batch, now)),
+                    busy_s=max([busy_s, *(_remaining_s(batch, now) for batch in joined)]),
+                    queued=queued,
+                )
+            )
+        return by_model
+
+    def _rows(self, batch: OpenBatch, now: float) -> Iterable[Row]:
+        """What is left of a batch that joined; its progress is known up to the last heartbeat, and guessed since."""
+        started_at = now if batch.started_at is None else batch.started_at
+        share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
+        requests = self._underway[batch.id].requests
+        for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
+            gained = max(batch.progress_tokens, int(share * request.remaining))
+            yield Row(request, min(request.generated + gained, request.limit - 1), started_at)
+
+
+def _remaining_s(batch: OpenBatch, now: float) -> float:
+    elapsed_s = 0.0 if batch.started_at is None else now - batch.started_at
+    return max(0.0, batch.estimated_s - elapsed_s)

@@ -1,0 +1,45 @@
+"""Leadership: at most one planner plans, whoever holds the lock of a connection that lives; any other stands by."""
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from models import planning
+from tasks.planner import Planner, Rules
+
+log = structlog.get_logger()
+
+
+class Leader:
+    """Takes the lead when nobody has it and keeps it until an error; then the next step begins a new term."""
+
+    def __init__(self, engine: Engine, rules: Rules) -> None:
+        self._engine, self._rules = engine, rules
+        self._connection: Connection | None = None
+        self._planner: Planner | None = None
+
+    def step(self) -> list[tuple[int, str]]:
+        """A planner's step if this process leads; the batches to be sent now, with their workers."""
+        try:
+            planner = self._planner or self._lead()
+            return planner.step() if planner else []
+        except Exception:
+            self.resign()
+            raise
+
+    def resign(self) -> None:
+        """Give the lead up and forget everything; closing the connection frees the lock."""
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+        self._connection = self._planner = None
+
+    def _lead(self) -> Planner | None:
+        connection = self._connection or self._engine.connect()
+        self._connection = connection
+        with connection.begin():
+            epoch = planning.lead(connection)
+        if epoch is None:
+            return None
+        log.info("leading", epoch=epoch)
+        self._planner = Planner(connection, epoch, self._rules)
+        return self._planner

@@ -1,0 +1,55 @@
+"""What processes say to each other through the broker: ids and kicks, nothing that could not be said again.
+
+A broker that is away is no error here: the planner's ticks take the place of kicks, the reconciler that of batches.
+"""
+
+from collections.abc import Iterable
+
+import redis
+import structlog
+from celery import Celery
+from kombu import Queue
+from kombu.exceptions import OperationalError
+
+from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
+
+KICKED = "magnus.kicked"
+KICK_FORGOTTEN_MS = 2000  # a kick that was lost with the broker blocks later ones for at most so long
+
+log = structlog.get_logger()
+
+
+class Messages:
+    """Publishes by task name, so that nobody imports another process's task."""
+
+    def __init__(self, app: Celery, redis_url: str) -> None:
+        self._app = app
+        self._redis = redis.Redis.from_url(
+            redis_url, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
+        )
+
+    def kick_planner(self) -> None:
+        """Ask for a planner's step now; any number of kicks before it begins make one step."""
+        try:
+            if self._redis.set(KICKED, 1, nx=True, px=KICK_FORGOTTEN_MS):
+                self._app.send_task("tasks.plan")
+        except (redis.RedisError, OperationalError) as error:
+            log.warning("kick not sent", error=str(error))
+
+    def take_kick(self) -> None:
+        """Begin a step: whatever happens from here on needs a new kick."""
+        try:
+            self._redis.delete(KICKED)
+        except redis.RedisError as error:
+            log.warning("kick not taken", error=str(error))
+
+    def serve(self, batches: Iterable[tuple[int, str]]) -> None:
+        """Tell workers to take batches; (batch id, worker's name). Stops at the first that the broker does not take."""
+        for batch_id, worker in batches:
+            name = gpu_queue(worker)
+            queue = Queue(name, EXCHANGE, routing_key=name)
+            try:
+                self._app.send_task("tasks.serve", args=[batch_id], queue=queue)
+            except OperationalError as error:
+                log.warning("batch not sent", batch=batch_id, worker=worker, error=str(error))
+                return

@@ -1,0 +1,59 @@
+"""The task `tasks.plan`: one step of the planner, at beat's ticks and when somebody kicks."""
+
+from functools import cache
+
+import structlog
+from celery import signals
+from sqlalchemy.exc import SQLAlchemyError
+
+from models.session import make_engine
+from scheduling.policies.by_name import PolicySettings
+from tasks.app import app, database_url, redis_url, settings
+from tasks.leader import Leader
+from tasks.messages import Messages
+from tasks.planner import Rules
+
+log = structlog.get_logger()
+
+
+@cache
+def leader() -> Leader:
+    """This process's claim to the lead."""
+    rules = Rules(
+        policy=settings.policy,
+        settings=PolicySettings(
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_output_tokens=settings.max_output_tokens,
+            wma_threshold=settings.wma_threshold,
+            slice_tokens=settings.slice_tokens,
+        ),
+        alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
+        lease_s=settings.lease_s,
+        resend_s=settings.resend_s,
+        max_attempts=settings.max_attempts,
+        lookahead_s=2.5 * settings.tick_s,
+    )
+    return Leader(make_engine(database_url, pool_size=1, name="magnus planner"), rules)
+
+
+@cache
+def messages() -> Messages:
+    """What this process says."""
+    return Messages(app, redis_url)
+
+
+@app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def plan() -> None:
+    """Decide once and send what was decided; an error is logged and the next tick begins anew."""
+    messages().take_kick()
+    try:
+        batches = leader().step()
+    except SQLAlchemyError as error:
+        log.error("step failed", error=str(error))
+        return
+    messages().serve(batches)
+
+
+@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _resign(**_: object) -> None:
+    leader().resign()

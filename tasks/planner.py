@@ -1,0 +1,154 @@
+"""The planner: feeds what waits to the policy, asks it for assignments, claims them; what is sent is committed before.
+
+All that it keeps in memory (the policies' waiting rooms, which batches are underway) can be rebuilt from Postgres at
+any moment, and is: after an error, a lost connection or a change of policy a new epoch feeds everything again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import structlog
+from sqlalchemy import Connection
+
+from models import fleet, planning, recovery
+from models.planning import Claim, Standing
+from models.tables import BatchStatus
+from scheduling.policies.by_name import PolicySettings, UnknownPolicy
+from scheduling.policy import Worker
+from tasks.estimates import Estimates
+from tasks.fleet import Fleet
+from tasks.rooms import WaitingRooms
+from tasks.snapshot import waiting_room
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a planner goes by; durations in seconds."""
+
+    policy: str  # in force until somebody sets another
+    settings: PolicySettings
+    alive_s: float = 3.0  # a worker that was not heard of for so long gets nothing new
+    lease_s: float = 10.0
+    resend_s: float = 2.0
+    max_attempts: int = 5
+    lookahead_s: float = 0.25  # a batch is sent so long before its worker should be free
+    predictor_grace_s: float = 2.0  # a predictor that was not heard of for so long is away
+    recover_every_s: float = 1.0
+    snapshot_every_s: float = 0.5
+
+
+class Planner:
+    """One term of leadership, on the one connection that holds the planner's lock."""
+
+    def __init__(self, connection: Connection, epoch: int, rules: Rules) -> None:
+        self._connection, self._epoch, self._rules = connection, epoch, rules
+        self._rooms = WaitingRooms(rules.policy, rules.settings)
+        self._refused: str | None = None
+        self._fleet = Fleet()
+        self._estimates = Estimates()
+        self._decision_s = 0.0
+        self._led_since: float | None = None
+        self._recovered_at = self._snapshot_at = 0.0
+
+    def step(self) -> list[tuple[int, str]]:
+        """Feed, settle, assign, claim, in one transaction; the batches to be sent now, with their workers."""
+        rules, connection = self._rules, self._connection
+        with connection.begin():
+            standing = planning.standing(connection)
+            now = standing.now
+            self._follow(standing)
+            resent = self._recover(standing)
+            self._rooms.feed(planning.feed(connection, self._epoch), now)
+            self._settle(now)
+            live = fleet.live_workers(connection, rules.alive_s)
+            workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
+            claims = self._assign(workers, now)
+            if now - self._snapshot_at >= rules.snapshot_every_s:
+                self._write_snapshot(workers, now)
+        return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
+
+    def _follow(self, standing: Standing) -> None:
+        """Adopt another policy or newer models as soon as they are in force."""
+        self._led_since = standing.now if self._led_since is None else self._led_since
+        self._estimates.follow(self._connection, standing.serving_time_version)
+        self._rooms.trust(standing.tau)
+        policy = standing.policy or self._rules.policy
+        if policy in (self._rooms.policy, self._refused):
+            return
+        try:
+            rooms = WaitingRooms(policy, self._rules.settings)
+        except UnknownPolicy as error:
+            self._refused = policy
+            log.error("policy not changed", error=str(error))
+            return
+        log.info("policy changed", before=self._rooms.policy, now=policy)
+        rooms.trust(standing.tau)
+        self._rooms, self._epoch = rooms, planning.next_epoch(self._connection)
+        self._fleet.forget_policies()
+
+    def _recover(self, standing: Standing) -> list[tuple[int, str]]:
+        """Once a second: what was lost goes back, what is over ends, what was never taken is sent again."""
+        rules, connection = self._rules, self._connection
+        if standing.now - self._recovered_at < rules.recover_every_s:
+            return []
+        self._recovered_at = standing.now
+        if standing.now - (self._led_since or standing.now) > rules.alive_s:
+            # not before: while the database was away, no lease could be renewed
+            lost = recovery.lose_expired(connection, rules.lease_s, rules.max_attempts)
+            if lost:
+                log.warning("batches lost", requests=len(lost))
+        if standing.predictor_silent_s is None or standing.predictor_silent_s > rules.predictor_grace_s:
+            recovery.predict_without_predictor(connection, rules.predictor_grace_s)
+        recovery.expire_deadlines(connection)
+        self._rooms.discard(recovery.lately_gone(connection, 5 * rules.recover_every_s))
+        return recovery.unstarted(connection, rules.resend_s)
+
+    def _settle(self, now: float) -> None:
+        """Learn which batches ended, and tell the policy that assigned them."""
+        open_batches = fleet.open_batches(self._connection)
+        unknown = self._fleet.unknown(open_batches)
+        if unknown:
+            self._fleet.inherit(open_batches, planning.requests_of_batches(self._connection, unknown))
+        ended = self._fleet.ended(open_batches)
+        statuses = fleet.statuses(self._connection, ended) if ended else {}
+        for batch_id, batch in ended.items():
+            if batch.policy is None:
+                continue
+            if statuses.get(batch_id) is BatchStatus.out_of_memory:
+                batch.policy.out_of_memory(batch.assignment, now)
+            else:
+                batch.policy.finished(batch.assignment, now)
+
+    def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
+        """Ask every model's policy for assignments and claim them."""
+        claims: list[Claim] = []
+        for model, policy in self._rooms:
+            if workers.get(model):
+                started = perf_counter()
+                assignments = policy.assign(workers[model], now)
+                self._decision_s = perf_counter() - started
+                if assignments:
+                    made = planning.claim(self._connection, assignments, self._rooms.policy, self._epoch)
+                    self._fleet.assigned(made, policy)
+                    claims += made
+        return claims
+
+    def _write_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
+        batches, backlog_s = [], 0.0
+        for model, policy in self._rooms:
+            described, behind_s = waiting_room(list(policy.waiting(now)), workers.get(model, ()))
+            batches += described
+            backlog_s = max(backlog_s, behind_s)
+        value = {
+            "epoch": self._epoch,
+            "policy": self._rooms.policy,
+            "waiting": len(self._rooms),
+            "backlog_s": round(backlog_s, 4),
+            "decision_s": round(self._decision_s, 6),
+            "batches": batches,
+        }
+        planning.write_state(self._connection, "planner", value)
+        self._snapshot_at = now

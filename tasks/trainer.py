@@ -1,0 +1,119 @@
+"""The trainer's jobs: refit both models on the log, publish what is not worse, watch how well predictions rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from learning.continuous import Candidate, refit, refit_serving_times
+from learning.encoders import Encoder
+from learning.length import Outcome, Prediction, Prompt
+from learning.predictors import make_predictor
+from learning.scores import score
+from learning.serving_time import ServedBatch
+from learning.store import DigestMismatch, NotStorable, digest, dump, load
+from learning.training_set import Bounds
+from models import planning, training
+from models.training import FinishedRequest
+from scheduling.costs import ServingCurves
+
+MOST_READ = 20_000  # answers or batches of the log that a refit looks at
+WATCHED = 500  # last answers that predictions are judged on
+FEWEST_WATCHED = 30
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Trainer:
+    """Both jobs of one trainer process."""
+
+    database: Engine
+    predictor: str
+    encoder: Encoder
+    _lengths_until: float = 0.0  # what was learned from, or found not worth it, up to then
+    _batches_until: float = 0.0
+
+    def refit_length(self) -> None:
+        """Magnus III-B: fit a fresh predictor on what the one in service got wrong."""
+        with self.database.begin() as connection:
+            now = training.now(connection)
+            finished = training.finished_requests(connection, MOST_READ, Bounds().age_s)
+            self._watch(connection, finished[-WATCHED:])
+            current = _in_service(connection, "length")
+        candidate = refit(
+            current,
+            make_predictor(self.predictor, self.encoder),
+            [_outcome(request) for request in finished],
+            since=self._lengths_until,
+            now=now,
+        )
+        self._lengths_until = self._conclude("length", candidate, self._lengths_until)
+
+    def refit_serving_time(self) -> None:
+        """Magnus III-D: refit each worker's serving time estimator on what it got wrong."""
+        with self.database.begin() as connection:
+            now = training.now(connection)
+            batches = training.finished_batches(connection, MOST_READ, Bounds().age_s)
+            curves = training.profiles(connection)
+            current = _in_service(connection, "serving_time")
+        candidate = refit_serving_times(
+            current,
+            [ServedBatch(b.worker, b.model, b.size, b.length, b.generation_length, b.serving_s, b.at) for b in batches],
+            {key: ServingCurves(tuple(c["prefill"]), tuple(c["decode"])) for key, c in curves.items()},
+            since=self._batches_until,
+            now=now,
+        )
+        self._batches_until = self._conclude("serving_time", candidate, self._batches_until)
+
+    def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
+        """Publish a candidate that deserves it; up to when the log is learned."""
+        if candidate is None:
+            return until
+        version = None
+        if candidate.publish:
+            stored = dump(candidate.model)
+            with self.database.begin() as connection:
+                version = training.publish(connection, kind, stored, digest(stored), candidate.scores, candidate.data)
+        log.info("refitted", kind=kind, published=version, reason=candidate.reason, scores=candidate.scores)
+        return float(candidate.data["until"])
+
+    def _watch(self, connection: Connection, finished: Sequence[FinishedRequest]) -> None:
+        """Publish Kendall's tau and the coverage of recent predictions: policies trust a predictor as it deserves."""
+        judged = [r for r in finished if not r.cut_off and r.predicted_tokens is not None]
+        if len(judged) < FEWEST_WATCHED:
+            return
+        predictions = [Prediction(r.predicted_tokens or 0, r.predicted_upper_tokens or 0) for r in judged]
+        scores = score(predictions, [r.output_tokens for r in judged])
+        planning.write_state(connection, "prediction", scores.as_dict())
+
+
+def _in_service(connection: Connection, kind: str) -> Any:
+    published = training.active_version(connection, kind)
+    if published is None:
+        return None
+    try:
+        return load(published.stored, published.sha256)
+    except (DigestMismatch, NotStorable) as error:
+        log.error("version in service cannot be read", version=published.version, error=str(error))
+        return None
+
+
+def _outcome(request: FinishedRequest) -> Outcome:
+    return Outcome(
+        Prompt(
+            request.application,
+            request.instructions,
+            request.input,
+            request.input_tokens,
+            request.prompt_tokens,
+            request.limit_tokens,
+        ),
+        generated_tokens=request.output_tokens,
+        censored=request.cut_off,
+        predicted_tokens=request.predicted_tokens,
+        predicted_upper_tokens=request.predicted_upper_tokens,
+        at=request.at,
+    )

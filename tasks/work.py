@@ -1,0 +1,76 @@
+"""A taken batch on its way through a worker process: from the database's rows to the engine's sequences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import Any
+
+from jinja2 import TemplateError
+
+from inference.prompt import PromptFormat
+from inference.sequences import Sampling
+from inference.sequences import Sequence as Prompted
+from models.leases import Lease, Prompt, TakenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Unservable:
+    """A request that the model can never answer."""
+
+    request_id: str
+    code: str
+    message: str
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """What the engine's thread gets, and alone changes until it is over."""
+
+    lease: Lease
+    joins: bool
+    iteration_limit: int | None
+    preempts: tuple[str, ...]
+    sequences: tuple[Prompted, ...]
+    unservable: tuple[Unservable, ...] = ()
+    first_step: int | None = None  # the engine's count of steps when it began
+    over: Flag = field(default_factory=Flag)  # written, or lost
+
+
+def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) -> Work:
+    """Encode a batch's prompts; those that leave the model no position to answer, or that it refuses, are set apart."""
+    sequences: list[Prompted] = []
+    unservable: list[Unservable] = []
+    for prompt in batch.prompts:
+        try:
+            ids = _encode(prompt, prompt_format)
+        except TemplateError as error:
+            unservable.append(
+                Unservable(prompt.id, "invalid_prompt", f"The model's chat template refuses it: {error}.")
+            )
+            continue
+        if len(ids) + len(prompt.generated_ids) >= max_positions:
+            message = f"The prompt has {len(ids)} tokens, the model {max_positions} positions."
+            unservable.append(Unservable(prompt.id, "context_length_exceeded", message))
+            continue
+        sequences.append(
+            Prompted(
+                id=prompt.id,
+                prompt_ids=tuple(ids),
+                limit=prompt.limit_tokens,
+                generated_ids=prompt.generated_ids,
+                sampling=_sampling(prompt.body.get("sampling") or {}),
+                stop=tuple(prompt.body.get("stop") or ()),
+            )
+        )
+    return Work(batch.lease, batch.joins, batch.iteration_limit, batch.preempts, tuple(sequences), tuple(unservable))
+
+
+def _encode(prompt: Prompt, prompt_format: PromptFormat) -> Sequence[int]:
+    messages = prompt.body.get("messages")
+    if messages:
+        return prompt_format.encode_conversation([(turn["role"], turn["content"]) for turn in messages])
+    return prompt_format.encode(prompt.instructions, prompt.input)
+
+
+def _sampling(asked: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{name: value for name, value in asked.items() if value is not None})

@@ -1,0 +1,106 @@
+"""A GPU worker's process: loads the model, announces itself, then serves batches from its own queue until a signal."""
+
+import os
+import socket
+from typing import Any
+
+import structlog
+import torch
+from celery import signals
+from pydantic import ByteSize, TypeAdapter
+from sqlalchemy.exc import SQLAlchemyError
+
+from celery_config import gpu_queue
+from inference.engine import Engine
+from inference.load import LoadedModel, load_model
+from inference.prompt import load_prompt_format
+from models.leases import Announcement
+from models.session import make_engine
+from tasks import logs
+from tasks.app import app, database_url, redis_url, settings
+from tasks.host import Host
+from tasks.keeper import Terms
+from tasks.messages import Messages
+
+MOST_BATCHES = 256  # in flight at once: continuous policies let every row be a batch
+WIND_DOWN_S = 8.0  # what a stopping worker has left to finish
+CPU_BUDGET_BYTES = 64 * 2**20
+GPU_SHARE = 0.7  # Θ of the free memory: the rest is for activations (Magnus IV-A)
+
+log = structlog.get_logger()
+
+
+def run_worker(name: str, device: str, kv_budget: str) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit status."""
+    logs.configure(settings.log_level)
+    structlog.contextvars.bind_contextvars(worker=name)
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+    budget_bytes = _budget_bytes(kv_budget, loaded)
+    messages = Messages(app, redis_url)
+    host = Host(
+        make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
+        lambda: Engine(loaded, budget_bytes),
+        load_prompt_format(settings.model),
+        Announcement(
+            name=name,
+            model=settings.model_name or loaded.name,
+            device=device,
+            theta_bytes=budget_bytes,
+            delta_bytes=loaded.delta_bytes,
+            curves=None,
+        ),
+        Terms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
+        kick_planner=messages.kick_planner,
+        on_broken=lambda why: _abort(host, why),
+    )
+    log.info("ready", model=loaded.name, device=device, kv_budget_bytes=budget_bytes)
+    try:
+        return _consume(name, host)
+    finally:
+        host.stop()
+
+
+def _consume(name: str, host: Host) -> int:
+    """Run Celery's worker on this process's main thread."""
+
+    @app.task(name="tasks.serve")  # type: ignore[untyped-decorator]  # celery is untyped
+    def serve(batch_id: int) -> None:
+        host.serve(batch_id)
+
+    def wind_down(**_: Any) -> None:
+        host.wind_down(WIND_DOWN_S)
+
+    signals.worker_shutting_down.connect(wind_down)
+    worker = app.Worker(
+        hostname=f"{name}@{socket.gethostname()}",
+        queues=gpu_queue(name),
+        pool="threads",
+        concurrency=MOST_BATCHES,
+        without_gossip=True,
+        without_mingle=True,
+    )
+    worker.start()
+    return worker.exitcode or 0
+
+
+def _budget_bytes(kv_budget: str, loaded: LoadedModel) -> int:
+    if kv_budget != "auto":
+        return int(TypeAdapter(ByteSize).validate_python(kv_budget))
+    if loaded.device.type != "cuda":
+        return CPU_BUDGET_BYTES
+    free_bytes, _ = torch.cuda.mem_get_info(loaded.device)
+    return int(GPU_SHARE * free_bytes)
+
+
+def _abort(host: Host, why: str) -> None:
+    """End the process at once: its engine cannot be trusted any more. The supervisor starts another."""
+    log.critical("worker given up", why=why)
+    try:
+        host.say_goodbye(failed=True)
+    except SQLAlchemyError as error:
+        log.error("no goodbye said", error=str(error))
+    os._exit(1)
