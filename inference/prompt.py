@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
 from inference.errors import InferenceError
 
+Turn = tuple[str, str]  # role, content
+
 _NONCHARACTER = "\ufdd0"  # Unicode keeps it out of all interchange, so templates have none
 
 
@@ -57,14 +59,12 @@ class PromptFormat:
         except TemplateError:  # some templates refuse a system message, Gemma's for one
             return self._encode_chat(self._template, [("user", joined)])
 
-    def encode_conversation(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """Token ids of a conversation of (role, content); without a template the contents with blank lines between.
-
-        Raises jinja2.TemplateError if the model's template refuses the roles or their order.
-        """
+    def encode_conversation(self, turns: Sequence[Turn]) -> list[int]:
+        """Token ids of (role, content) turns; raises jinja2's TemplateError where the template refuses their order."""
         if self._template is None:
-            return list(self._literal.encode("\n\n".join(content for _, content in messages)).ids)
-        return self._encode_chat(self._template, messages)
+            transcript = "".join(f"{role}: {content}\n\n" for role, content in turns)
+            return list(self._literal.encode(f"{transcript}assistant:").ids)
+        return self._encode_chat(self._template, turns)
 
     def count(self, text: str) -> int:
         """Number of tokens of a text alone."""
@@ -74,13 +74,13 @@ class PromptFormat:
         """The text of an answer without special tokens; NUL, which databases refuse, becomes U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
 
-    def _encode_chat(self, template: Template, messages: Sequence[tuple[str, str]]) -> list[int]:
+    def _encode_chat(self, template: Template, turns: Sequence[Turn]) -> list[int]:
         shield = _NONCHARACTER
-        while any(shield in content for _, content in messages):
+        while any(shield in content for _, content in turns):
             shield += _NONCHARACTER
         shielded = [
             {"role": role, "content": self._special.sub(lambda token: token[0][0] + shield + token[0][1:], content)}
-            for role, content in messages
+            for role, content in turns
         ]
         rendered = template.render(
             messages=shielded, tools=None, documents=None, add_generation_prompt=True, **self._named_tokens

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from inference.prompt import PromptFormat, UnreadableTokenizer, load_prompt_format
@@ -56,6 +57,15 @@ def test_without_instructions_there_is_no_system_message(bundled: PromptFormat, 
     assert bundled.encode("", "cat dog") == templated(peer, ("user", "cat dog"))
 
 
+def test_a_conversation_keeps_its_turns_and_asks_for_the_next(
+    bundled: PromptFormat, peer: PreTrainedTokenizerFast
+) -> None:
+    turns = [("system", "Repeat the text."), ("user", "cat"), ("assistant", "cat"), ("user", "dog <eos>")]
+    *answered, asked = turns
+    assert bundled.encode_conversation([*answered, ("user", "dog")]) == templated(peer, *answered, ("user", "dog"))
+    assert bundled.decode(bundled.encode_conversation([asked])) == "dog <eos>"
+
+
 @given(text=TEXT)
 def test_any_text_goes_in_and_comes_back(bundled: PromptFormat, text: str) -> None:
     user, *ids, assistant = bundled.encode("", text)
@@ -85,6 +95,12 @@ def test_a_template_that_refuses_a_system_message_gets_both_texts_in_the_users(t
     assert load_prompt_format(model).encode("Repeat the text.", "cat dog") == expected
 
 
+def test_a_conversation_that_the_template_refuses_is_refused(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, {"eos_token": "<eos>", "chat_template": REFUSES_SYSTEM})
+    with pytest.raises(TemplateError, match="no system message"):
+        load_prompt_format(model).encode_conversation([("system", "Repeat the text."), ("user", "cat")])
+
+
 def test_the_templates_own_file_goes_before_the_configs_entry(tmp_path: Path) -> None:
     own = "{% generation %}{% for message in messages %}{{ message | tojson }}{% endfor %}{% endgeneration %}"
     model = model_directory(tmp_path, {"chat_template": REFUSES_SYSTEM}, own)
@@ -103,6 +119,8 @@ def test_without_a_template_both_texts_are_joined_by_a_blank_line(tmp_path: Path
     prompt_format = load_prompt_format(model_directory(tmp_path, {}))
     assert prompt_format.decode(prompt_format.encode("Repeat.", "cat <eos>")) == "Repeat.\n\ncat <eos>"
     assert prompt_format.decode(prompt_format.encode("", "cat")) == "cat"
+    conversation = prompt_format.encode_conversation([("user", "cat"), ("assistant", "dog"), ("user", "hen")])
+    assert prompt_format.decode(conversation) == "user: cat\n\nassistant: dog\n\nuser: hen\n\nassistant:"
 
 
 def test_a_directory_without_a_tokenizer_is_refused_with_its_name(tmp_path: Path) -> None:
