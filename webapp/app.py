@@ -11,7 +11,7 @@ from inference.prompt import load_prompt_format
 from models import responses
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, dashboard, errors, health, limits, logs, stats
+from webapp import auth, catalog, dashboard, errors, health, limits, logs, openapi, stats
 from webapp import responses as responses_api
 from webapp.context import Context, WaitingRoomCache
 from webapp.parsing import ApiRequest, StrictJson
@@ -63,11 +63,12 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
         OPENAPI_VERSION="3.1.0",
         DESCRIPTION="A durable job service for LLM requests: OpenAI's Responses API, answered in the best order.",
+        VALIDATION_ERROR_STATUS_CODE=400,
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
     made = make_context(settings, settings.database_url)
     app.extensions["magnus"] = made
-    health.observe(app, made.sessions, made.worker_alive_s)
+    health.observe(app, made)
     app.before_request(auth.require_key)
     errors.register(app)
     apis = [responses_api.api, catalog.api, stats.api]
@@ -75,7 +76,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(harden)
-    app.spec_processor(partial(describe, model=made.served.name))
+    app.spec_processor(partial(openapi.describe, model=made.served.name))
     return app
 
 
@@ -106,6 +107,7 @@ def make_context(settings: Settings, database_url: str) -> Context:
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,
+        close=engine.dispose,
     )
 
 
@@ -115,9 +117,3 @@ def harden(response: Response) -> Response:
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")
     return response
-
-
-def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
-    """Name the served model in the OpenAPI document."""
-    spec["components"]["schemas"]["CreateResponse"]["properties"]["model"]["enum"] = [model]
-    return spec

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import current_app
@@ -43,6 +44,7 @@ class Context:
     wait_s: float
     dashboard_password: str | None
     worker_alive_s: float
+    close: Callable[[], None]  # gives the database's connections back
 
 
 def context() -> Context:

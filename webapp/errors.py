@@ -5,14 +5,13 @@ Every error body is OpenAI's `error` object and an RFC 9457 problem at once: exi
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
 
 import structlog
 from apiflask import APIFlask
 from apiflask.exceptions import HTTPError
-from flask import Response, current_app, json
+from flask import Response, current_app
 from flask_limiter import RateLimitExceeded
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
@@ -49,6 +48,25 @@ class Busy(ClientError):
 
 class NotInTime(ClientError):
     """A waiting call ended before its answer did; the request was cancelled."""
+
+
+class ErrorObject(BaseModel):
+    """OpenAI's error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Problem(BaseModel):
+    """The body of every error."""
+
+    error: ErrorObject
+    type: str
+    title: str
+    status: int
+    detail: str
 
 
 # type of the error -> status, OpenAI's error type, code unless the error brings its own, seconds to wait before a retry
@@ -123,14 +141,14 @@ def problem(
     status: int, message: str, type_: str, param: str | None, code: str | None, retry_after_s: int | None = None
 ) -> Response:
     """The body of an error, in both shapes."""
-    body: dict[str, Any] = {
-        "error": {"message": message, "type": type_, "param": param, "code": code},
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": message,
-    }
-    answer = current_app.response_class(json.dumps(body), status, content_type="application/problem+json")
+    body = Problem(
+        error=ErrorObject(message=message, type=type_, param=param, code=code),
+        type="about:blank",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=message,
+    )
+    answer = current_app.response_class(body.model_dump_json(), status, content_type="application/problem+json")
     if status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if retry_after_s is not None:

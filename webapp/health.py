@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from apiflask import APIBlueprint
-from flask import Flask, Response, g, jsonify, request
+from flask import Flask, Response, current_app, g, jsonify, request
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.history import totals
 from models.overview import standing
 from models.schema import is_current
-from webapp.context import context
+from webapp.context import Context, context
 
 pages = APIBlueprint("health", __name__, enable_openapi=False)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -57,10 +57,17 @@ class ServiceCollector(Collector):
         yield ended
 
 
-def observe(app: Flask, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
-    """Serve /metrics, with the durations of this process's requests by route and status."""
-    registry = CollectorRegistry()
-    registry.register(ServiceCollector(sessions, worker_alive_s))
+@pages.get("/metrics")
+def metrics() -> Response:
+    """Everything in Prometheus's text format."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
+
+
+def observe(app: Flask, made: Context) -> None:
+    """Collect the service's figures, and the durations of this process's requests by route and status."""
+    app.extensions["metrics"] = registry = CollectorRegistry()
+    registry.register(ServiceCollector(made.sessions, made.worker_alive_s))
     durations = Histogram(
         "magnus_http_seconds",
         "Duration of HTTP requests",
@@ -79,8 +86,3 @@ def observe(app: Flask, sessions: sessionmaker[Session], worker_alive_s: float) 
         started_at = g.get("started_at", time.perf_counter())
         durations.labels(request.method, route, response.status_code).observe(time.perf_counter() - started_at)
         return response
-
-    @app.get("/metrics")
-    def metrics() -> Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return Response(encode(registry), content_type=content_type)

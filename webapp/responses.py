@@ -30,8 +30,11 @@ api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Respo
 @api.output(Response)
 @api.doc(summary="Submit a request", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 503])
 def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]]:
-    """Stored before the answer leaves. With background=true the answer comes at once, with an id to poll; otherwise
-    when the response is final, or after the service's bound in whatever state it then has."""
+    """Store a request; it is in the database before the answer leaves.
+
+    With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
+    or after the service's bound in whatever state it then has.
+    """
     new, digest = new_request(json_data), canonical_digest(json_data)
     if json_data.background:
         return answered(submit(new, digest))

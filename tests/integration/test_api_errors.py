@@ -1,0 +1,195 @@
+"""Bad input gets OpenAI's error shape with the right 4xx and the field's name, and none of it reaches the database."""
+
+import json
+from typing import Any
+
+import pytest
+
+from settings import Settings
+from tests.integration.service import Api
+from webapp.app import create_app
+
+VALID = {"model": "words", "input": "eins", "background": True}
+
+
+def user(content: object) -> list[dict[str, object]]:
+    return [{"role": "user", "content": content}]
+
+
+FIELDS: dict[str, tuple[dict[str, Any], int, str]] = {
+    "no model": ({"model": None}, 400, "model"),
+    "unknown model": ({"model": "gpt-9"}, 404, "model"),
+    "model with NUL": ({"model": "a\0"}, 400, "model"),
+    "no input": ({"input": None}, 400, "input"),
+    "empty input": ({"input": ""}, 400, "input"),
+    "blank input": ({"input": " \n"}, 400, "input"),
+    "numeric input": ({"input": 5}, 400, "input"),
+    "object as input": ({"input": {}}, 400, "input"),
+    "empty list": ({"input": []}, 400, "input"),
+    "item that is text": ({"input": ["a"]}, 400, "input[0]"),
+    "unknown role": ({"input": [{"role": "tool", "content": "a"}]}, 400, "input[0].role"),
+    "no user at the end": ({"input": [{"role": "assistant", "content": "a"}]}, 400, "input"),
+    "blank last message": ({"input": user(" ")}, 400, "input"),
+    "no content": ({"input": [{"role": "user"}]}, 400, "input[0].content"),
+    "image": ({"input": user([{"type": "input_image", "image_url": "x"}])}, 400, "input[0].content[0].type"),
+    "NUL in a part": ({"input": user([{"type": "input_text", "text": "a\0"}])}, 400, "input[0].content[0].text"),
+    "over-long input": ({"input": "eins " * 51}, 400, "input"),
+    "very long input": ({"input": "e" * 60_000}, 400, "input"),
+    "NUL in input": ({"input": "a\0b"}, 400, "input"),
+    "instructions as list": ({"instructions": ["a"]}, 400, "instructions"),
+    "NUL in instructions": ({"instructions": "\0"}, 400, "instructions"),
+    "limit of zero": ({"max_output_tokens": 0}, 400, "max_output_tokens"),
+    "limit above the bound": ({"max_output_tokens": 65}, 400, "max_output_tokens"),
+    "limit above every integer": ({"max_output_tokens": 10**30}, 400, "max_output_tokens"),
+    "fractional limit": ({"max_output_tokens": 1.5}, 400, "max_output_tokens"),
+    "limit as text": ({"max_output_tokens": "5"}, 400, "max_output_tokens"),
+    "boolean limit": ({"max_output_tokens": True}, 400, "max_output_tokens"),
+    "metadata as list": ({"metadata": ["a"]}, 400, "metadata"),
+    "numeric metadata": ({"metadata": {"a": 1}}, 400, "metadata.a"),
+    "NUL in metadata": ({"metadata": {"a": "\0"}}, 400, "metadata.a"),
+    "NUL in a metadata key": ({"metadata": {"\0": "a"}}, 400, "metadata.\0"),
+    "too much metadata": ({"metadata": {str(n): "a" for n in range(17)}}, 400, "metadata"),
+    "too long a value": ({"metadata": {"a": "x" * 513}}, 400, "metadata.a"),
+    "background as text": ({"background": "yes"}, 400, "background"),
+    "hot": ({"temperature": 2.1}, 400, "temperature"),
+    "no nucleus": ({"top_p": 0}, 400, "top_p"),
+    "streaming": ({"stream": True}, 400, "stream"),
+    "tools": ({"tools": [{"type": "web_search"}]}, 400, "tools"),
+    "not stored": ({"store": False}, 400, "store"),
+    "earlier response": ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
+    "json output": ({"text": {"format": {"type": "json_object"}}}, 400, "text.format.type"),
+    "misspelt": ({"max_ouput_tokens": 5}, 400, "max_ouput_tokens"),
+    "misspelt extra": ({"magnus": {"prio": 5}}, 400, "magnus.prio"),
+    "priority": ({"magnus": {"priority": 101}}, 400, "magnus.priority"),
+    "past deadline": ({"magnus": {"deadline_s": -1}}, 400, "magnus.deadline_s"),
+    "infinite deadline": ({"magnus": {"deadline_s": 1e300}}, 400, "magnus.deadline_s"),
+    "negative seed": ({"magnus": {"seed": -1}}, 400, "magnus.seed"),
+    "empty stop": ({"magnus": {"stop": [""]}}, 400, "magnus.stop[0]"),
+    "many stops": ({"magnus": {"stop": ["a"] * 5}}, 400, "magnus.stop"),
+}
+
+
+@pytest.mark.parametrize(("fields", "status", "param"), FIELDS.values(), ids=FIELDS)
+def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], status: int, param: str) -> None:
+    body = {name: value for name, value in (VALID | fields).items() if value is not None}
+    answer = api.call("POST", "/v1/responses", json=body)
+    assert (answer.status_code, answer.json["error"]["param"]) == (status, param)
+    assert_both_shapes(answer.json, status)
+    assert api.sql("select count(*) from requests")[0][0] == 0
+
+
+BODIES: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 400),
+    "cut off": (b'{"model": "wor', 400),
+    "a list": (b"[]", 400),
+    "a text": (b'"model"', 400),
+    "null": (b"null", 400),
+    "a million brackets": (b"[" * 90_000, 400),
+    "deep objects": (b'{"input":' * 9_000 + b"1" + b"}" * 9_000, 400),
+    "deep but well-formed metadata": (b'{"metadata":' + b"[" * 150 + b"]" * 150 + b"}", 400),
+    "lone surrogate": (rb'{"model": "words", "input": "\ud800", "background": true}', 400),
+    "surrogates in the wrong order": (rb'{"model": "words", "input": "\udc00\ud800", "background": true}', 400),
+    "surrogate in UTF-8": (b'{"model": "words", "input": "\xed\xa0\x80"}', 400),
+    "Latin-1": (b'{"model": "words", "input": "\xe9"}', 400),
+    "UTF-16": ('{"model": "words"}'.encode("utf-16"), 400),
+    "NUL byte": (b'{"model": "words", "input": "a\x00"}', 400),
+    "escaped NUL": (rb'{"model": "words", "input": "a\u0000"}', 400),
+    "NaN": (b'{"model": "words", "input": "a", "temperature": NaN}', 400),
+    "infinity by overflow": (b'{"model": "words", "input": "a", "temperature": 1e999}', 400),
+    "an endless number": (b'{"model": "words", "input": "a", "max_output_tokens": ' + b"9" * 5_000 + b"}", 400),
+    "an endless unknown field": (b'{"model": "words", "input": "a", "' + b"x" * 50_000 + b'": 1}', 400),
+    "too large": (b'{"input": "' + b"x" * 100_000 + b'"}', 413),
+}
+
+
+@pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
+def test_an_unreadable_body_is_the_clients_error(api: Api, body: bytes, status: int) -> None:
+    answer = api.call("POST", "/v1/responses", data=body, content_type="application/json")
+    assert answer.status_code == status
+    assert_both_shapes(answer.json, status)
+    assert len(answer.data) < 1_000
+    assert api.sql("select count(*) from requests")[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("/v1/responses?limit=0", 400, "limit"),
+        ("/v1/responses?limit=101", 400, "limit"),
+        ("/v1/responses?limit=many", 400, "limit"),
+        ("/v1/responses?after=resp_0", 400, "after"),
+        (f"/v1/responses?after=resp_{'0' * 32}", 400, "after"),
+        ("/v1/responses?application=%00", 400, "application"),
+        ("/v1/responses?colour=red", 400, "colour"),
+        ("/v1/responses/%00", 404, "id"),
+        ("/v1/responses/%ff", 404, "id"),
+        (f"/v1/responses/resp_{'0' * 32}", 404, "id"),
+        ("/v1/models/gpt-9", 404, "model"),
+        ("/v1/nothing", 404, None),
+    ],
+)
+def test_a_bad_address_or_query_is_refused(api: Api, path: str, status: int, param: str | None) -> None:
+    answer = api.call("GET", path)
+    assert (answer.status_code, answer.json["error"]["param"]) == (status, param)
+    assert_both_shapes(answer.json, status)
+
+
+def test_a_wrong_method_says_which_are_right(api: Api) -> None:
+    answer = api.call("PUT", "/v1/responses")
+    assert answer.status_code == 405
+    assert "POST" in answer.headers["Allow"]
+    assert_both_shapes(answer.json, 405)
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Bearer ", "Basic bWFnbnVzOng=", "Bearer magnus-unknown", "Bearer \xff"]
+)
+def test_without_a_valid_key_nothing_is_answered(api: Api, header: str) -> None:
+    for method, path in [("GET", "/v1/models"), ("POST", "/v1/responses"), ("GET", "/v1/nothing")]:
+        answer = api.client.open(path, method=method, headers={"Authorization": header})
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert_both_shapes(answer.json, 401)
+
+
+def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
+    assert api.call("GET", "/v1/models").status_code == 200
+    api.sql("update api_keys set revoked_at = clock_timestamp()")
+    assert api.call("GET", "/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "caf\xe9", "a\x7f"])
+def test_an_idempotency_key_is_short_plain_text(api: Api, key: str) -> None:
+    answer = api.call("POST", "/v1/responses", json=VALID, headers={"Idempotency-Key": key})
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, "Idempotency-Key")
+
+
+def test_a_key_that_sends_too_much_hears_when_to_come_back(web_settings: Settings, api: Api) -> None:
+    app = create_app(web_settings.model_copy(update={"rate_limit": "2/minute"}))
+    hurried = Api(app.test_client(), api.engine, api.key)
+    assert [hurried.call("GET", "/v1/models").status_code for _ in range(3)] == [200, 200, 429]
+    answer = hurried.call("GET", "/v1/models")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+    assert_both_shapes(answer.json, 429)
+    patient = Api(hurried.client, api.engine, api.other_tenant().key)
+    assert patient.call("GET", "/v1/models").status_code == 200
+    app.extensions["magnus"].close()
+
+
+def test_without_a_database_the_service_says_so_and_asks_for_patience(web_settings: Settings) -> None:
+    app = create_app(web_settings.model_copy(update={"database_url": "postgresql://localhost:9/none"}))
+    client = app.test_client()
+    answer = client.get("/v1/models", headers={"Authorization": "Bearer magnus-x"})
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "2"
+    assert_both_shapes(answer.json, 503)
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def assert_both_shapes(body: dict[str, Any], status: int) -> None:
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"] == body["detail"]
+    assert body["status"] == status
+    assert body["title"]
+    assert json.dumps(body).isascii()
