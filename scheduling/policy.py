@@ -9,7 +9,8 @@ The runner's side of the contract:
 2. Describe every live worker as a `Worker`, busy ones too (a policy learns from them what memory the fleet has), call
    `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
    run one after the other, in the order given.
-3. Report each ended assignment with `finished`, each out-of-memory with `out_of_memory`, each cancel with `discard`.
+3. Report each run-to-completion batch that ended with `finished`, after its unfinished requests came back through
+   `add`; each out-of-memory with `out_of_memory`, each cancel of a waiting request with `discard`.
    Of a continuous batch the joiners that do not fit are reported so; when running rows outgrow the memory, the row that
    joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
@@ -103,7 +104,7 @@ class Policy(Protocol):
         ...
 
     def finished(self, assignment: Assignment, now: float) -> None:
-        """Learn that an assignment ended on its worker."""
+        """Learn that a run-to-completion batch ended on its worker."""
         return None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:

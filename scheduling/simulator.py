@@ -119,6 +119,7 @@ class World:
             self._live[instance.name] = worker
             self._joined += 1
             self._schedule(worker, now)
+            self._ask_soon(now)
         while self._arrived < len(self._arrivals) and self._arrivals[self._arrived].request.arrived_at <= now:
             self._policy.add(self._arrivals[self._arrived].request, now)
             self._arrived += 1

@@ -179,7 +179,7 @@ class SimulatedWorker:
         if ended.run.out_of_memory:
             return [ended, BeyondMemory(ended.assignment)]
         requests = zip(ended.assignment.requests, ended.run.generated, strict=True)
-        return [ended, *(self._left(request, request.generated + more) for request, more in requests)]
+        return [*(self._left(request, request.generated + more) for request, more in requests), ended]
 
     def _decode(self, now: float) -> list[Outcome]:
         """Run the continuous batch to its next event, at `now`, and let rows leave and enter."""
