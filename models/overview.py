@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -58,3 +59,115 @@ def standing(session: Session, worker_alive_s: float) -> Standing:
         {"alive_s": worker_alive_s},
     ).one()
     return Standing(**row._mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Answers of one application within the last hour, at most the last `MOST_ANSWERS` of all of them."""
+
+    name: str
+    answers: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+    mean_predicted: float | None
+    mean_actual: float
+    rmse: float | None
+
+
+MOST_ANSWERS = 5000
+
+
+def applications(session: Session) -> list[Application]:
+    """Latencies and predictions by application, the one with the most answers first."""
+    rows = session.execute(
+        text("""
+            with answers as (
+                select application, output_tokens, predicted_tokens,
+                    extract(epoch from finished_at - arrived_at)::float8 as response_s
+                from requests
+                where finished_at > clock_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
+                order by finished_at desc limit :most
+            ), grouped as (
+                select application, count(*) as answers,
+                    percentile_cont(array[0.5, 0.95, 0.99, 1]) within group (order by response_s) as response_s,
+                    avg(predicted_tokens)::float8 as mean_predicted, avg(output_tokens)::float8 as mean_actual,
+                    sqrt(avg((predicted_tokens - output_tokens)::float8 ^ 2)) as rmse
+                from answers group by application
+            )
+            select application, answers, response_s[1], response_s[2], response_s[3], response_s[4],
+                mean_predicted, mean_actual, rmse
+            from grouped order by answers desc, application limit 50
+        """),
+        {"most": MOST_ANSWERS},
+    )
+    return [Application(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker with the batch that it runs, if any; ages in seconds of the database's clock."""
+
+    name: str
+    model: str
+    device: str
+    theta_bytes: int
+    delta_bytes: int
+    heartbeat_age_s: float
+    stopped: bool
+    assigned: int  # batches sent and not started
+    batch_id: int | None
+    size: int | None
+    length: int | None
+    predicted_generation_length: int | None
+    progress_tokens: int | None
+    estimated_s: float | None
+    running_s: float | None
+
+    def state(self, alive_s: float) -> str:
+        """stopped, lost, running or idle."""
+        if self.stopped:
+            return "stopped"
+        if self.heartbeat_age_s > alive_s:
+            return "lost"
+        return "running" if self.batch_id is not None else "idle"
+
+
+def workers(session: Session) -> list[WorkerState]:
+    """Every worker that was heard of within a day, by name."""
+    rows = session.execute(
+        text("""
+            select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
+                extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
+                w.stopped_at is not null as stopped,
+                (select count(*) from batches a where a.worker = w.name and a.status = 'assigned') as assigned,
+                b.id as batch_id, b.size, b.length, b.predicted_generation_length, b.progress_tokens, b.estimated_s,
+                extract(epoch from clock_timestamp() - coalesce(b.started_at, b.assigned_at))::float8 as running_s
+            from workers w left join lateral (
+                select * from batches b where b.worker = w.name and b.status = 'running' order by b.id desc limit 1
+            ) b on true
+            where w.heartbeat_at > clock_timestamp() - interval '1 day'
+            order by w.name
+        """)
+    )
+    return [WorkerState(**row._mapping) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A published model in service, with what it scored on held-out answers."""
+
+    kind: str
+    version: str
+    created_at: datetime
+    scores: dict[str, Any]
+    data: dict[str, Any]
+
+
+def learned(session: Session) -> list[Learned]:
+    """The versions in service."""
+    rows = session.execute(
+        text("select kind, version, created_at, scores, data from model_versions where active order by kind")
+    )
+    return [Learned(**row._mapping) for row in rows]

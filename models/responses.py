@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, case, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, case, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, defer
 
@@ -132,14 +132,14 @@ def seen() -> Select[Request, Batch, int, datetime]:
     )
 
 
-def fetch(session: Session, tenant: str, id: str) -> Seen | None:
-    """One request of this tenant."""
-    return next(_rows(session, seen().where(Request.id == id, Request.tenant == tenant)), None)
+def fetch(session: Session, tenant: str | None, id: str) -> Seen | None:
+    """One request of this tenant; of any with None, which only the operator's pages may say."""
+    return next(_rows(session, seen().where(Request.id == id, *_of(tenant))), None)
 
 
 def page(
     session: Session,
-    tenant: str,
+    tenant: str | None,
     *,
     statuses: Sequence[RequestStatus] = (),
     application: str | None = None,
@@ -151,14 +151,14 @@ def page(
 
     Reads `limit + 1` entries of an index, however many rows there are: no offset, no count.
     """
-    statement = seen().where(Request.tenant == tenant)
+    statement = seen().where(*_of(tenant))
     if statuses:
         statement = statement.where(Request.status.in_(statuses))
     if application is not None:
         statement = statement.where(Request.application == application)
     place = tuple_(Request.arrived_at, Request.id)
     if after is not None:
-        arrived_at = session.scalar(select(Request.arrived_at).where(Request.id == after, Request.tenant == tenant))
+        arrived_at = session.scalar(select(Request.arrived_at).where(Request.id == after, *_of(tenant)))
         if arrived_at is None:
             return None
         cursor = (arrived_at, after)
@@ -205,6 +205,10 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
     ids = list(ids)
     waiting = session.scalars(select(Request.id).where(Request.id.in_(ids), Request.status.in_(OPEN)))
     return set(ids) - set(waiting)
+
+
+def _of(tenant: str | None) -> list[ColumnElement[bool]]:
+    return [] if tenant is None else [Request.tenant == tenant]
 
 
 def _rows(session: Session, statement: Select[Request, Batch, int, datetime]) -> Iterator[Seen]:

@@ -124,9 +124,17 @@ class Request(Base):
         Index("requests_unfed", "planner_epoch", postgresql_where=text("status = 'queued'")),
         Index("requests_by_tenant", "tenant", "arrived_at", "id"),
         Index("requests_by_application", "tenant", "application", "arrived_at", "id"),
+        Index("requests_by_arrival", "arrived_at", "id"),
         Index(
             "requests_gone_wrong",
             "tenant",
+            "status",
+            "arrived_at",
+            "id",
+            postgresql_where=text("status in ('incomplete', 'failed', 'cancelled')"),
+        ),
+        Index(
+            "requests_gone_wrong_anywhere",
             "status",
             "arrived_at",
             "id",

@@ -164,6 +164,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("requests_by_application", "requests", ["tenant", "application", "arrived_at", "id"], unique=False)
+    op.create_index("requests_by_arrival", "requests", ["arrived_at", "id"])
+    op.create_index(
+        "requests_gone_wrong_anywhere",
+        "requests",
+        ["status", "arrived_at", "id"],
+        postgresql_where=sa.text("status in ('incomplete', 'failed', 'cancelled')"),
+    )
     op.create_index("requests_by_tenant", "requests", ["tenant", "arrived_at", "id"], unique=False)
     op.create_index(
         "requests_finished", "requests", ["finished_at"], postgresql_where=sa.text("finished_at is not null")
