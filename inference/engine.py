@@ -15,7 +15,6 @@ from itertools import count
 import torch
 
 from inference.errors import OutOfMemory
-from inference.figures import Tally
 from inference.kv import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.load import LoadedModel
 from inference.loop import RunningBatch
@@ -51,18 +50,21 @@ class Engine:
 
         `on_progress` gets the rows that ended in each iteration; it may read `rows` and call `remove`.
         """
-        self._start_afresh()
+        if self.rows:
+            raise ValueError(f"{len(self.rows)} rows are still running")
         batch, rows = self._batch, self._entering(sequences)
+        batch.clear()
         try:
-            with self._guarded():
-                batch.prefill(rows, range(len(rows)))
+            with self._guarded(entering=rows):
+                if rows:
+                    batch.prefill(rows, range(len(rows)))
                 self._report(on_progress)
                 while batch.tally.iterations != iteration_limit and any(row.ended is None for row in rows):
                     batch.decode()
                     self._report(on_progress)
             return [row.result() for row in rows], self.figures
         finally:
-            batch.rows, batch.ended = [], []
+            batch.rows = []
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
@@ -71,10 +73,11 @@ class Engine:
         A row that was preempted and whose keys and values are still parked goes on without a prefill.
         """
         if not self.rows:
-            self._start_afresh()
+            self._batch.clear()
         rows = self._entering(sequences)
         with self._guarded(entering=rows):
-            self._join(rows)
+            if rows:
+                self._join(rows)
 
     @torch.inference_mode()
     def step(self) -> list[Ended]:
@@ -89,8 +92,7 @@ class Engine:
             self._fit_into_memory()
             if batch.rows:
                 batch.decode()
-        ended, batch.ended = batch.ended, []
-        return ended
+        return batch.take_ended()
 
     def remove(self, sequence_id: str) -> Ended | None:
         """End a row at once; None if it is not here."""
@@ -113,8 +115,9 @@ class Engine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Tokens so far of each row, earlier slices included."""
-        return {row.sequence.id: len(row.generated) for row in self._running()}
+        """Tokens so far of each row that runs, or that ended and waits for the next step to say so."""
+        ended = {row.id: len(row.generated_ids) for row in self._batch.ended}
+        return ended | {row.sequence.id: len(row.generated) for row in self._running()}
 
     @property
     def kv_bytes(self) -> int:
@@ -125,9 +128,6 @@ class Engine:
     def figures(self) -> RunFigures:
         """Of the run, or of everything since a row joined an empty engine."""
         return self._batch.tally.figures()
-
-    def _start_afresh(self) -> None:
-        self._batch.rows, self._batch.ended, self._batch.tally = [], [], Tally()
 
     def _entering(self, sequences: Several[Sequence]) -> list[Row]:
         here = self.rows
@@ -148,7 +148,7 @@ class Engine:
         self._shed = [other for other in self._shed if other is not row]
 
     def _report(self, on_progress: Callable[[list[Ended]], None] | None) -> None:
-        ended, self._batch.ended = self._batch.ended, []
+        ended = self._batch.take_ended()
         if on_progress is not None:
             on_progress(ended)
 

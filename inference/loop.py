@@ -21,8 +21,8 @@ class RunningBatch:
     def __init__(self, loaded: LoadedModel, kv: KvCache) -> None:
         self.loaded, self.kv = loaded, kv
         self.rows: list[Row] = []  # row i of the cache
-        self.ended: list[Ended] = []  # not reported yet
         self.tally = Tally()
+        self.ended: list[Ended] = []  # not taken yet
         self._cursor: Cursor | None = None  # None: a row came, ended or moved
 
     def prefill(self, rows: Sequence[Row], places: Sequence[int]) -> None:
@@ -95,6 +95,15 @@ class RunningBatch:
         for row, place in zip(rows, places, strict=True):
             self.rows[place : place + 1] = [row]
         self._cursor = None
+
+    def take_ended(self) -> list[Ended]:
+        """The rows that ended by themselves since the last call."""
+        ended, self.ended = self.ended, []
+        return ended
+
+    def clear(self) -> None:
+        """Start afresh, with no row and new figures."""
+        self.rows, self._cursor, self.tally = [], None, Tally()
 
     def end(self, row: Row) -> None:
         """End a row from outside; its place waits to be taken."""

@@ -1,0 +1,27 @@
+"""Tiny models as fixtures."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.inference.tiny import EOS, MAKERS, Known, known
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def each_model(request) -> Known:
+    """A model of every architecture in turn."""
+    return known(request.param)
+
+
+@pytest.fixture
+def llama() -> Known:
+    """The tiny Llama."""
+    return known("llama")
+
+
+@pytest.fixture
+def endless() -> Known:
+    """The tiny Llama without an EOS: answers end at their limits only."""
+    here = known("llama")
+    pool = tuple(answered for answered in here.pool if EOS not in answered.answer)
+    return replace(here, loaded=replace(here.loaded, eos_ids=frozenset()), pool=pool)

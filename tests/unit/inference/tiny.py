@@ -1,0 +1,135 @@
+"""Tiny models with random weights, and what `model.generate` answers to each prompt alone."""
+
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from inference.load import LoadedModel, serving
+from inference.sequences import Sequence
+
+torch.set_num_threads(1)  # a tiny matrix is not worth a second thread
+
+VOCABULARY, POSITIONS, ANSWER, EOS = 61, 128, 20, 7
+MARGIN = 1e-3  # the likeliest token leads by this much, so that no rounding can change an answer
+
+
+class Letters:
+    """A tokenizer whose tokens are letters: id 3 is `d`."""
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A prompt with the tokens that `generate` gives it alone, up to EOS or ANSWER tokens."""
+
+    prompt_ids: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def sequence(self, id: str, limit: int = ANSWER, **options) -> Sequence:
+        return Sequence(id, self.prompt_ids, limit, **options)
+
+    def up_to(self, limit: int) -> tuple[int, ...]:
+        return self.answer[:limit]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A served model and prompts whose answers are known."""
+
+    loaded: LoadedModel
+    pool: tuple[Answered, ...]
+
+
+MAKERS = {
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=POSITIONS,
+            initializer_range=0.4,
+        )
+    ),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=POSITIONS,
+            initializer_range=0.4,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ),
+    "neox": lambda: GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=POSITIONS,
+            initializer_range=0.4,
+        )
+    ),
+    "qwen3": lambda: Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=POSITIONS,
+            initializer_range=0.4,
+        )
+    ),
+}
+
+
+def answers(loaded: LoadedModel, size: int) -> tuple[Answered, ...]:
+    """Random prompts of 1 to 40 tokens that `generate` answers with a clear margin at each token."""
+    chance = random.Random(5)
+    pool: list[Answered] = []
+    while len(pool) < size:
+        prompt = tuple(chance.randrange(8, VOCABULARY) for _ in range(chance.randint(1, 40)))
+        output = loaded.model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=ANSWER,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        best, second = torch.stack(output.logits).topk(2).values.unbind(-1)
+        if (best - second).min() > MARGIN:
+            pool.append(Answered(prompt, tuple(output.sequences[0, len(prompt) :].tolist())))
+    return tuple(pool)
+
+
+@cache
+def known(architecture: str) -> Known:
+    torch.manual_seed(11)
+    model = MAKERS[architecture]()
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, 0
+    loaded = serving(model, Letters(), architecture)
+    return Known(loaded, answers(loaded, 8))
