@@ -19,7 +19,6 @@ from scheduling.simulation.engine import EngineCosts, Tokens, reads
 from scheduling.simulation.trace import Answer, BatchRun, Trace
 from scheduling.simulation.worker import (
     Back,
-    BeyondMemory,
     Done,
     Ended,
     Instance,
@@ -230,13 +229,13 @@ class World:
                 self._trace.batches.append(
                     BatchRun(name, ids, now, at, length, 0, assignment.estimated_s, out_of_memory=False, joined=True)
                 )
-            case BeyondMemory(assignment):
+            case _:  # BeyondMemory
                 self._trace.out_of_memory += 1
-                request = assignment.requests[0]
-                if len(assignment.requests) == 1 and self._fits_nowhere(request):
-                    self._trace.failed[request.id] = now
+                first, *more = outcome.assignment.requests
+                if not more and self._fits_nowhere(first):
+                    self._trace.failed[first.id] = now
                 else:
-                    self._policy.out_of_memory(assignment, now)
+                    self._policy.out_of_memory(outcome.assignment, now)
 
     def _fits_nowhere(self, request: Request) -> bool:
         return request.length + self._totals[request.id] > self._largest_tokens

@@ -12,6 +12,8 @@ of B's wait never delays it, so B is served once the work ahead of that is, even
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
 
 from scheduling.batching import Batch, Batcher
 from scheduling.costs import ServingTime
@@ -129,15 +131,14 @@ class Magnus(Policy):
 
 
 def _part_that_fits(batch: Batch, capacity_tokens: int) -> tuple[Request, ...]:
-    """The requests that need the least memory, as many as fit together."""
-    part: list[Request] = []
-    length = upper = 0
-    for request in sorted(batch.requests.values(), key=lambda r: (r.prefill + r.remaining_upper, r.arrived_at, r.id)):
-        length, upper = max(length, request.prefill), max(upper, request.remaining_upper)
-        if part and (len(part) + 1) * (length + upper) > capacity_tokens:
-            break
-        part.append(request)
-    return tuple(part)
+    """The requests that need the least memory, as many as fit together, at least one."""
+    ordered = sorted(
+        batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
+    )
+    lengths = accumulate((request.prefill for request in ordered), max)
+    uppers = accumulate((request.remaining_upper for request in ordered), max)
+    rows = enumerate(map(add, lengths, uppers), start=1)
+    return tuple(ordered[: max(1, sum(size * tokens <= capacity_tokens for size, tokens in rows))])
 
 
 def _described(batch: Batch, estimated_s: float, response_ratio: float) -> WaitingBatch:

@@ -87,7 +87,7 @@ class SliceLevel(Policy):
             lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens),
         )
         offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
-        offload.sort(key=lambda batch: -costs.serve_s(*self._shape(batch[0])))
+        offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))
         self._pool.clear()
         self._halves.clear()
         loads = LeastLoaded(workers)

@@ -122,11 +122,6 @@ class SimulatedWorker:
         self._described_iteration = iteration
         return self._described
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self._running or self._queue or self._joining or self._batch.size)
-
     def give(self, assignment: Assignment, now: float) -> None:
         """Take on an assignment: rows join after the iteration that is under way, a batch runs when its turn comes."""
         self._described = None

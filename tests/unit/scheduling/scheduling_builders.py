@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from hypothesis import settings
+
 from scheduling.costs import ServingCurves
 from scheduling.memory import KvMemory
 from scheduling.policy import Assignment, Policy, Worker
@@ -44,3 +46,8 @@ def ids(assignments: Sequence[Assignment]) -> dict[str, list[list[str]]]:
 def add_all(policy: Policy, requests: Sequence[Request]) -> None:
     for request in requests:
         policy.add(request, request.arrived_at)
+
+
+def examples(count: int) -> settings:
+    """So many random examples; no deadline, since a busy machine is not a slow function."""
+    return settings(max_examples=count, deadline=None)

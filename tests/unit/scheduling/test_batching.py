@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import a_request
+from scheduling_builders import a_request, examples
 
 from scheduling.batching import Batcher
 from scheduling.request import Request
@@ -46,6 +46,7 @@ def brute_force_add(
 
 
 @pytest.mark.parametrize("size", [None, 3])
+@examples(30)
 @given(
     happenings=HAPPENINGS,
     threshold=st.integers(0, 3000),
@@ -112,6 +113,7 @@ def test_a_higher_bound_opens_full_batches_again() -> None:
     assert batcher.add(a_request("b")) is first
 
 
+@examples(30)
 @given(REQUESTS, st.integers(0, 5_000), st.integers(1, 400))
 def test_no_batch_outgrows_the_memory(requests: list[tuple[int, int, int]], threshold: int, capacity: int) -> None:
     batcher = Batcher(threshold)

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import FLAT, SLOPED, a_memory, a_request
+from scheduling_builders import FLAT, SLOPED, a_memory, a_request, examples
 from test_simulator import COSTS, Scripted, a_fleet, an_arrival, finished
 
 from scheduling.policies.ccb import ConservativeContinuous
@@ -163,6 +163,7 @@ ARRIVALS = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 200), st.integ
 
 
 @pytest.mark.parametrize("padded", [True, False])
+@examples(30)
 @given(ARRIVALS, st.integers(1, 6))
 def test_closed_forms_equal_stepping_token_by_token(
     padded: bool, drawn: list[tuple[int, int, int]], slots: int

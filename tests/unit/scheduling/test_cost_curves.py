@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduling_builders import examples
 
 from scheduling.costs import ServingCurves
 from scheduling.memory import KvMemory
@@ -17,6 +18,7 @@ def test_serving_time_is_prefill_and_the_sum_over_iterations() -> None:
     assert CURVES.serve_s(2, 10, 3) == pytest.approx(0.56 + 0.18)
 
 
+@examples(20)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 2048), st.integers(1, 2048)), max_size=20))
 def test_many_batches_are_estimated_as_one_by_one(batches: list[tuple[int, int, int]]) -> None:
     sizes, lengths, generations = np.array(batches, dtype=np.int64).reshape(-1, 3).T

@@ -1,6 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import FLAT, SLOPED, a_request
+from scheduling_builders import FLAT, SLOPED, a_request, examples
 
 from scheduling.batching import Batch, Batcher
 from scheduling.costs import ServingCurves
@@ -95,6 +95,7 @@ REQUESTS = st.lists(
 )
 
 
+@examples(25)
 @given(REQUESTS, st.integers(0, 2_000), st.floats(50, 100))
 def test_choices_equal_response_ratios_worked_out_one_by_one(
     requests: list[tuple[float, int, int, int]], threshold: int, now: float

@@ -2,7 +2,7 @@ from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import SLOPED, a_request
+from scheduling_builders import SLOPED, a_request, examples
 
 from scheduling.costs import ServingCurves
 from scheduling.request import Request
@@ -24,6 +24,7 @@ def test_nothing_is_no_batch() -> None:
     assert least_serving_time([], 128, SLOPED, lambda length: 100) == []
 
 
+@examples(25)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 4), st.integers(1000, 6000))
 def test_the_total_serving_time_equals_brute_force(lengths: list[int], rows: int, tokens: int) -> None:
     requests = [a_request(str(number), length=length) for number, length in enumerate(lengths)]

@@ -1,5 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduling_builders import examples
 
 from scheduling.waste import batch_reads, generating_waste, useful_reads, waiting_waste, wasted_memory_access
 
@@ -22,6 +23,7 @@ def test_a_request_alone_wastes_its_length_and_generation_length() -> None:
     assert wasted_memory_access([(10, 7)]) == 17
 
 
+@examples(40)
 @given(LENGTHS)
 def test_the_closed_form_equals_equations_2_to_4(lengths: list[tuple[int, int]]) -> None:
     batch_length = max(length for length, _ in lengths)
