@@ -64,7 +64,7 @@ class Engine:
                     self._report(on_progress)
             return [row.result() for row in rows], self.figures
         finally:
-            batch.rows = []
+            batch.rows, batch.ended = [], []
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:

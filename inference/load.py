@@ -70,6 +70,15 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
 def serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     """A model in memory made ready to serve; UnsupportedModel if its answers would be wrong."""
     model.eval()
+    try:
+        return _serving(model, tokenizer, name)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise UnsupportedModel(name, f"its forward pass takes no prepared mask and cache: {error}") from error
+
+
+def _serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
     loaded = LoadedModel(
