@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer
+from transformers.utils.logging import disable_progress_bar
 
 from inference.decoding import Cursor, decode_one_token, prefill
 from inference.errors import QuantizationUnavailable, UnsupportedModel
@@ -42,6 +43,7 @@ def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Q
 
     dtype "auto" is float32 on a CPU and the model's own elsewhere.
     """
+    disable_progress_bar()
     on = torch.device(device)
     options: dict[str, Any] = {"dtype": "float32" if dtype == "auto" and on.type == "cpu" else dtype}
     if quantize is not None:
