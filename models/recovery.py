@@ -64,6 +64,19 @@ def predict_without_predictor(connection: Connection, grace_s: float) -> int:
     ).rowcount
 
 
+def fail_too_large(connection: Connection, request_id: str) -> None:
+    """End a request that ran out of memory alone, on a worker than which none has more."""
+    connection.execute(
+        text("""
+            update requests set status = 'failed', finished_at = clock_timestamp(),
+                error = jsonb_build_object('code', 'out_of_memory', 'message',
+                    'The request alone needs more memory for its key-value cache than any worker has.')
+            where id = :id and status = 'queued'
+        """),
+        {"id": request_id},
+    )
+
+
 def expire_deadlines(connection: Connection) -> int:
     """End waiting requests whose deadline has passed, with a clear status; how many."""
     return connection.execute(

@@ -69,6 +69,11 @@ class EngineThread(Thread):
             self._stop_at = monotonic() + within_s
             self._changed.notify()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stop_at is not None
+
     def run(self) -> None:
         """Serve until stopped, or until the device is thought broken."""
         failures = 0

@@ -70,7 +70,7 @@ class Keeper(Thread):
         """Renew until stopped."""
         while not self._stopping.wait(self._terms.heartbeat_s):
             alive_at = self._engine.alive_at
-            if not self._engine.is_alive():
+            if not self._engine.is_alive() and not self._engine.stopping:
                 return self._on_broken("the engine's thread ended")
             if alive_at is not None and monotonic() - alive_at > self._terms.stall_s:
                 return self._on_broken(f"the engine made no step for {self._terms.stall_s:.0f} s")

@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line or more a tick, ten ticks a second
+CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")  # a line or more a tick
 
 
 def configure(level: str) -> None:

@@ -12,10 +12,11 @@ import structlog
 from sqlalchemy import Connection
 
 from models import fleet, planning, recovery
+from models.fleet import LiveWorker
 from models.planning import Claim, Standing
 from models.tables import BatchStatus
 from scheduling.policies.by_name import PolicySettings, UnknownPolicy
-from scheduling.policy import Worker
+from scheduling.policy import Assignment, Worker
 from tasks.estimates import Estimates
 from tasks.fleet import Fleet
 from tasks.rooms import WaitingRooms
@@ -54,20 +55,22 @@ class Planner:
         self._recovered_at = self._snapshot_at = 0.0
 
     def step(self) -> list[tuple[int, str]]:
-        """Feed, settle, assign, claim, in one transaction; the batches to be sent now, with their workers."""
-        rules, connection = self._rules, self._connection
-        with connection.begin():
-            standing = planning.standing(connection)
-            now = standing.now
-            self._follow(standing)
-            resent = self._recover(standing)
-            self._rooms.feed(planning.feed(connection, self._epoch), now)
-            self._settle(now)
-            live = fleet.live_workers(connection, rules.alive_s)
-            workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
-            claims = self._assign(workers, now)
-            if now - self._snapshot_at >= rules.snapshot_every_s:
-                self._write_snapshot(workers, now)
+        """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
+        with self._connection.begin():
+            return self.decide(planning.standing(self._connection))
+
+    def decide(self, standing: Standing) -> list[tuple[int, str]]:
+        """Recover, feed, settle, assign, claim."""
+        rules, connection, now = self._rules, self._connection, standing.now
+        self._follow(standing)
+        resent = self._recover(standing)
+        self._rooms.feed(planning.feed(connection, self._epoch), now)
+        live = fleet.live_workers(connection, rules.alive_s)
+        self._settle(live, now)
+        workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
+        claims = self._assign(workers, now)
+        if now - self._snapshot_at >= rules.snapshot_every_s:
+            self._write_snapshot(workers, now)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _follow(self, standing: Standing) -> None:
@@ -106,7 +109,7 @@ class Planner:
         self._rooms.discard(recovery.lately_gone(connection, 5 * rules.recover_every_s))
         return recovery.unstarted(connection, rules.resend_s)
 
-    def _settle(self, now: float) -> None:
+    def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
         """Learn which batches ended, and tell the policy that assigned them."""
         open_batches = fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
@@ -117,23 +120,27 @@ class Planner:
         for batch_id, batch in ended.items():
             if batch.policy is None:
                 continue
-            if statuses.get(batch_id) is BatchStatus.out_of_memory:
-                batch.policy.out_of_memory(batch.assignment, now)
-            else:
+            if statuses.get(batch_id) is not BatchStatus.out_of_memory:
                 batch.policy.finished(batch.assignment, now)
+            elif _fits_nowhere(batch.assignment, live):
+                recovery.fail_too_large(self._connection, batch.assignment.requests[0].id)
+            else:
+                batch.policy.out_of_memory(batch.assignment, now)
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
         """Ask every model's policy for assignments and claim them."""
         claims: list[Claim] = []
         for model, policy in self._rooms:
-            if workers.get(model):
-                started = perf_counter()
-                assignments = policy.assign(workers[model], now)
-                self._decision_s = perf_counter() - started
-                if assignments:
-                    made = planning.claim(self._connection, assignments, self._rooms.policy, self._epoch)
-                    self._fleet.assigned(made, policy)
-                    claims += made
+            of_model = workers.get(model, ())
+            if not of_model or (policy.mode == "batch" and not any(worker.idle for worker in of_model)):
+                continue
+            started = perf_counter()
+            assignments = policy.assign(of_model, now)
+            self._decision_s = perf_counter() - started
+            if assignments:
+                made = planning.claim(self._connection, assignments, self._rooms.policy, self._epoch)
+                self._fleet.assigned(made, policy)
+                claims += made
         return claims
 
     def _write_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
@@ -152,3 +159,14 @@ class Planner:
         }
         planning.write_state(self._connection, "planner", value)
         self._snapshot_at = now
+
+
+def _fits_nowhere(assignment: Assignment, live: Sequence[LiveWorker]) -> bool:
+    """Whether one request alone ran out of memory on a worker than which none has more."""
+    worker = next((worker for worker in live if worker.name == assignment.worker), None)
+    return (
+        worker is not None
+        and len(assignment.requests) == 1
+        and not assignment.joins
+        and all(other.theta_bytes <= worker.theta_bytes for other in live if other.model == worker.model)
+    )

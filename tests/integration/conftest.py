@@ -13,6 +13,7 @@ from models import keys
 from models.session import make_engine, make_sessions
 from settings import Settings
 from tests.integration.service import MODEL, Api
+from tests.integration.stage import Stage
 from webapp.app import create_app
 
 
@@ -39,6 +40,14 @@ def web_settings(database_url: str, word_model: Path) -> Settings:
         wait_s=0.2,
         dashboard_password=secrets.token_urlsafe(8),
     )
+
+
+@pytest.fixture
+def stage(database_url: str) -> Iterator[Stage]:
+    """A database without an API."""
+    engine = make_engine(database_url)
+    yield Stage(engine)
+    engine.dispose()
 
 
 @pytest.fixture

@@ -1,0 +1,101 @@
+"""The database as planner, predictor and workers leave and find it; rows go in without API, broker or clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, text
+
+from models.tables import Base
+
+MODEL = "small"
+CURVES = {"prefill": [1e-5, 0.0, 0.0, 0.01], "decode": [1e-7, 1e-4, 0.0, 0.004]}
+T = TypeVar("T")
+
+
+@dataclass
+class Stage:
+    """One test's database."""
+
+    database: Engine
+
+    def sql(self, statement: str, **parameters: Any) -> list[Any]:
+        """Rows of a statement, committed."""
+        with self.database.begin() as connection:
+            result = connection.execute(text(statement), parameters)
+            return list(result) if result.returns_rows else []
+
+    def request(self, id: str, *, input: str = "abc", instructions: str = "", **columns: Any) -> str:
+        """A queued and predicted request; other columns as given."""
+        columns = {
+            "id": id,
+            "tenant": "acme",
+            "model": MODEL,
+            "application": "copy",
+            "instructions": instructions,
+            "input": input,
+            "body": {"metadata": {}, "background": True, "stop": [], "sampling": {}},
+            "prompt_tokens": len(input),
+            "input_tokens": len(input),
+            "limit_tokens": 20,
+            "predicted_tokens": 10,
+            "predicted_upper_tokens": 15,
+        } | columns
+        with self.database.begin() as connection:
+            connection.execute(Base.metadata.tables["requests"].insert(), columns)
+        return id
+
+    def worker(self, name: str = "w1", *, kv_tokens: int = 10_000, model: str = MODEL) -> str:
+        """A worker that says that it lives, with room for so many tokens of one byte each."""
+        self.sql(
+            """insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
+            values (:name, :model, 'cpu', :theta, 1, cast(:curves as jsonb))""",
+            name=name,
+            model=model,
+            theta=kv_tokens,
+            curves=str(CURVES).replace("'", '"'),
+        )
+        return name
+
+    def requests(self, *columns: str) -> dict[str, Any]:
+        """A column, or several, of every request by id."""
+        rows = self.sql(f"select id, {', '.join(columns)} from requests order by id")
+        return {row[0]: row[1] if len(columns) == 1 else tuple(row[1:]) for row in rows}
+
+    def batches(self) -> dict[int, tuple[str, list[str]]]:
+        """Worker and requests of every batch, as they are or last were in it."""
+        rows = self.sql(
+            """select b.id, b.worker, array(select id from requests where batch_id = b.id order by id)
+            from batches b order by b.id"""
+        )
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def end_batch(self, batch_id: int, status: str = "finished") -> None:
+        """What a worker does at the end: every request answered, or after an out-of-memory back in the queue."""
+        if status == "finished":
+            self.sql(
+                """update requests set status = 'completed', finished_at = clock_timestamp(), output_tokens = 7
+                where batch_id = :id and status = 'in_progress'""",
+                id=batch_id,
+            )
+        else:
+            self.sql(
+                """update requests set status = 'queued', sealed_group = cast(batch_id as text)
+                where batch_id = :id and status = 'in_progress'""",
+                id=batch_id,
+            )
+        self.sql(
+            "update batches set status = :status, finished_at = clock_timestamp() where id = :id",
+            id=batch_id,
+            status=status,
+        )
+
+
+def eventually(condition: Callable[[], T | None], within_s: float = 30.0) -> T:
+    """What the condition gives once it is true; fails when that takes too long."""
+    deadline = monotonic() + within_s
+    while not (result := condition()):
+        assert monotonic() < deadline, "it never became true"
+        sleep(0.01)  # the pace of asking; the condition alone decides
+    return result

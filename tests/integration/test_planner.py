@@ -1,0 +1,249 @@
+"""The planner on a real Postgres: it decides as its policy does, loses nothing, and can be replaced at any moment."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from models import planning
+from scheduling.policies.by_name import PolicySettings
+from tasks.leader import Leader
+from tasks.planner import Rules
+from tests.integration.stage import Stage, eventually
+
+RULES = Rules(policy="magnus", settings=PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
+
+
+@pytest.fixture
+def leader(stage: Stage) -> Iterator[Leader]:
+    leader = Leader(stage.database, RULES)
+    yield leader
+    leader.resign()
+
+
+def test_what_waits_is_assigned_to_an_idle_worker_and_its_batch_named_for_sending(stage: Stage, leader: Leader):
+    stage.worker("w1")
+    stage.request("r1")
+    ((batch_id, worker),) = leader.step()
+    assert worker == "w1"
+    assert stage.batches() == {batch_id: ("w1", ["r1"])}
+    assert stage.requests("status", "attempts") == {"r1": ("in_progress", 1)}
+
+
+def test_a_request_that_nobody_predicted_yet_waits_for_the_predictor(stage: Stage, leader: Leader):
+    stage.worker()
+    stage.request("r1", predicted_tokens=None, predicted_upper_tokens=None)
+    stage.sql("insert into service_state (name, value) values ('predictor', '{}')")
+    assert leader.step() == []
+
+
+def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_its_limit(stage: Stage):
+    stage.worker()
+    for n, tokens in enumerate((4, 8)):
+        stage.request(f"done{n}", status="completed", output_tokens=tokens, finished_at=datetime.now(UTC))
+    for name, application in (("known", "copy"), ("new", "never seen")):
+        stage.request(name, application=application, predicted_tokens=None, predicted_upper_tokens=None)
+    leader = Leader(stage.database, replace(RULES, predictor_grace_s=0.0))
+    leader.step()
+    predicted = stage.requests("predicted_tokens", "predicted_upper_tokens", "predictor_version")
+    assert predicted["known"] == (6, 20, "application mean")  # (4 + 8) / 2
+    assert predicted["new"] == (20, 20, "limit")
+    leader.resign()
+
+
+def test_one_planner_leads_and_the_next_takes_over_with_everything_that_waits(stage: Stage, leader: Leader):
+    stage.request("r1")
+    assert leader.step() == []  # leads, and has r1 in its waiting room; there is no worker
+    other = Leader(stage.database, RULES)
+    stage.worker("w1")
+    assert other.step() == []
+    leader.resign()
+    assert [worker for _, worker in eventually(other.step)] == ["w1"]
+    assert stage.requests("status") == {"r1": "in_progress"}
+    other.resign()
+
+
+def test_a_request_cancelled_meanwhile_drops_out_of_its_batch(stage: Stage, leader: Leader):
+    stage.request("r1")
+    stage.request("r2")
+    leader.step()
+    stage.sql("update requests set status = 'cancelled', finished_at = clock_timestamp() where id = 'r1'")
+    stage.worker("w1")
+    ((batch_id, _),) = leader.step()
+    assert stage.batches()[batch_id] == ("w1", ["r2"])
+    assert stage.sql("select size from batches") == [(1,)]
+
+
+def test_a_batch_whose_requests_were_all_cancelled_is_not_made(stage: Stage, leader: Leader):
+    stage.request("r1")
+    leader.step()
+    stage.sql("update requests set status = 'cancelled', finished_at = clock_timestamp()")
+    stage.worker("w1")
+    assert leader.step() == []
+    assert stage.batches() == {}
+
+
+def test_requests_of_two_models_never_share_a_batch_or_a_worker(stage: Stage, leader: Leader):
+    stage.worker("w1", model="one")
+    stage.worker("w2", model="two")
+    for n in range(6):
+        stage.request(f"r{n}", model=("one", "two")[n % 2])
+    leader.step()
+    assert sorted(stage.batches().values()) == [("w1", ["r0", "r2", "r4"]), ("w2", ["r1", "r3", "r5"])]
+
+
+def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(stage: Stage, leader: Leader):
+    stage.worker("w1")
+    stage.request("r1")
+    leader.step()
+    for n in range(2, 5):
+        stage.request(f"r{n}")
+    leader.step()
+    with stage.database.begin() as connection:
+        planning.set_policy(connection, "vs")
+    leader.step()
+    assert stage.sql("select value->>'policy' from service_state where name = 'planner'") in ([("vs",)], [("magnus",)])
+    stage.end_batch(min(stage.batches()))
+    leader.step()
+    assert stage.requests("status") == {
+        "r1": "completed",
+        "r2": "in_progress",
+        "r3": "in_progress",
+        "r4": "in_progress",
+    }
+    assert stage.sql("select policy from batches order by id") == [("magnus",), ("vs",)]
+
+
+def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Leader):
+    with stage.database.begin() as connection:
+        planning.set_policy(connection, "best")
+    stage.worker("w1")
+    stage.request("r1")
+    assert len(leader.step()) == 1
+    assert stage.sql("select policy from batches") == [("magnus",)]
+
+
+def test_a_batch_that_ran_out_of_memory_comes_back_as_two_sealed_halves(stage: Stage, leader: Leader):
+    stage.worker("w1")
+    for n in range(4):
+        stage.request(f"r{n}", predicted_tokens=5 + n)
+    ((whole, _),) = leader.step()
+    stage.end_batch(whole, "out_of_memory")
+    stage.worker("w2")
+    leader.step()
+    halves = [requests for _, requests in stage.batches().values() if requests]
+    assert sorted(halves) == [["r0", "r1"], ["r2", "r3"]]
+    assert stage.sql("select sealed from batches where id > :whole", whole=whole) == [(True,), (True,)]
+
+
+def test_a_planner_that_takes_over_knows_the_halves_of_a_batch_that_ran_out_of_memory(stage: Stage, leader: Leader):
+    stage.worker("w1")
+    for n in range(4):
+        stage.request(f"r{n}", predicted_tokens=5 + n)
+    ((whole, _),) = leader.step()
+    stage.end_batch(whole, "out_of_memory")
+    leader.resign()
+    ((half, _),) = eventually(leader.step)
+    assert stage.sql("select size, sealed from batches where id = :half", half=half) == [(2, True)]
+
+
+def test_a_request_that_ran_out_of_memory_alone_fails_where_nobody_has_more(stage: Stage, leader: Leader):
+    stage.worker("w1")
+    stage.request("r1")
+    ((batch_id, _),) = leader.step()
+    stage.end_batch(batch_id, "out_of_memory")
+    assert leader.step() == []
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
+
+
+def test_a_request_that_ran_out_of_memory_alone_goes_where_there_is_more(stage: Stage, leader: Leader):
+    stage.worker("small", kv_tokens=100)
+    stage.request("r1")
+    ((batch_id, _),) = leader.step()
+    stage.worker("large", kv_tokens=1000)
+    stage.end_batch(batch_id, "out_of_memory")
+    assert [worker for _, worker in leader.step()] == ["large"]
+
+
+def test_the_reconciler_sends_again_what_was_never_taken(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, resend_s=0.0, recover_every_s=0.0))
+    stage.worker("w1")
+    stage.request("r1")
+    first = leader.step()
+    assert leader.step() == first
+    stage.sql("update batches set status = 'running'")
+    assert leader.step() == []
+    leader.resign()
+
+
+def test_the_requests_of_a_lost_worker_go_back_until_their_attempts_are_used_up(stage: Stage):
+    rules = replace(RULES, recover_every_s=0.0, max_attempts=2, alive_s=-1.0)  # leads long enough at once
+    stage.request("r1")
+    for attempt in (1, 2):
+        stage.sql("delete from workers")
+        stage.worker("w1")
+        stage.sql("update workers set heartbeat_at = clock_timestamp() + interval '1 hour'")
+        leader = Leader(stage.database, rules)
+        ((batch_id, _),) = leader.step()
+        stage.sql(
+            """update batches set status = 'running', started_at = clock_timestamp(),
+            lease_until = clock_timestamp() - interval '1 second' where id = :id""",
+            id=batch_id,
+        )
+        stage.sql("update workers set stopped_at = clock_timestamp()")
+        assert stage.requests("attempts") == {"r1": attempt}
+        leader.step()
+        assert stage.sql("select status from batches where id = :id", id=batch_id) == [("lost",)]
+        leader.resign()
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "server_error")}
+
+
+def test_a_batch_that_was_never_started_on_a_gone_worker_costs_no_attempt(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
+    stage.worker("w1")
+    stage.request("r1")
+    leader.step()
+    stage.sql("update workers set stopped_at = clock_timestamp()")
+    leader.resign()
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0, alive_s=-1.0))
+    leader.step()
+    assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
+    leader.resign()
+
+
+def test_a_cancel_asked_for_while_running_ends_a_request_that_comes_back(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
+    stage.worker("w1")
+    stage.request("r1")
+    leader.step()
+    stage.sql("update requests set cancel_requested_at = clock_timestamp()")
+    stage.sql("update workers set stopped_at = clock_timestamp()")
+    leader.resign()
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0, alive_s=-1.0))
+    leader.step()
+    assert stage.requests("status") == {"r1": "cancelled"}
+    leader.resign()
+
+
+def test_a_deadline_that_passes_while_waiting_ends_the_request_and_says_so(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
+    stage.request("r1")
+    leader.step()
+    stage.sql("update requests set deadline_at = clock_timestamp()")
+    leader.step()
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "deadline_exceeded")}
+    stage.worker("w1")
+    assert leader.step() == []
+    leader.resign()
+
+
+def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: Leader):
+    for n in range(3):
+        stage.request(f"r{n}")
+    leader.step()
+    ((value,),) = stage.sql("select value from service_state where name = 'planner'")
+    assert (value["policy"], value["waiting"]) == ("magnus", 3)
+    (batch,) = value["batches"]
+    assert sorted(batch["ids"]) == ["r0", "r1", "r2"]
+    assert (batch["size"], batch["length"], batch["starts_in_s"]) == (3, 3, 0.0)
