@@ -1,6 +1,7 @@
 """The minutes: what happened in each, closed once and kept, so that the dashboard's history survives everything."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import func, select, text
@@ -61,6 +62,40 @@ def minutes(session: Session, back: timedelta) -> Sequence[Minute]:
     """The closed minutes of the last `back`, oldest first."""
     since = func.clock_timestamp() - back
     return session.scalars(select(Minute).where(Minute.minute >= since).order_by(Minute.minute)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Requests by how they ended, within the last hour."""
+
+    completed: int
+    incomplete: int
+    failed: int
+    cancelled: int
+
+
+def last_hour(session: Session) -> Ended:
+    """From the closed minutes, and behind them from the requests themselves."""
+    row = session.execute(
+        text("""
+            with closed as (
+                select coalesce(sum(completed), 0) as completed, coalesce(sum(incomplete), 0) as incomplete,
+                    coalesce(sum(failed), 0) as failed, coalesce(sum(cancelled), 0) as cancelled,
+                    coalesce(max(minute) + interval '1 minute', clock_timestamp() - interval '1 h') as until
+                from minutes where minute >= clock_timestamp() - interval '1 h'
+            ), fresh as (
+                select count(*) filter (where status = 'completed') as completed,
+                    count(*) filter (where status = 'incomplete') as incomplete,
+                    count(*) filter (where status = 'failed') as failed,
+                    count(*) filter (where status = 'cancelled') as cancelled
+                from requests where finished_at >= (select until from closed)
+            )
+            select (c.completed + f.completed)::int as completed, (c.incomplete + f.incomplete)::int as incomplete,
+                (c.failed + f.failed)::int as failed, (c.cancelled + f.cancelled)::int as cancelled
+            from closed c, fresh f
+        """)
+    ).one()
+    return Ended(**row._mapping)
 
 
 def totals(session: Session) -> dict[str, int]:

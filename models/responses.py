@@ -168,6 +168,12 @@ def page(
     return Page(rows[:limit], len(rows) > limit)
 
 
+def last_answers(session: Session, limit: int) -> Sequence[Seen]:
+    """What ended last, of all tenants, however it ended."""
+    ended = Request.finished_at.is_not(None)
+    return list(_rows(session, seen().where(ended).order_by(Request.finished_at.desc()).limit(limit)))
+
+
 def cancel(session: Session, tenant: str, id: str) -> bool:
     """Cancel what waits at once and ask for what runs; a final one stays as it is. False if there is none such."""
     waits = Request.status == RequestStatus.queued

@@ -9,13 +9,16 @@ from flask import Response, request
 
 from inference.prompt import load_prompt_format
 from models import responses
+from models.queue import WaitingRoom, read_waiting_room
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
 from webapp import auth, catalog, dashboard, errors, health, limits, logs, openapi, stats
 from webapp import responses as responses_api
-from webapp.context import Context, WaitingRoomCache
+from webapp.context import Context
+from webapp.overview import Overview, read_overview
 from webapp.parsing import ApiRequest, StrictJson
 from webapp.prompts import Served
+from webapp.recent import Recent
 from webapp.waiting import Waiters
 
 log = structlog.get_logger()
@@ -89,6 +92,14 @@ def make_context(settings: Settings, database_url: str) -> Context:
     sessions = make_sessions(engine.execution_options(isolation_level="AUTOCOMMIT"))
     prompt_format = load_prompt_format(settings.model)
 
+    def read_room() -> WaitingRoom | None:
+        with sessions() as session:
+            return read_waiting_room(session)
+
+    def overview(hours: int) -> Overview:
+        with sessions() as session:
+            return read_overview(session, hours, settings.lease_s)
+
     def finished(ids: Any) -> set[str]:
         with sessions() as session:
             return responses.finished(session, ids)
@@ -102,7 +113,8 @@ def make_context(settings: Settings, database_url: str) -> Context:
             settings.max_prompt_tokens,
             settings.max_output_tokens,
         ),
-        rooms=WaitingRoomCache(sessions),
+        rooms=Recent(read_room, keep_s=0.5),
+        overviews={hours: Recent(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
         waiters=Waiters(finished, most=MOST_WAITING),
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
