@@ -101,9 +101,7 @@ class World:
 
     def next_at(self) -> float:
         """The next instant at which anything happens."""
-        while self._events and self._event_of.get(self._events[0][2]) != self._events[0][1]:
-            heapq.heappop(self._events)
-        soonest = min(self._ask_at, self._events[0][0] if self._events else math.inf)
+        soonest = min(self._ask_at, self._next_event_at())
         if self._arrived < len(self._arrivals):
             soonest = min(soonest, self._arrivals[self._arrived].request.arrived_at)
         if self._joined < len(self._fleet):
@@ -123,10 +121,8 @@ class World:
             self._policy.add(self._arrivals[self._arrived].request, now)
             self._arrived += 1
             self._ask_soon(now)
-        while self._events and self._events[0][0] <= now:
-            _, count, name = heapq.heappop(self._events)
-            if self._event_of.get(name) != count:
-                continue
+        while self._next_event_at() <= now:
+            _, _, name = heapq.heappop(self._events)
             worker = self._live[name]
             if worker.instance.leaves_at <= now:
                 self._leave(worker, now)
@@ -171,6 +167,11 @@ class World:
             self._trace.completed_at[name] = worker.completed_at
         self._trace.tokens += self._lost
         return self._trace
+
+    def _next_event_at(self) -> float:
+        while self._events and self._event_of.get(self._events[0][2]) != self._events[0][1]:
+            heapq.heappop(self._events)
+        return self._events[0][0] if self._events else math.inf
 
     def _advance(self, worker: SimulatedWorker, now: float) -> None:
         for outcome in worker.advance(now):

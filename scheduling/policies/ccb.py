@@ -6,6 +6,7 @@ rows wait for the joiners' prefill, and for the engine's own cost of a join.
 Starvation: none is possible. A row leaves its slot after at most its limit of tokens, and slots go by arrival.
 """
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from scheduling.describing import waiting_batch
@@ -41,21 +42,22 @@ class ConservativeContinuous(Policy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """The earliest requests to the free slots, one after the other to the worker with the most of them."""
-        if not workers:
+        if not workers or not len(self._queues):
             return []
         self._like = workers[0]
         self._queues.know([worker.name for worker in workers])
-        free = {worker.name: self.slots(worker) - len(worker.rows) for worker in workers if not worker.queued}
+        free = [(len(worker.rows) - self.slots(worker), place) for place, worker in enumerate(workers)]
+        emptiest = [(taken, place) for taken, place in free if taken < 0 and not workers[place].queued]
+        heapq.heapify(emptiest)
         joining: dict[str, list[Request]] = {}
-        while names := [name for name, slots in free.items() if slots > 0 and len(self._queues.of(name))]:
-            name = max(names, key=lambda name: free[name])
-            joining.setdefault(name, []).extend(self._queues.of(name).take(1))
-            free[name] -= 1
-        return [
-            Assignment(worker.name, tuple(joining[worker.name]), joins=True)
-            for worker in workers
-            if worker.name in joining
-        ]
+        while emptiest:
+            taken, place = heapq.heappop(emptiest)
+            name = workers[place].name
+            requests = self._queues.of(name).take(1)
+            joining.setdefault(name, []).extend(requests)
+            if requests and taken < -1:
+                heapq.heappush(emptiest, (taken + 1, place))
+        return [Assignment(name, tuple(requests), joins=True) for name, requests in joining.items() if requests]
 
     def slots(self, worker: Worker) -> int:
         """Eq. (1), unless fixed."""

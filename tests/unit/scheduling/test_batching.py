@@ -88,6 +88,14 @@ def test_similar_requests_share_a_batch_and_others_open_one() -> None:
     assert batcher.add(large) is not first
 
 
+def test_a_request_that_would_make_a_batch_too_large_opens_another() -> None:
+    batcher = Batcher(wma_threshold=50_000)
+    batcher.bound(100, None)
+    first = batcher.add(a_request("a"))
+    assert batcher.add(a_request("b", length=45)) is not first  # 2 · (45 + 10) = 110 tokens
+    assert batcher.add(a_request("c", length=40)) is first  # 2 · (40 + 10) = 100
+
+
 def test_a_sealed_batch_accepts_nobody() -> None:
     batcher = Batcher(1_000)
     sealed = batcher.open([a_request("a")], sealed=True)
