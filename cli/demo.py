@@ -25,7 +25,7 @@ from cli.program import Program, ProgramFailed, await_ready, start, stop
 from cli.progress import Progress
 from cli.report import print_report, summary
 from cli.service import api_address, running_service
-from cli.supervisor import AlreadyRunning, clear
+from cli.supervisor import AlreadyRunning, clear, stop_signals
 from cli.workload import Arrival, poisson, send, training_examples
 from settings import Settings
 
@@ -172,7 +172,7 @@ def interruptible() -> Iterator[None]:
         raise Interrupted
 
     previous: dict[signal.Signals, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in stop_signals():
         previous[number] = signal.signal(number, interrupt)
     try:
         yield

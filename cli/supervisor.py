@@ -27,7 +27,6 @@ from cli.program import Program
 LOG_BYTES = 16 * 2**20  # then the log becomes `<name>.log.1` and a new one starts
 HEALTHY_S = 30.0  # a child that ran for so long starts its backoff anew
 POLL_S = 0.1
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class AlreadyRunning(Exception):
@@ -43,6 +42,12 @@ class AlreadyRunning(Exception):
 
 class Stopped(Exception):
     """A signal asked the supervisor to stop while it was starting something."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Signals that ask to stop; SIGHUP is none under nohup."""
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if nohup else [signal.SIGHUP])]
 
 
 def restart_delay_s(failures: int) -> float:
@@ -76,8 +81,7 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.state_dir)
-        heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-        self._handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         try:
             self._stop_survivors()
         except BaseException:

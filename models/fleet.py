@@ -4,7 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
 
 from models.tables import BatchStatus
 
@@ -44,6 +45,13 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
         {"alive_s": alive_s},
     )
     return [LiveWorker(*row) for row in rows]
+
+
+def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:
+    """Replace what a worker measured of itself by a better profile; False if no such worker ever announced itself."""
+    statement = text("update workers set curves = :curves where name = :name returning name")
+    bound = statement.bindparams(bindparam("curves", type_=JSONB))
+    return connection.execute(bound, {"curves": curves, "name": worker}).one_or_none() is not None
 
 
 def open_batches(connection: Connection) -> list[OpenBatch]:
