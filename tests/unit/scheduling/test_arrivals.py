@@ -29,3 +29,14 @@ def test_a_discarded_request_is_never_taken() -> None:
     assert not queue.discard("a")
     assert [request.id for request in queue.take(5)] == ["b"]
     assert queue.peek() is None
+
+
+def test_one_that_was_discarded_and_came_back_is_there_once() -> None:
+    queue = ArrivalQueue()
+    queue.add(a_request("a"))
+    queue.discard("a")
+    queue.add(a_request("b", 1.0))
+    assert [request.id for request in queue] == ["b"]
+    queue.add(a_request("a"))
+    assert [request.id for request in queue] == ["a", "b"]
+    assert [request.id for request in queue.take(5)] == ["a", "b"]

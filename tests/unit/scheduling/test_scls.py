@@ -49,6 +49,14 @@ def test_with_a_factor_of_zero_the_interval_is_fixed() -> None:
     assert policy.wake_at(5.0) is None  # overdue: whatever happens next will do
 
 
+def test_unless_told_otherwise_the_least_interval_is_a_slice_of_one_row() -> None:
+    policy = SliceLevel(slice_tokens=10)
+    policy.add(a_request("a"), 0.0)
+    policy.assign([a_worker("x"), a_worker("y")], 0.0)  # y stays empty, so the least load is 0
+    policy.add(a_request("b"), 0.0)
+    assert policy.wake_at(0.0) == 1.001  # one token of prefill, ten iterations
+
+
 def test_without_max_min_batches_go_round() -> None:
     policy = SliceLevel(slice_tokens=10, memory_rule=MemoryRule(cap=1), max_min=False)
     add_all(policy, [a_request(str(number), at=number) for number in range(3)])
