@@ -70,8 +70,7 @@ class RoundRobinQueues:
         self.add = self._undealt.add
 
     def __iter__(self) -> Iterator[Request]:
-        waiting = [request for queue in (self._undealt, *self._queues.values()) for request in queue]
-        return iter(sorted(waiting, key=lambda request: (request.arrived_at, request.id)))
+        return heapq.merge(self._undealt, *self._queues.values(), key=lambda request: (request.arrived_at, request.id))
 
     def __len__(self) -> int:
         return len(self._undealt) + sum(map(len, self._queues.values()))

@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Estimates:
-    """Serving times of the batches on one kind of worker, right for all rows that changed before `as_of`."""
+    """Serving times of the batches on one kind of worker, right for every row up to change number `as_of`."""
 
     serve_s: Floats
     as_of: int

@@ -88,7 +88,7 @@ class Magnus(Policy):
             self._batcher.open(half, sealed=True)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The batches in the order in which the first worker that was ever offered would serve them."""
+        """The batches in the order in which the first worker of the last decision would serve them."""
         if self._costs is None:
             return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
         self._table.update(self._changed(), self._batcher.batches)

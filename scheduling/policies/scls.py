@@ -11,6 +11,7 @@ behind it in a worker's queue come only later batches. A request needs at most �
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from scheduling.arrivals import ArrivalQueue
 from scheduling.costs import ServingTime
 from scheduling.describing import batch_shape, waiting_batch
 from scheduling.memory import KvMemory
@@ -51,14 +52,14 @@ class SliceLevel(Policy):
         memory_rule: MemoryRule = MemoryRule(),
         max_min: bool = True,
         interval_factor: float = 0.5,
-        least_interval_s: float = 3.0,
+        least_interval_s: float | None = None,
     ) -> None:
         self._slice_tokens = slice_tokens
         self._memory_rule = memory_rule
         self._in_turn = None if max_min else InTurn()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
-        self._least_interval_s = least_interval_s  # Γ
-        self._pool: dict[str, Request] = {}
+        self._least_interval_s = least_interval_s  # Γ; None: what a slice takes a single row on the first worker
+        self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
         self._next_at = float("-inf")
         self._costs: ServingTime | None = None
@@ -68,11 +69,11 @@ class SliceLevel(Policy):
 
     def add(self, request: Request, now: float) -> None:
         """To the request pool."""
-        self._pool[request.id] = request
+        self._pool.add(request)
 
     def discard(self, request_id: str) -> bool:
         """Take a waiting request out."""
-        return self._pool.pop(request_id, None) is not None or discard_from(self._halves, request_id)
+        return self._pool.discard(request_id) or discard_from(self._halves, request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """When the interval is over, batches of all that waits, the longest first, each to a worker's queue."""
@@ -81,19 +82,19 @@ class SliceLevel(Policy):
         costs = self._costs = workers[0].costs
         memory = packing_memory(workers)
         batches = least_serving_time(
-            list(self._pool.values()),
+            self._pool.take(len(self._pool)),
             self._slice_tokens,
             costs,
             lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens),
         )
         offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))
-        self._pool.clear()
         self._halves.clear()
         loads = LeastLoaded(workers)
         placement: Placement = self._in_turn.among(workers) if self._in_turn else loads
         assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
-        self._next_at = now + max(self._interval_factor * loads.least_s, self._least_interval_s)
+        least_interval_s = self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens)
+        self._next_at = now + max(self._interval_factor * loads.least_s, least_interval_s)
         return assignments
 
     def wake_at(self, now: float) -> float | None:
@@ -108,7 +109,7 @@ class SliceLevel(Policy):
         """Halves of batches that ran out of memory, then each request by itself: batches are made when they go."""
         for half in self._halves:
             yield waiting_batch(half, self._costs, now, self._slice_tokens, sealed=True)
-        for request in sorted(self._pool.values(), key=lambda request: (request.arrived_at, request.id)):
+        for request in self._pool:
             yield waiting_batch((request,), self._costs, now, self._slice_tokens)
 
     def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: Placement) -> Assignment:

@@ -109,8 +109,8 @@ class SequenceScheduling(Policy):
             )
         requests = self._group or self._failures
         batch = self._first_batch(requests, worker.memory.capacity_tokens, is_largest)
-        for request in batch:
-            requests.remove(request)
+        taken = {request.id for request in batch}
+        requests[:] = [request for request in requests if request.id not in taken]
         return self._assignment(worker, batch) if batch else None
 
     def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:

@@ -8,6 +8,7 @@ are dealt out, have been; in slices, once each of those has had at most ⌈limit
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from scheduling.describing import batch_shape, waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
@@ -74,10 +75,10 @@ class Vanilla(Policy):
         costs = self._like.costs if self._like else None
         for half in self._halves:
             yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)
-        requests = list(self._queues)
+        requests = iter(self._queues)
         size = self.batch_size(self._like) if self._like else 1
-        for first in range(0, len(requests), size):
-            yield waiting_batch(requests[first : first + size], costs, now, self._slice_tokens)
+        while batch := tuple(islice(requests, size)):
+            yield waiting_batch(batch, costs, now, self._slice_tokens)
 
     def _assignment(self, worker: Worker, requests: tuple[Request, ...], sealed: bool) -> Assignment:
         estimated_s = worker.costs.serve_s(*batch_shape(requests, self._slice_tokens))
