@@ -16,10 +16,8 @@ import click
 from rich.console import Console
 
 from cli.client import Client, Json
-from cli.database import transaction
 from cli.errors import Failed
 from cli.options import POLICIES, service_options, settings_with
-from cli.pretraining import pretrain
 from cli.processes import BIN
 from cli.program import Program, ProgramFailed, await_ready, start, stop
 from cli.progress import Progress
@@ -115,16 +113,26 @@ def own_service(
     process = start(program, log)
     try:
         await_ready(program, process, log)
-        with transaction(state_dir) as connection:
-            pretrain(
-                connection,
-                training_examples(TRAINING_EXAMPLES, arrivals, seed),
-                settings_with(state_dir=state_dir),
-                force=False,
-            )
+        console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of the same applications …")
+        train(state_dir, arrivals, seed)
         yield api_address(settings_with(state_dir=state_dir))
     except ProgramFailed as error:
         raise Failed(str(error)) from error
+    finally:
+        stop((program, process))
+
+
+def train(state_dir: Path, arrivals: list[Arrival], seed: int) -> None:
+    """Run `magnus train` on toy requests that will not be submitted; raises ProgramFailed."""
+    data, log = state_dir / "examples.jsonl", state_dir / "train.log"
+    examples = training_examples(TRAINING_EXAMPLES, arrivals, seed)
+    data.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    command = (str(BIN / "magnus"), "train", "--state-dir", str(state_dir), "--data", str(data))
+    program = Program("magnus train", command, stop_within_s=0.0)
+    process = start(program, log)
+    try:
+        if process.wait() != 0:
+            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
     finally:
         stop((program, process))
 

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cli.client import Client
-from cli.pretraining import Example
 from inference.toy.applications import ToyRequest, toy_requests
 
 SENDERS = 16  # requests on their way at once; more would only compete with the service for the same cores
@@ -33,12 +32,17 @@ def poisson(requests: int, rate: float, seed: int) -> list[Arrival]:
     return arrivals
 
 
-def training_examples(examples: int, arrivals: list[Arrival], seed: int) -> Iterator[Example]:
-    """Other toy requests with their answers; none that will be submitted."""
+def training_examples(examples: int, arrivals: list[Arrival], seed: int) -> Iterator[dict[str, str]]:
+    """Other toy requests with their answers, as `magnus train` reads them; none that will be submitted."""
     submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
     for toy in toy_requests(examples, seed + TRAINING_SEED):
         if (toy.instruction, toy.input) not in submitted:
-            yield Example(toy.instruction, toy.input, toy.output, toy.application)
+            yield {
+                "application": toy.application,
+                "instructions": toy.instruction,
+                "input": toy.input,
+                "output": toy.output,
+            }
 
 
 def send(

@@ -29,4 +29,4 @@ def test_nothing_that_will_be_submitted_is_learned_from() -> None:
     examples = list(training_examples(1000, arrivals, seed=0))
     submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
     assert len(examples) > 900
-    assert not submitted & {(example.instructions, example.input) for example in examples}
+    assert not submitted & {(example["instructions"], example["input"]) for example in examples}
