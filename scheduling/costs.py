@@ -13,6 +13,8 @@ Ints = NDArray[np.int64]
 class ServingTime(Protocol):
     """Anything that estimates the seconds a batch takes on one worker; hashable, and equal ones estimate alike."""
 
+    def __hash__(self) -> int: ...
+
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
         """Seconds to serve `size` rows padded to `length` tokens for `generation_length` iterations."""
         ...

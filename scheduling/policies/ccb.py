@@ -8,6 +8,7 @@ Starvation: none is possible. A row leaves its slot after at most its limit of t
 
 import heapq
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from scheduling.describing import waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
@@ -70,6 +71,9 @@ class ConservativeContinuous(Policy):
             self._queues.add(reserve_limit(request) if alone else request)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Each request by itself, as it will join."""
+        """What waits, cut into as many as the first worker has slots; about so they will follow each other."""
         costs = self._like.costs if self._like else None
-        return (waiting_batch((request,), costs, now) for request in self._queues)
+        requests = iter(self._queues)
+        slots = self.slots(self._like) if self._like else 1
+        while batch := tuple(islice(requests, slots)):
+            yield waiting_batch(batch, costs, now)

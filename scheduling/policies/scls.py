@@ -8,11 +8,10 @@ Starvation: none is possible. All that waits is handed out at every interval, at
 behind it in a worker's queue come only later batches. A request needs at most ⌈limit / slice⌉ rounds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduling.arrivals import ArrivalQueue
-from scheduling.costs import ServingTime
 from scheduling.describing import batch_shape, waiting_batch
 from scheduling.memory import KvMemory
 from scheduling.offloading import InTurn, LeastLoaded, Placement
@@ -62,7 +61,7 @@ class SliceLevel(Policy):
         self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
         self._next_at = float("-inf")
-        self._costs: ServingTime | None = None
+        self._fleet: Sequence[Worker] = ()
 
     def __len__(self) -> int:
         return len(self._pool) + sum(len(half) for half in self._halves)
@@ -77,16 +76,13 @@ class SliceLevel(Policy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """When the interval is over, batches of all that waits, the longest first, each to a worker's queue."""
-        if not workers or not len(self) or now < self._next_at:
+        if not workers:
             return []
-        costs = self._costs = workers[0].costs
-        memory = packing_memory(workers)
-        batches = least_serving_time(
-            self._pool.take(len(self._pool)),
-            self._slice_tokens,
-            costs,
-            lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens),
-        )
+        self._fleet = workers
+        if not len(self) or now < self._next_at:
+            return []
+        costs = workers[0].costs
+        batches = least_serving_time(self._pool.take(len(self._pool)), self._slice_tokens, costs, self._largest_size())
         offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))
         self._halves.clear()
@@ -106,11 +102,29 @@ class SliceLevel(Policy):
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches that ran out of memory, then each request by itself: batches are made when they go."""
+        """Halves of batches beyond memory, then the pool in order of arrival, cut into what a worker holds.
+
+        The batches that will go out are made only then; these are as large and take about as long.
+        """
+        costs = self._fleet[0].costs if self._fleet else None
+        largest_size = self._largest_size() if self._fleet else lambda length: 1
         for half in self._halves:
-            yield waiting_batch(half, self._costs, now, self._slice_tokens, sealed=True)
+            yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)
+        batch: list[Request] = []
+        length = 0
         for request in self._pool:
-            yield waiting_batch((request,), self._costs, now, self._slice_tokens)
+            length = max(length, request.prefill)
+            if batch and len(batch) >= largest_size(length):
+                yield waiting_batch(batch, costs, now, self._slice_tokens)
+                batch, length = [], request.prefill
+            batch.append(request)
+        if batch:
+            yield waiting_batch(batch, costs, now, self._slice_tokens)
+
+    def _largest_size(self) -> Callable[[int], int]:
+        """Rows that a batch of some length may have, on the fleet as last seen."""
+        memory = packing_memory(self._fleet)
+        return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
     def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: Placement) -> Assignment:
         worker, estimated_s = placement.place(*self._shape(batch))

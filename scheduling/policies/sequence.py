@@ -9,8 +9,10 @@ group, and failures run, up to their limits, before the next group forms or, if 
 after it.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from scheduling.arrivals import ArrivalQueue
 from scheduling.costs import ServingTime
@@ -57,6 +59,7 @@ class SequenceScheduling(Policy):
         self._failures: list[Request] = []
         self._halves: list[tuple[Request, ...]] = []
         self._costs: ServingTime | None = None
+        self._capacity_tokens = sys.maxsize  # of the largest worker
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
@@ -83,7 +86,7 @@ class SequenceScheduling(Policy):
         if not workers:
             return []
         self._costs = workers[0].costs
-        largest = max(worker.memory.capacity_tokens for worker in workers)
+        largest = self._capacity_tokens = max(worker.memory.capacity_tokens for worker in workers)
         idle = (worker for worker in workers if worker.idle)
         batches = (self._next(worker, worker.memory.capacity_tokens == largest) for worker in idle)
         return [assignment for assignment in batches if assignment]
@@ -93,25 +96,30 @@ class SequenceScheduling(Policy):
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves, the group in the order in which it is served, failures, and those for whom a group will form."""
+        """Halves of batches beyond memory, then the group, its failures and the groups to come, in their batches."""
         for half in self._halves:
             yield waiting_batch(half, self._costs, now, sealed=True)
-        for request in (*self._group, *self._failures, *self._queue):
-            yield waiting_batch((request,), self._costs, now)
+        coming = iter(self._queue)
+        groups = iter(lambda: self._sorted(islice(coming, self._group_size)), [])
+        for requests in chain([self._group, self._failures], groups):
+            start = 0
+            while batch := self._first_batch(requests[start:], self._capacity_tokens, is_largest=True):
+                yield waiting_batch(batch, self._costs, now, self._iteration_limit(batch))
+                start += len(batch)
 
     def _next(self, worker: Worker, is_largest: bool) -> Assignment | None:
         if self._halves:
             return self._assignment(worker, self._halves.pop(0), sealed=True)
         if not self._group and not self._failures:
-            waiting = self._queue.take(self._group_size)
-            self._group = sorted(
-                waiting, key=lambda request: (self._predicted(request), request.arrived_at, request.id)
-            )
+            self._group = self._sorted(self._queue.take(self._group_size))
         requests = self._group or self._failures
         batch = self._first_batch(requests, worker.memory.capacity_tokens, is_largest)
         taken = {request.id for request in batch}
         requests[:] = [request for request in requests if request.id not in taken]
         return self._assignment(worker, batch) if batch else None
+
+    def _sorted(self, requests: Iterable[Request]) -> list[Request]:
+        return sorted(requests, key=lambda request: (self._predicted(request), request.arrived_at, request.id))
 
     def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
         """As many as fit the memory and the batch size; what is too large for any worker goes to the largest alone."""
@@ -130,9 +138,12 @@ class SequenceScheduling(Policy):
         return tuple(batch)
 
     def _assignment(self, worker: Worker, requests: tuple[Request, ...], sealed: bool = False) -> Assignment:
-        limit = max(self._predicted(request) for request in requests) if self._collect_failures else None
+        limit = self._iteration_limit(requests)
         estimated_s = worker.costs.serve_s(*batch_shape(requests, limit))
         return Assignment(worker.name, requests, limit, sealed=sealed, estimated_s=estimated_s)
+
+    def _iteration_limit(self, requests: Sequence[Request]) -> int | None:
+        return max(self._predicted(request) for request in requests) if self._collect_failures else None
 
     def _predicted(self, request: Request) -> int:
         """The upper prediction ("predicting the max length"), rounded up to its bin."""

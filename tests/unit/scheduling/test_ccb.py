@@ -31,7 +31,7 @@ def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() ->
     policy.out_of_memory(Assignment("w", (a_request("c"),), joins=True), 0.0)
     assert policy.discard("a")
     assert len(policy) == 2
-    assert [batch.generation_length for batch in policy.waiting(0.0)] == [10, 1024]
+    assert [batch.generation_length for batch in policy.waiting(0.0)] == [10, 1024]  # no worker is known yet
     (assignment,) = policy.assign([a_worker()], 0.0)
     assert [request.predicted for request in assignment.requests] == [10, 1024]
 
@@ -42,8 +42,8 @@ def test_requests_dealt_out_in_turn_join_their_own_worker_only() -> None:
     assert ids(policy.assign([a_running("x", 2), a_running("y", 0)], 3.0)) == {"y": [["1"]]}
 
 
-def test_the_waiting_room_is_shown_row_by_row() -> None:
-    policy = ConservativeContinuous(10, 10, slots=1)
-    add_all(policy, [a_request("a"), a_request("b", at=1.0)])
-    policy.assign([a_running("x", 1)], 1.0)
-    assert [batch.estimated_s for batch in policy.waiting(2.0)] == [1.01, 1.01]
+def test_the_waiting_room_is_shown_slots_by_slots() -> None:
+    policy = ConservativeContinuous(10, 10, slots=2)
+    add_all(policy, [a_request("a"), a_request("b", at=1.0), a_request("c", at=2.0)])
+    policy.assign([a_running("x", 2)], 2.0)
+    assert [(len(batch.requests), batch.estimated_s) for batch in policy.waiting(2.0)] == [(2, 1.02), (1, 1.01)]

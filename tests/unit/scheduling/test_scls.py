@@ -82,6 +82,16 @@ def test_halves_of_a_batch_beyond_memory_go_out_as_they_are() -> None:
     assert not policy.discard("e")
 
 
+def test_the_pool_is_shown_in_batches_of_the_size_that_fits() -> None:
+    policy = SliceLevel(slice_tokens=10, memory_rule=MemoryRule(usable_share=1.0))
+    policy.assign([a_worker(tokens=100)], 0.0)
+    lengths = [10, 15, 12, 40, 10, 90]
+    add_all(policy, [a_request(str(number), at=number, length=length) for number, length in enumerate(lengths)])
+    # 100 tokens hold four rows of 15 + 10, two of 40 + 10 and one of 90 + 10
+    shown = [[request.id for request in batch.requests] for batch in policy.waiting(6.0)]
+    assert shown == [["0", "1", "2"], ["3", "4"], ["5"]]
+
+
 def test_nobody_is_offered_or_nothing_waits() -> None:
     policy = SliceLevel()
     assert policy.assign([a_worker()], 0.0) == []
