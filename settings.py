@@ -38,7 +38,11 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port of the API and the dashboard; 0 picks a free one")
     flower_port: int = Field(5555, ge=0, le=65535, description="Port of Flower on loopback; 0 picks a free one")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Largest request body that the API reads")
-    rate_limit: str = Field("60000/minute", description="Requests an API key may send")
+    rate_limit: str = Field(
+        "60000/minute",
+        pattern=r"^\d+/(second|minute|hour)$",
+        description="Requests an API key may send, for example 50/second",
+    )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
     )

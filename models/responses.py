@@ -3,11 +3,11 @@
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, delete, func, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, Double, Select, bindparam, case, delete, func, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, defer
 
 from models.tables import Batch, Request, RequestStatus
@@ -20,7 +20,7 @@ class IdempotencyKeyReused(Exception):
 
     def __init__(self, id: str) -> None:
         self.id = id
-        super().__init__(f"this Idempotency-Key belongs to {id}, which was made from a different body")
+        super().__init__(f"This Idempotency-Key belongs to {id}, which was made from a different body.")
 
 
 class StillInProgress(Exception):
@@ -28,7 +28,7 @@ class StillInProgress(Exception):
 
     def __init__(self, id: str) -> None:
         self.id = id
-        super().__init__(f"{id} is in progress; cancel it before you delete it")
+        super().__init__(f"{id} is in progress; cancel it before you delete it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,30 @@ class NewRequest:
     priority: int = 0
     deadline_s: float | None = None
     eta_s: float | None = None
+
+
+STORED = (
+    "tenant",
+    "model",
+    "application",
+    "instructions",
+    "input",
+    "body",
+    "prompt_tokens",
+    "input_tokens",
+    "limit_tokens",
+    "priority",
+)
+# Written out because it is what every accepted request waits for: the ORM's insert takes three times the time.
+SUBMIT = text("""
+    insert into requests (id, idempotency_key, idempotency_sha256, tenant, model, application, instructions, input,
+        body, prompt_tokens, input_tokens, limit_tokens, priority, deadline_at, eta_at)
+    values (:id, :idempotency_key, :idempotency_sha256, :tenant, :model, :application, :instructions, :input, :body,
+        :prompt_tokens, :input_tokens, :limit_tokens, :priority,
+        clock_timestamp() + make_interval(secs => :deadline_s), clock_timestamp() + make_interval(secs => :eta_s))
+    on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
+    returning arrived_at, deadline_at, eta_at
+""").bindparams(bindparam("body", type_=JSONB), bindparam("deadline_s", type_=Double), bindparam("eta_s", type_=Double))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,48 +98,39 @@ def new_id() -> str:
 
 def submit(
     session: Session, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
-) -> tuple[str, bool]:
-    """Store a request as queued; its id, and whether it is new.
+) -> Seen:
+    """Store a request as queued; it as the database has it now.
 
-    The same tenant, key and digest of the body give the first request's id again; another digest raises
+    The same tenant, key and digest of the body give the first request again; another digest raises
     IdempotencyKeyReused.
     """
-    now = func.clock_timestamp()
-    statement = insert(Request).values(
-        id=new_id(),
-        tenant=new.tenant,
-        idempotency_key=idempotency_key,
-        idempotency_sha256=digest if idempotency_key is not None else None,
-        model=new.model,
-        application=new.application,
-        instructions=new.instructions,
-        input=new.input,
-        body=new.body,
-        prompt_tokens=new.prompt_tokens,
-        input_tokens=new.input_tokens,
-        limit_tokens=new.limit_tokens,
-        priority=new.priority,
-        deadline_at=None if new.deadline_s is None else now + timedelta(seconds=new.deadline_s),
-        eta_at=None if new.eta_s is None else now + timedelta(seconds=new.eta_s),
+    given = {name: getattr(new, name) for name in STORED}
+    given |= {"id": new_id(), "idempotency_key": idempotency_key}
+    row = (
+        session.connection()
+        .execute(
+            SUBMIT,
+            {
+                **given,
+                "idempotency_sha256": digest if idempotency_key is not None else None,
+                "deadline_s": new.deadline_s,
+                "eta_s": new.eta_s,
+            },
+        )
+        .one_or_none()
     )
-    if idempotency_key is not None:
-        statement = statement.on_conflict_do_nothing(
-            index_elements=["tenant", "idempotency_key"], index_where=Request.idempotency_key.is_not(None)
-        )
-    stored = session.scalar(statement.returning(Request.id))
     session.commit()
-    if stored is not None:
-        return stored, True
-    earlier = session.execute(
-        select(Request.id, Request.idempotency_sha256).where(
-            Request.tenant == new.tenant, Request.idempotency_key == idempotency_key
-        )
-    ).one_or_none()
+    if row is not None:
+        stored = Request(**given, **row._mapping, status=RequestStatus.queued, attempts=0)
+        return Seen(stored, None, 0, row.arrived_at)
+    earlier = next(
+        _rows(session, seen().where(Request.tenant == new.tenant, Request.idempotency_key == idempotency_key)), None
+    )
     if earlier is None:  # deleted between the two statements, so the key is free again
         return submit(session, new, idempotency_key=idempotency_key, digest=digest)
-    if earlier.idempotency_sha256 != digest:
-        raise IdempotencyKeyReused(earlier.id)
-    return earlier.id, False
+    if earlier.request.idempotency_sha256 != digest:
+        raise IdempotencyKeyReused(earlier.request.id)
+    return earlier
 
 
 def seen() -> Select[Request, Batch, int, datetime]:

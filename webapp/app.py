@@ -12,9 +12,10 @@ from models import responses
 from models.queue import WaitingRoom, read_waiting_room
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, dashboard, errors, health, limits, logs, openapi, stats
+from webapp import auth, catalog, dashboard, errors, health, logs, openapi, stats
 from webapp import responses as responses_api
 from webapp.context import Context
+from webapp.limits import RateLimit
 from webapp.overview import Overview, read_overview
 from webapp.parsing import ApiRequest, StrictJson
 from webapp.prompts import Served
@@ -75,7 +76,6 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.before_request(auth.require_key)
     errors.register(app)
     apis = [responses_api.api, catalog.api, stats.api]
-    limits.limit(app, apis, settings.rate_limit)
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(harden)
@@ -86,10 +86,13 @@ def create_app(settings: Settings | None = None) -> APIFlask:
 def make_context(settings: Settings, database_url: str) -> Context:
     """What the views share."""
     engine = make_engine(
-        database_url, statement_timeout_s=STATEMENT_TIMEOUT_S, pool_size=CONNECTIONS, name="magnus web"
+        database_url,
+        statement_timeout_s=STATEMENT_TIMEOUT_S,
+        pool_size=CONNECTIONS,
+        name="magnus web",
+        autocommit=True,  # each call is one statement, or several that need not agree
     )
-    # Each call is one statement, or several that need not agree: autocommit saves two round trips a call.
-    sessions = make_sessions(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    sessions = make_sessions(engine)
     prompt_format = load_prompt_format(settings.model)
 
     def read_room() -> WaitingRoom | None:
@@ -116,6 +119,7 @@ def make_context(settings: Settings, database_url: str) -> Context:
         rooms=Recent(read_room, keep_s=0.5),
         overviews={hours: Recent(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
         waiters=Waiters(finished, most=MOST_WAITING),
+        limit=RateLimit(settings.rate_limit),
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,

@@ -1,11 +1,12 @@
 """Who is asking: an API key for everything under /v1, a password for the dashboard."""
 
 import hmac
+import time
 
 from flask import Response, g, request
 
 from models import keys
-from models.tables import ApiKey
+from models.keys import Caller
 from webapp.context import context
 from webapp.errors import InvalidKey
 
@@ -13,28 +14,29 @@ DASHBOARD_USER = "magnus"
 
 
 def require_key() -> None:
-    """Before each request to /v1: find the key's tenant or refuse."""
+    """Before each request to /v1: find the key's tenant and count its request, or refuse."""
     if not request.path.startswith("/v1/"):
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given.strip():
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     with context().sessions() as session:
-        key = keys.find(session, given.strip())
-    if key is None:
+        found = keys.find(session, given.strip())
+    if found is None:
         raise InvalidKey("This API key is unknown or revoked.")
-    g.api_key = key
+    context().limit.count(found.key_id, time.time())
+    g.caller = found
 
 
-def api_key() -> ApiKey:
-    """The key of the current request."""
-    key: ApiKey = g.api_key
-    return key
+def caller() -> Caller:
+    """Who sent the current request."""
+    found: Caller = g.caller
+    return found
 
 
 def tenant() -> str:
     """Whose requests the current request may see."""
-    return api_key().tenant
+    return caller().tenant
 
 
 def require_dashboard_password() -> Response | None:

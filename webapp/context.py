@@ -7,6 +7,7 @@ from flask import current_app
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.queue import WaitingRoom
+from webapp.limits import RateLimit
 from webapp.overview import Overview
 from webapp.prompts import Served
 from webapp.recent import Recent
@@ -22,6 +23,7 @@ class Context:
     rooms: Recent[WaitingRoom | None]  # the planner's snapshot
     overviews: Mapping[str, Recent[Overview]]  # by the hours that its charts reach back
     waiters: Waiters
+    limit: RateLimit
     wait_s: float
     dashboard_password: str | None
     worker_alive_s: float

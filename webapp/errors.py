@@ -10,7 +10,6 @@ import structlog
 from apiflask import APIFlask
 from apiflask.exceptions import HTTPError
 from flask import Response, current_app
-from flask_limiter import RateLimitExceeded
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from sqlalchemy.exc import OperationalError
@@ -18,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
 from models.responses import IdempotencyKeyReused, StillInProgress
+from webapp.limits import RateLimited
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NotFound: (404, "invalid_request_error", "not_found", None),
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
-    RateLimitExceeded: (429, "rate_limit_error", "rate_limit_exceeded", None),  # the limiter itself says how long
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # it says itself how long
     Busy: (503, "server_error", "too_many_waiting", 1),
     NotInTime: (504, "server_error", "timeout", 1),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # away, or a statement ran out of time
@@ -86,7 +86,6 @@ TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
 SAYS: dict[type[Exception], str] = {
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
-    RateLimitExceeded: "Rate limit reached for this API key. Wait as long as Retry-After says.",
 }
 
 HTTP_SAYS = {
@@ -113,7 +112,9 @@ def answer_known(error: Exception) -> Response:
         log.warning("not_served", status=status, error=str(error))
     if isinstance(error, ClientError):
         return problem(status, error.message, type_, error.param, error.code or code, retry_after_s)
-    return problem(status, SAYS.get(kind) or f"{error}.", type_, None, code, retry_after_s)
+    if isinstance(error, RateLimited):
+        retry_after_s = error.retry_after_s
+    return problem(status, SAYS.get(kind) or f"{error}", type_, None, code, retry_after_s)
 
 
 def answer_invalid(error: HTTPError) -> Response:

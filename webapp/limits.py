@@ -1,25 +1,49 @@
-"""The rate limit of each API key, counted in this process's memory."""
+"""The rate limit of each API key, counted in this process's memory in fixed windows.
 
-import time
+Not Flask-Limiter: its in-memory storage starts a thread for every request that it counts (limits 5.8), which under load
+took longer than storing the request.
+"""
 
-from apiflask import APIBlueprint, APIFlask
-from flask import Response
-from flask_limiter import Limiter, RateLimitExceeded
+import math
+import re
+import threading
+from collections import Counter
 
-from webapp.auth import api_key
-from webapp.errors import answer_known
+PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}
+RATE = re.compile(rf"(\d+)/({'|'.join(PERIODS_S)})")
 
 
-def limit(app: APIFlask, apis: list[APIBlueprint], rate: str) -> None:
-    """Let each key send `rate`, say 100/second, to these blueprints; what is above it hears when to come back."""
-    limiter = Limiter(lambda: str(api_key().id), app=app, storage_uri="memory://")
-    shared = limiter.shared_limit(rate, scope="key")
-    for api in apis:
-        shared(api)
+class RateLimited(Exception):
+    """This key has sent as many requests as it may within the window; `retry_after_s` says when the next begins."""
 
-    @app.errorhandler(RateLimitExceeded)
-    def too_many(error: RateLimitExceeded) -> Response:
-        answer = answer_known(error)
-        hit = limiter.current_limit
-        answer.headers["Retry-After"] = str(max(1, round(hit.reset_at - time.time())) if hit else 1)
-        return answer
+    def __init__(self, rate: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(f"Rate limit of {rate} reached for this API key. Try again in {retry_after_s} s.")
+
+
+class RateLimit:
+    """So many requests a window for each key, say 60000/minute; `now` is an argument, seconds."""
+
+    def __init__(self, rate: str) -> None:
+        """Raises ValueError for what is no rate."""
+        parsed = RATE.fullmatch(rate)
+        if parsed is None:
+            raise ValueError(f"a rate limit looks like 1000/minute, with second, minute or hour, not {rate!r}")
+        self._rate = rate
+        self._most = int(parsed[1])
+        self._period_s = PERIODS_S[parsed[2]]
+        self._lock = threading.Lock()
+        self._window = -1
+        self._counts: Counter[int] = Counter()
+
+    def count(self, key_id: int, now: float) -> None:
+        """Count one request; raises RateLimited above the limit."""
+        window = int(now // self._period_s)
+        with self._lock:
+            if window != self._window:
+                self._window = window
+                self._counts.clear()
+            self._counts[key_id] += 1
+            allowed = self._counts[key_id] <= self._most
+        if not allowed:
+            raise RateLimited(self._rate, max(1, math.ceil((window + 1) * self._period_s - now)))

@@ -37,11 +37,11 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]]:
     """
     new, digest = new_request(json_data), canonical_digest(json_data)
     if json_data.background:
-        return answered(submit(new, digest))
+        return shown(submit(new, digest))
     waiters = context().waiters
     waiters.reserve()
     try:
-        stored = submit(new, digest)
+        stored = submit(new, digest).request.id
         waiters.wait(stored, context().wait_s)
     finally:
         waiters.release()
@@ -69,7 +69,7 @@ def list_(query_data: ListQuery) -> ResponseList:
         )
     if page is None:
         raise unknown_cursor
-    data = [shown(seen) for seen in page.seen]
+    data = [shown(seen)[0] for seen in page.seen]
     return ResponseList(
         data=data,
         first_id=data[0].id if data else None,
@@ -152,14 +152,13 @@ def prompt_in(body: CreateResponse) -> Prompt:
     return prompt_of(body.instructions, [Turn(message.role, message.text) for message in body.input])
 
 
-def submit(new: NewRequest, digest: bytes) -> str:
-    """Store a request, once for each Idempotency-Key; its id."""
+def submit(new: NewRequest, digest: bytes) -> Seen:
+    """Store a request, once for each Idempotency-Key."""
     key = request.headers.get("Idempotency-Key")
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     with context().sessions() as session:
-        stored, _ = responses.submit(session, new, idempotency_key=key, digest=digest)
-    return stored
+        return responses.submit(session, new, idempotency_key=key, digest=digest)
 
 
 def canonical_digest(body: CreateResponse) -> bytes:
@@ -185,16 +184,12 @@ def answered(id: str) -> tuple[Response, dict[str, str]]:
         seen = responses.fetch(session, tenant(), id)
     if seen is None:
         raise absent(id)
-    where = place(seen, room_for(seen))
+    return shown(seen)
+
+
+def shown(seen: Seen) -> tuple[Response, dict[str, str]]:
+    """The response of a request that was read, and when to ask again."""
+    queued = seen.request.status is RequestStatus.queued
+    where = place(seen, context().rooms.get() if queued else None)
     wait = retry_after_s(seen, where)
     return response_of(seen, where), {} if wait is None else {"Retry-After": str(wait)}
-
-
-def shown(seen: Seen) -> Response:
-    """The response as it stands, in a list."""
-    return response_of(seen, place(seen, room_for(seen)))
-
-
-def room_for(seen: Seen) -> Any:
-    """The planner's snapshot, which only a waiting request needs."""
-    return context().rooms.get() if seen.request.status is RequestStatus.queued else None

@@ -21,7 +21,7 @@ def test_a_key_is_found_by_itself_and_not_by_anything_else(session: Session) -> 
     row, key = keys.create(session, name="ci", tenant="acme")
     found = keys.find(session, key)
     assert found is not None
-    assert (found.id, found.tenant) == (row.id, "acme")
+    assert (found.key_id, found.tenant) == (row.id, "acme")
     assert keys.find(session, key[:-1]) is None
     assert keys.find(session, row.prefix) is None
 
