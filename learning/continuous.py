@@ -113,7 +113,6 @@ def refit_serving_times(
     """Refit the serving time estimators on the log's batches and judge them; None if nothing new is worth learning."""
     held_out = [b for i, b in enumerate(sorted(batches, key=lambda b: b.at)) if i % 5 == 0]
     kept = [b for i, b in enumerate(sorted(batches, key=lambda b: b.at)) if i % 5]
-    age_s = (bounds or Bounds()).age_s
     bounds = bounds or Bounds()
     fresh_ones = [b for b in kept if now - b.at <= bounds.age_s and _batch_adds(b, current, rule)]
     training = fresh_ones[-bounds.outcomes :]

@@ -26,9 +26,14 @@ class QuantileForest:
     right: npt.NDArray[np.int32]  # (nodes,), the right child; in leaves the row of leaf_values
     leaf_values: npt.NDArray[np.float32]  # (leaves, values a leaf)
 
-    def samples(self, features: Matrix) -> Samples:
-        """Equally likely targets of each row, ascending: every tree's leaf gives its values, (rows, trees · values)."""
+    def samples(self, features: Matrix, without: npt.NDArray[np.bool_] | None = None) -> Samples:
+        """Equally likely targets of each row, ascending: every tree's leaf gives its values, (rows, trees · values).
+
+        Those of trees marked in `without` (rows, trees) are NaN, at the end of the row.
+        """
         values = self.leaf_values[self.right[self._leaves(features)]]
+        if without is not None:
+            values[without] = np.nan
         pooled: Samples = values.reshape(len(features), -1)
         pooled.sort(axis=1)
         return pooled

@@ -4,13 +4,17 @@ from collections.abc import Callable
 
 from learning.encoders import Encoder
 from learning.length import LengthPredictor
+from learning.raft import ForestPerTask
 from learning.semantic import SemanticForest
+from learning.stacked import StackedForest
 from learning.uilo import UserInputLength
 
 PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
     "uilo": lambda encoder: UserInputLength(),
+    "raft": lambda encoder: ForestPerTask(),
     "inst": lambda encoder: SemanticForest("inst", encoder),
     "usin": lambda encoder: SemanticForest("usin", encoder),
+    "forest": StackedForest,
 }
 
 

@@ -31,7 +31,7 @@ class SemanticForest:
         self.forest = None
         if len(whole) >= FEWEST_OUTCOMES:
             lengths = np.array([o.generated_tokens for o in whole], np.float64)
-            self.forest = grow(self._features([o.prompt for o in whole]), lengths)
+            self.forest, _ = grow(self._features([o.prompt for o in whole]), lengths)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length."""

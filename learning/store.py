@@ -12,8 +12,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from learning.raft import ForestPerTask
 from learning.semantic import SemanticForest
 from learning.serving_time import ServingTimes
+from learning.stacked import StackedForest
 from learning.uilo import UserInputLength
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -34,7 +36,9 @@ class Storable(Protocol):
 
 KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLength,
+    "raft": ForestPerTask,
     "semantic": SemanticForest,
+    "stacked": StackedForest,
     "serving_times": ServingTimes,
 }
 KIND = "kind"

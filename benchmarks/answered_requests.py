@@ -1,0 +1,59 @@
+"""Requests with known answers from a directory of JSON lines, their lengths counted, split by input text."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.prompt import load_prompt_format
+from learning.length import Outcome, Prompt
+
+TEST_SHARE = 0.2
+CRUDE = "crude"
+CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+CRUDE_TOKEN = re.compile(rf"[{CJK}]|[^\W\d_{CJK}]+|\d|[^\w\s]|_")
+
+Count = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One line of a task file."""
+
+    application: str
+    task: str
+    outcome: Outcome
+
+    @property
+    def is_test(self) -> bool:
+        """Whether its text tests: one in five texts, the same ones in every file and run."""
+        first = hashlib.sha256(b"test" + self.outcome.prompt.input.encode()).digest()[:4]
+        return int.from_bytes(first, "big") < TEST_SHARE * 2**32
+
+
+def counter(tokenizer: str) -> Count:
+    """How lengths are counted: `crude` (words, digits, single CJK characters, punctuation) or a model's tokenizer."""
+    if tokenizer == CRUDE:
+        return lambda text: len(CRUDE_TOKEN.findall(text))
+    return load_prompt_format(tokenizer).count
+
+
+def read_answered(data: Path, count: Count, limit: int = 1 << 16) -> list[Answered]:
+    """Every line of `*.jsonl` in `data/requests` or in `data`.
+
+    A task is an application of its own in the predictors' eyes: a service serves one model, and two files of one
+    application may be answers of two models to the same instruction.
+    """
+    folder = data / "requests" if (data / "requests").is_dir() else data
+    answered = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            task = row.get("task") or path.stem
+            input_tokens = count(row["input"])
+            prompt_tokens = count(row["instruction"]) + input_tokens
+            prompt = Prompt(task, row["instruction"], row["input"], input_tokens, prompt_tokens, limit)
+            answered.append(Answered(row["application"], task, Outcome(prompt, max(1, count(row["output"])))))
+    return answered

@@ -1,0 +1,112 @@
+"""What is learned of each application by itself: its line and its words.
+
+A group is an application of which enough answers were seen, and each of its instructions of which enough were seen
+if it has several; whatever else there is belongs to group 0, which is everything.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from learning.length import Prompt
+from learning.line import Line, fit_line
+from learning.ridge import fit_ridge
+
+Numbers = npt.NDArray[np.float64]
+Groups = npt.NDArray[np.int64]
+
+FEWEST = 30  # answers that make a group
+MOST_ROWS = 1024  # of a group for its ridge, whose time grows with their cube: 0.2 s on one core
+COMMON = ""  # the key of group 0
+
+
+def key_of(*parts: str) -> str:
+    """A group's key; instructions may be long and private, so only a digest is kept."""
+    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """The groups' parameters, one row a group."""
+
+    keys: npt.NDArray[np.str_]  # (groups,)
+    lines: Numbers  # (groups, the fields of Line)
+    weights: npt.NDArray[np.float32]  # (groups, dimension, 2)
+    offsets: npt.NDArray[np.float32]  # (groups, 2)
+
+    def groups(self, prompts: Sequence[Prompt]) -> Groups:
+        """Each prompt's group."""
+        return _groups([str(key) for key in self.keys], prompts)
+
+    def line(self, groups: Groups) -> Line:
+        """The lines of these groups as one, whose fields are arrays."""
+        return Line(*self.lines[groups].T)
+
+    def words(self, groups: Groups, texts: csr_array) -> Numbers:
+        """What each text's words say of z, in size and in order, (texts, 2)."""
+        said = np.zeros((len(groups), 2))
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            said[rows] = texts[rows] @ self.weights[group] + self.offsets[group]
+        return said
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Their state, to be stored; weights in half precision."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"weights": self.weights.astype(np.float16)}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "Applications":
+        """The stored parameters."""
+        own = {f.name: arrays[f.name] for f in fields(cls)}
+        return cls(**own | {"weights": own["weights"].astype(np.float32)})
+
+
+def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Groups:
+    rows = {key: row for row, key in enumerate(keys)}
+    common = rows[COMMON]
+    return np.array(
+        [rows.get(key_of(p.application, p.instruction), rows.get(key_of(p.application), common)) for p in prompts],
+        np.int64,
+    )
+
+
+def fit_applications(prompts: Sequence[Prompt], lengths: Numbers, texts: csr_array) -> tuple[Applications, Numbers]:
+    """The groups of these answers, and what words say of each answer's z had it not been seen, (answers, 2)."""
+    of_instruction = np.array([key_of(p.application, p.instruction) for p in prompts])
+    of_application = np.array([key_of(p.application) for p in prompts])
+    keys = [COMMON]
+    for application in np.unique(of_application):
+        instructions = Counter(of_instruction[of_application == application].tolist())
+        if instructions.total() >= FEWEST:
+            keys.append(str(application))
+            keys += sorted(k for k, many in instructions.items() if FEWEST <= many < instructions.total())
+    groups = _groups(keys, prompts)
+    inputs = np.array([p.input_tokens for p in prompts], np.float64)
+    chance = np.random.default_rng(0)
+    lines, weights, offsets = [], [], []
+    said = np.zeros((len(prompts), 2))
+    for group, key in enumerate(keys):
+        member = (of_instruction == key) | (of_application == key) | (key == COMMON)
+        line = fit_line(inputs[member], lengths[member])
+        some = chance.permutation(np.flatnonzero(member))[:MOST_ROWS]
+        z = (lengths[some] - line.at(inputs[some])) / line.spread(inputs[some])
+        weight, offset, left_out = fit_ridge(texts[some], np.stack([z, order_of(z)], axis=1))
+        lines.append([getattr(line, f.name) for f in fields(Line)])
+        weights.append(weight.astype(np.float32))
+        offsets.append(offset.astype(np.float32))
+        own = np.flatnonzero(groups == group)
+        said[own] = texts[own] @ weight + offset
+        unseen = groups[some] == group
+        said[some[unseen]] = left_out[unseen]
+    return Applications(np.array(keys), np.array(lines), np.array(weights), np.array(offsets)), said
+
+
+def order_of(z: Numbers) -> Numbers:
+    """z with its far ends drawn in, so that the order of common lengths counts for more than the size of rare ones."""
+    return np.asarray(np.sign(z) * np.log1p(np.abs(z)))
