@@ -97,7 +97,7 @@ class World:
         self._first_started: dict[str, float] = {}
         self._schedules: Counter[str] = Counter()
         self._trace = Trace(first_arrival_at=self._arrivals[0].request.arrived_at if arrivals else 0.0)
-        self._largest_tokens = max(instance.memory.capacity_tokens for instance in fleet)
+        self._largest_tokens = max(instance.memory.capacity_tokens for instance in fleet) * (1 + costs.headroom)
 
     def next_at(self) -> float:
         """The next instant at which anything happens."""

@@ -14,6 +14,7 @@ class EngineCosts:
     chunk_tokens: int | None = None  # prefill of joiners in chunks between iterations; None: it stalls the others
     padded: bool = True  # rows of a continuous batch are padded to the longest, as in a dense key-value cache
     out_of_memory_s: float = 0.0  # emptying the memory and loading the model again
+    headroom: float = 0.0  # how much more than Θ there really is, as a share of Θ: Magnus keeps 30 % for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations
 
     def __post_init__(self) -> None:

@@ -82,11 +82,11 @@ class SimulatedWorker:
         self._believed = instance.believed or self.costs.curves
         self._totals = totals
         self._chance = chance
-        self._capacity_tokens = instance.memory.capacity_tokens
+        self._capacity_tokens = int(instance.memory.capacity_tokens * (1 + costs.headroom))
         self._queue: deque[Assignment] = deque()
         self._running: Ended | None = None  # known to the end from the start
         self._running_ends_at = 0.0
-        self._batch = ContinuousBatch(self.costs, instance.memory.capacity_tokens)
+        self._batch = ContinuousBatch(self.costs, self._capacity_tokens)
         self._joining: deque[Assignment] = deque()
         self._join_iteration = 0  # of the continuous batch, after which those joining may enter
         self._tokens = Tokens()

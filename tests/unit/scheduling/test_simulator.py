@@ -102,6 +102,12 @@ def test_a_batch_that_outgrows_the_memory_is_split_and_served() -> None:
     assert [batch.out_of_memory for batch in trace.batches] == [True, False, False]
 
 
+def test_an_engine_with_headroom_forgives_a_little() -> None:
+    arrivals = [an_arrival(name, total=10, predicted=5) for name in "abcd"]
+    trace = simulate(Magnus(), arrivals, a_fleet(64), EngineCosts(FLAT, headroom=0.25), seed=0)
+    assert trace.out_of_memory == 0  # 64 · 1.25 = 80 tokens hold four rows of 10 + 10
+
+
 def test_a_request_too_large_for_every_worker_fails_and_the_rest_is_served() -> None:
     arrivals = [an_arrival("giant", length=90, total=20), an_arrival("small", at=1.0)]
     trace = simulate(Magnus(), arrivals, a_fleet(100, 50), COSTS, seed=0)
