@@ -38,6 +38,16 @@ def postgres_url(servers_dir: Path) -> Iterator[str]:
 @pytest.fixture
 def database_url(postgres_url: str) -> Iterator[str]:
     """A fresh, migrated database, dropped after the test."""
+    yield from _fresh_database(postgres_url)
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres_url: str) -> Iterator[str]:
+    """A database that all tests of a module share, for those that leave nothing in it."""
+    yield from _fresh_database(postgres_url)
+
+
+def _fresh_database(postgres_url: str) -> Iterator[str]:
     name = f"test_{os.getpid()}_{next(_numbers)}"
     url = with_database(postgres_url, name)
     create_database(url, template=TEMPLATE)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -28,18 +29,28 @@ def word_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def web_settings(database_url: str, word_model: Path) -> Settings:
-    """Settings of a small service."""
+def small_service(database_url: str, model: Path) -> Settings:
+    """Settings with bounds that tests reach easily."""
     return Settings(
         database_url=database_url,
-        model=str(word_model),
+        model=str(model),
         max_prompt_tokens=50,
         max_output_tokens=64,
         max_body_bytes=100_000,
         wait_s=0.2,
-        dashboard_password=secrets.token_urlsafe(8),
+        dashboard_password=SecretStr(secrets.token_urlsafe(8)),
     )
+
+
+def served(settings: Settings) -> Iterator[Api]:
+    """The API with a key of the tenant `acme`; its connections are closed afterwards."""
+    app = create_app(settings)
+    engine = make_engine(str(settings.database_url))
+    with make_sessions(engine).begin() as session:
+        _, key = keys.create(session, name="test", tenant="acme")
+    yield Api(app.test_client(), engine, key)
+    app.extensions["magnus"].close()
+    engine.dispose()
 
 
 @pytest.fixture
@@ -51,12 +62,18 @@ def stage(database_url: str) -> Iterator[Stage]:
 
 
 @pytest.fixture
+def web_settings(database_url: str, word_model: Path) -> Settings:
+    """Settings of a service on a fresh database."""
+    return small_service(database_url, word_model)
+
+
+@pytest.fixture
 def api(web_settings: Settings) -> Iterator[Api]:
-    """The API, with a key of the tenant `acme`."""
-    app = create_app(web_settings)
-    engine = make_engine(str(web_settings.database_url))
-    with make_sessions(engine).begin() as session:
-        _, key = keys.create(session, name="test", tenant="acme")
-    yield Api(app.test_client(), engine, key)
-    app.extensions["magnus"].close()
-    engine.dispose()
+    """The API on a fresh database."""
+    yield from served(web_settings)
+
+
+@pytest.fixture(scope="module")
+def refusing_api(module_database_url: str, word_model: Path) -> Iterator[Api]:
+    """The API for tests whose calls are all refused, so that they can share it."""
+    yield from served(small_service(module_database_url, word_model))

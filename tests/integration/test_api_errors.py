@@ -70,12 +70,12 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "status", "param"), FIELDS.values(), ids=FIELDS)
-def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], status: int, param: str) -> None:
+def test_a_bad_field_is_named(refusing_api: Api, fields: dict[str, Any], status: int, param: str) -> None:
     body = {name: value for name, value in (VALID | fields).items() if value is not None}
-    answer = api.call("POST", "/v1/responses", json=body)
+    answer = refusing_api.call("POST", "/v1/responses", json=body)
     assert (answer.status_code, answer.json["error"]["param"]) == (status, param)
     assert_both_shapes(answer.json, status)
-    assert api.sql("select count(*) from requests")[0][0] == 0
+    assert refusing_api.sql("select count(*) from requests")[0][0] == 0
 
 
 BODIES: dict[str, tuple[bytes, int]] = {
@@ -103,12 +103,12 @@ BODIES: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
-def test_an_unreadable_body_is_the_clients_error(api: Api, body: bytes, status: int) -> None:
-    answer = api.call("POST", "/v1/responses", data=body, content_type="application/json")
+def test_an_unreadable_body_is_the_clients_error(refusing_api: Api, body: bytes, status: int) -> None:
+    answer = refusing_api.call("POST", "/v1/responses", data=body, content_type="application/json")
     assert answer.status_code == status
     assert_both_shapes(answer.json, status)
     assert len(answer.data) < 1_000
-    assert api.sql("select count(*) from requests")[0][0] == 0
+    assert refusing_api.sql("select count(*) from requests")[0][0] == 0
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_an_unreadable_body_is_the_clients_error(api: Api, body: bytes, status: 
         ("/v1/nothing", 404, None),
     ],
 )
-def test_a_bad_address_or_query_is_refused(api: Api, path: str, status: int, param: str | None) -> None:
-    answer = api.call("GET", path)
+def test_a_bad_address_or_query_is_refused(refusing_api: Api, path: str, status: int, param: str | None) -> None:
+    answer = refusing_api.call("GET", path)
     assert (answer.status_code, answer.json["error"]["param"]) == (status, param)
     assert_both_shapes(answer.json, status)
 
 
-def test_a_wrong_method_says_which_are_right(api: Api) -> None:
-    answer = api.call("PUT", "/v1/responses")
+def test_a_wrong_method_says_which_are_right(refusing_api: Api) -> None:
+    answer = refusing_api.call("PUT", "/v1/responses")
     assert answer.status_code == 405
     assert "POST" in answer.headers["Allow"]
     assert_both_shapes(answer.json, 405)
@@ -144,9 +144,9 @@ def test_a_wrong_method_says_which_are_right(api: Api) -> None:
 @pytest.mark.parametrize(
     "header", ["", "Bearer", "Bearer ", "Basic bWFnbnVzOng=", "Bearer magnus-unknown", "Bearer \xff"]
 )
-def test_without_a_valid_key_nothing_is_answered(api: Api, header: str) -> None:
+def test_without_a_valid_key_nothing_is_answered(refusing_api: Api, header: str) -> None:
     for method, path in [("GET", "/v1/models"), ("POST", "/v1/responses"), ("GET", "/v1/nothing")]:
-        answer = api.client.open(path, method=method, headers={"Authorization": header})
+        answer = refusing_api.client.open(path, method=method, headers={"Authorization": header})
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert_both_shapes(answer.json, 401)
@@ -159,8 +159,8 @@ def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "caf\xe9", "a\x7f"])
-def test_an_idempotency_key_is_short_plain_text(api: Api, key: str) -> None:
-    answer = api.call("POST", "/v1/responses", json=VALID, headers={"Idempotency-Key": key})
+def test_an_idempotency_key_is_short_plain_text(refusing_api: Api, key: str) -> None:
+    answer = refusing_api.call("POST", "/v1/responses", json=VALID, headers={"Idempotency-Key": key})
     assert (answer.status_code, answer.json["error"]["param"]) == (400, "Idempotency-Key")
 
 
