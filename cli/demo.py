@@ -30,6 +30,8 @@ from settings import Settings
 RATE = 60.0  # a second: two CPU workers are busy, and batches of more than four form
 TRAINING_EXAMPLES = 1500
 POLL_S = 0.4
+LONGEST_CLOSING_S = 4.0
+LOG_WIDTH = 120
 OPEN = ("queued", "in_progress")
 
 
@@ -60,7 +62,8 @@ def demo(
     """
     arrivals = poisson(requests, rate, seed)
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
-    with interruptible(), Console() as console:
+    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    with interruptible():
         if settings.url:
             if policy:
                 raise click.UsageError(
@@ -151,7 +154,17 @@ def run(console: Console, client: Client, arrivals: list[Arrival]) -> Json:
     newest_first = takewhile(lambda response: response["created_at"] >= since, client.responses(order="desc"))
     responses = [response for response in newest_first if response["id"] in sent]
     last = max(response["completed_at"] or 0.0 for response in responses)
-    return summary(responses, client.stats(since, last + 0.001), len(arrivals))
+    return summary(responses, settled(client, since, last), len(arrivals))
+
+
+def settled(client: Client, since: float, until: float) -> Json:
+    """The service's figures once the last batches are closed, which is a moment after their answers are there."""
+    pause = threading.Event()
+    for _ in range(round(LONGEST_CLOSING_S / POLL_S)):  # with other clients there may always be an open batch
+        if client.stats(since, until)["open_batches"] == 0:
+            break
+        pause.wait(POLL_S)
+    return client.stats(since, until)
 
 
 def wait_for_all(

@@ -15,7 +15,8 @@ STATS = text("""
     ), served as (
         select count(*) as batches, coalesce(sum(size), 0) as rows, coalesce(sum(valid_tokens), 0) as valid,
             coalesce(sum(pad_tokens), 0) as pad, coalesce(sum(invalid_tokens), 0) as invalid
-        from batches, bounds where status = 'finished' and finished_at >= first and finished_at < last
+        from batches, bounds where status = 'finished' and started_at >= first and started_at < last
+            and finished_at >= first
     ), busy as (
         select worker, unnest(range_agg(
             tstzrange(started_at, greatest(started_at, coalesce(finished_at, now))) * tstzrange(first, last)
@@ -34,6 +35,7 @@ STATS = text("""
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
         extract(epoch from last)::float8 as until, batches, rows, valid, pad, invalid, queued, running,
+        (select count(*) from batches where status in ('assigned', 'running')) as open_batches,
         (select count(*) from present) as workers,
         (select coalesce(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from busy
             where worker in (select name from present)) as busy_s,
@@ -44,7 +46,7 @@ STATS = text("""
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Instants are Unix times of the database's clock; batches are those that ended in the window."""
+    """Instants are Unix times of the database's clock; batches are those that began in the window and have ended."""
 
     now: float
     since: float
@@ -52,6 +54,7 @@ class Stats:
     policy: str | None
     queued: int
     in_progress: int
+    open_batches: int
     batches: int
     rows: int  # requests in these batches, one in several slices counted as often
     valid_tokens: int
@@ -78,6 +81,7 @@ def stats(session: Session, since: float | None = None, until: float | None = No
         policy=policy.value["name"] if policy else None,
         queued=row.queued,
         in_progress=row.running,
+        open_batches=row.open_batches,
         batches=row.batches,
         rows=row.rows,
         valid_tokens=row.valid,

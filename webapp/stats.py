@@ -26,7 +26,7 @@ class StatsQuery(BaseModel):
 
 
 class ServiceStats(Answer):
-    """Figures of all batches that ended in the window, whoever sent their requests."""
+    """Figures of all batches that began in the window and have ended, whoever sent their requests."""
 
     object: Literal["magnus.stats"] = "magnus.stats"
     now: float = Field(description="The database's clock, Unix time")
@@ -35,6 +35,7 @@ class ServiceStats(Answer):
     policy: str | None = Field(description="The scheduling policy in force")
     queued: int = Field(description="Requests that wait, now")
     in_progress: int = Field(description="Requests in a batch, now")
+    open_batches: int = Field(description="Batches that are assigned or running, now")
     batches: int
     mean_batch_size: float | None
     valid_tokens: int = Field(description="Generated before the end of an answer")
@@ -59,6 +60,7 @@ def window(query_data: StatsQuery) -> ServiceStats:
         policy=found.policy,
         queued=found.queued,
         in_progress=found.in_progress,
+        open_batches=found.open_batches,
         batches=found.batches,
         mean_batch_size=found.mean_batch_size,
         valid_tokens=found.valid_tokens,

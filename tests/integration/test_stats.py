@@ -39,9 +39,9 @@ def batch(connection: psycopg.Connection, worker: str, from_s: float, to_s: floa
 def test_batches_of_the_window_are_counted_and_those_outside_are_not(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         worker(connection, "a", 0, 100)
-        batch(connection, "a", 0, 5, size=9)  # ended before the window
+        batch(connection, "a", 0, 11, size=9)  # began before the window
         batch(connection, "a", 12, 14, size=2)
-        batch(connection, "a", 15, 18, size=6)
+        batch(connection, "a", 15, 25, size=6)  # ended behind it
         batch(connection, "a", 18, 19, size=4, status="out_of_memory")
     seen = read(database_url, T0 + 10, T0 + 20)
     assert (seen.batches, seen.rows, seen.mean_batch_size) == (2, 8, 4.0)
