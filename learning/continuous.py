@@ -1,40 +1,29 @@
-"""Continuous learning by the papers' rules (Magnus III-B, III-D): what is worth learning, and what may be published.
+"""Continuous learning (Magnus III-B, III-D): refit on the log, judge on texts that are never learned.
 
-Everything here is a function of the log of outcomes and of the model in service; timers, tables and publishing are
-the trainer's. Nothing is ever learned from a held-out text, so held-out outcomes judge every version alike.
+Everything here is a function of the log and of the model in service; timers, tables and publishing are the trainer's.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
-from learning.length import LengthPredictor, Outcome, Prediction
-from learning.scores import score
+from learning.length import LengthPredictor, Outcome
+from learning.rules import LENGTH_RULE, SERVING_RULE, Rule
 from learning.serving_time import ServedBatch, ServingTimes
 from learning.training_set import Bounds, bounded, is_held_out
+from learning.verdict import LEARNABLE, compare, noisy_spans, relative_error, verdict
 from scheduling.costs import ServingCurves
+
+Profiles = Mapping[tuple[str, str], ServingCurves]  # what workers measured of themselves, by worker and model
 
 FEWEST_TRAINING = 40
 FEWEST_HELD_OUT = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """An error is worth learning from when it exceeds both an absolute and a relative threshold."""
-
-    absolute: float
-    relative: float
-
-    def worth_learning(self, predicted: float, actual: float) -> bool:
-        """Whether this prediction was that far off."""
-        error = abs(predicted - actual)
-        return error > self.absolute and error > self.relative * actual
-
-
-LENGTH_RULE = Rule(absolute=10, relative=0.10)  # tokens; every 3 minutes
-SERVING_RULE = Rule(absolute=2.0, relative=0.20)  # seconds; every 2 minutes
+HELD_OUT = 1024  # newest held-out outcomes that judge
+HELD_OUT_EVERY = 5  # batches have no text: each fifth only judges
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,52 +47,77 @@ def refit(
     bounds: Bounds | None = None,
     rule: Rule = LENGTH_RULE,
 ) -> Candidate | None:
-    """Fit `fresh` on the log's outcomes and judge it; None if nothing worth learning ended after `since`."""
+    """Fit `fresh` on the log's outcomes and judge it; None if nothing worth learning ended after `since`.
+
+    `data["until"]` is what the next call's `since` should be.
+    """
     bounds = bounds or Bounds()
-    whole = [o for o in outcomes if not o.censored]
-    training = bounded([o for o in whole if not is_held_out(o.prompt) and _adds(o, rule)], bounds, now)
-    held_out = bounded([o for o in whole if is_held_out(o.prompt)], bounds, now)
-    if len(training) < FEWEST_TRAINING or len(held_out) < FEWEST_HELD_OUT or training[-1].at <= since:
+    whole = sorted((o for o in outcomes if not o.censored), key=lambda o: o.at)
+    rule = rule.scaled_to([o.generated_tokens for o in whole])
+    if not any(_surprising(o, rule) for o in whole if o.at > since):
+        return None
+    training, held_out = _split(whole, bounds, now, rule)
+    if not _enough(training, held_out):
         return None
     fresh.fit(training)
-    prompts, lengths = [o.prompt for o in held_out], [o.generated_tokens for o in held_out]
-    constant = int(np.median([o.generated_tokens for o in training]))
-    scores = {
-        "candidate": score(fresh.predict(prompts), lengths).as_dict(),
-        "baseline": score([Prediction(constant, constant)] * len(lengths), lengths).as_dict(),
-    }
-    if current is not None:
-        scores["current"] = score(current.predict(prompts), lengths).as_dict()
+    noise = noisy_spans(fresh, current, held_out)
+    if noise:
+        noise = [span for span in noise if not _learnable_alone(fresh, whole, span)]
+        clean = [o for o in whole if not any(first <= o.at <= last for first, last in noise)]
+        if _enough(*_split(clean, bounds, now, rule)):
+            training, held_out = _split(clean, bounds, now, rule)
+        fresh.fit(training)
+    scores = compare(fresh, current, held_out)
     publish, reason = verdict(scores)
     data = {
         "training": len(training),
         "held_out": len(held_out),
         "from": training[0].at,
-        "until": training[-1].at,
+        "until": whole[-1].at,
+        "noise": noise,
         "applications": sorted({o.prompt.application for o in training}),
     }
-    return Candidate(fresh, publish, reason, scores, data)
+    return Candidate(fresh, publish, reason, {name: each.as_dict() for name, each in scores.items()}, data)
 
 
-def _adds(outcome: Outcome, rule: Rule) -> bool:
+def _surprising(outcome: Outcome, rule: Rule) -> bool:
     predicted = outcome.predicted_tokens
     return predicted is None or rule.worth_learning(predicted, outcome.generated_tokens)
 
 
-def verdict(scores: Mapping[str, Mapping[str, float]]) -> tuple[bool, str]:
-    """Whether a candidate with these scores may go into service, and why."""
-    candidate, baseline, current = scores["candidate"], scores["baseline"], scores.get("current")
-    if candidate["rmse"] >= baseline["rmse"]:
-        return False, "not better than the constant baseline"
-    if current and candidate["rmse"] > current["rmse"]:
-        return False, "worse than the version in service"
-    return True, "not worse than the version in service"
+def _split(whole: Sequence[Outcome], bounds: Bounds, now: float, rule: Rule) -> tuple[list[Outcome], list[Outcome]]:
+    """What to train on, what to judge by."""
+    training = bounded(
+        [o for o in whole if not is_held_out(o.prompt)], bounds, now, _application, lambda o: _surprising(o, rule)
+    )
+    judges = Bounds(HELD_OUT, bounds.age_s)
+    return training, bounded([o for o in whole if is_held_out(o.prompt)], judges, now, _application)
+
+
+def _application(outcome: Outcome) -> str:
+    return outcome.prompt.application
+
+
+def _enough(training: Sequence[Outcome], held_out: Sequence[Outcome]) -> bool:
+    return len(training) >= FEWEST_TRAINING and len(held_out) >= FEWEST_HELD_OUT
+
+
+def _learnable_alone(fresh: LengthPredictor, whole: Sequence[Outcome], span: tuple[float, float]) -> bool:
+    """Whether a stretch that contradicts all others has a sense of its own: new traffic, not noise."""
+    first, last = span
+    stretch = [o for o in whole if first <= o.at <= last]
+    training = [o for o in stretch if not is_held_out(o.prompt)]
+    held_out = [o for o in stretch if is_held_out(o.prompt)]
+    if not _enough(training, held_out):
+        return False
+    fresh.fit(training)
+    return relative_error(fresh, held_out) < LEARNABLE
 
 
 def refit_serving_times(
     current: ServingTimes | None,
     batches: Sequence[ServedBatch],
-    curves: Mapping[tuple[str, str], ServingCurves],
+    curves: Profiles,
     *,
     since: float,
     now: float,
@@ -111,41 +125,60 @@ def refit_serving_times(
     rule: Rule = SERVING_RULE,
 ) -> Candidate | None:
     """Refit the serving time estimators on the log's batches and judge them; None if nothing new is worth learning."""
-    held_out = [b for i, b in enumerate(sorted(batches, key=lambda b: b.at)) if i % 5 == 0]
-    kept = [b for i, b in enumerate(sorted(batches, key=lambda b: b.at)) if i % 5]
     bounds = bounds or Bounds()
-    fresh_ones = [b for b in kept if now - b.at <= bounds.age_s and _batch_adds(b, current, rule)]
-    training = fresh_ones[-bounds.outcomes :]
-    if not training or not held_out or training[-1].at <= since:
+    ordered = sorted(batches, key=lambda b: b.at)
+    rule = rule.scaled_to([b.serving_s for b in ordered])
+    in_service = current or ServingTimes()
+    expected_s = _expected_s(in_service, ordered, curves)
+    wrong = {b for b, s in zip(ordered, expected_s, strict=True) if rule.worth_learning(s, b.serving_s)}
+    if not any(b.at > since and (b in wrong or current is None) for b in ordered):
+        return None
+    held_out = [b for b in ordered if _judges(b)]
+    kept = [b for b in ordered if not _judges(b)]
+    training = bounded(kept, bounds, now, lambda b: (b.worker, b.model), lambda b: b in wrong)
+    if not training or not held_out:
         return None
     fresh = ServingTimes()
     fresh.fit(training, curves)
-    scores = {"candidate": _serving_scores(fresh, held_out, curves)}
-    if current is not None:
-        scores["current"] = _serving_scores(current, held_out, curves)
-    publish = current is None or scores["candidate"]["rmse_s"] <= scores["current"]["rmse_s"]
-    reason = ("not worse" if publish else "worse") + " than the version in service"
-    data = {"training": len(training), "held_out": len(held_out), "from": training[0].at, "until": training[-1].at}
+    scores = {
+        "candidate": _errors(_expected_s(fresh, held_out, curves), held_out),
+        "current": _errors(_expected_s(in_service, held_out, curves), held_out),
+        "baseline": _errors([float(np.mean([b.serving_s for b in training]))] * len(held_out), held_out),
+    }
+    publish, reason = _serving_verdict(scores, replaces=current is not None)
+    data = {"training": len(training), "held_out": len(held_out), "from": training[0].at, "until": ordered[-1].at}
     return Candidate(fresh, publish, reason, scores, data)
 
 
-def _batch_adds(batch: ServedBatch, current: ServingTimes | None, rule: Rule) -> bool:
-    if current is None or (batch.worker, batch.model) not in current.estimators:
-        return True
-    expected = current.of(batch.worker, batch.model)
-    return rule.worth_learning(expected.serve_s(batch.size, batch.length, batch.generation_length), batch.serving_s)
+def _judges(batch: ServedBatch) -> bool:
+    """Whether this batch only ever judges: one in five, the same ones for ever."""
+    return crc32(f"{batch.worker} {batch.at:.6f}".encode()) % HELD_OUT_EVERY == 0
 
 
-def _serving_scores(
-    times: ServingTimes, batches: Sequence[ServedBatch], curves: Mapping[tuple[str, str], ServingCurves]
-) -> dict[str, float]:
-    errors = [
-        times.of(b.worker, b.model, curves.get((b.worker, b.model))).serve_s(b.size, b.length, b.generation_length)
-        - b.serving_s
-        for b in batches
-    ]
+def _expected_s(times: ServingTimes, batches: Sequence[ServedBatch], curves: Profiles) -> list[float]:
+    rows = defaultdict(list)
+    for row, batch in enumerate(batches):
+        rows[batch.worker, batch.model].append(row)
+    expected = np.zeros(len(batches))
+    for (worker, model), of_one in rows.items():
+        shapes = np.array([(batches[i].size, batches[i].length, batches[i].generation_length) for i in of_one])
+        expected[of_one] = times.of(worker, model, curves.get((worker, model))).serve_many_s(*shapes.T)
+    return [float(s) for s in expected]
+
+
+def _errors(expected_s: Sequence[float], batches: Sequence[ServedBatch]) -> dict[str, float]:
+    errors = np.array(expected_s) - np.array([b.serving_s for b in batches])
     return {
         "n": len(errors),
-        "rmse_s": float(np.sqrt(np.mean(np.square(errors)))),
-        "mae_s": float(np.mean(np.abs(errors))),
+        "rmse_s": round(float(np.sqrt(np.mean(errors**2))), 6),
+        "mae_s": round(float(np.mean(np.abs(errors))), 6),
     }
+
+
+def _serving_verdict(scores: Mapping[str, Mapping[str, float]], replaces: bool) -> tuple[bool, str]:
+    candidate, current, baseline = (scores[name]["rmse_s"] for name in ("candidate", "current", "baseline"))
+    if candidate > current:
+        return False, "larger errors than " + ("the version in service" if replaces else "the profile")
+    if candidate > baseline:
+        return False, "not better than the constant baseline"
+    return True, "not worse than " + ("the version in service" if replaces else "the profile")

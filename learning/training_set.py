@@ -2,17 +2,30 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from learning.length import Outcome, Prompt
+from learning.length import Prompt
 
 HOLDOUT_SHARE = 0.2
 
 
+class Ended(Protocol):
+    """Anything in the log, by when it ended."""
+
+    @property
+    def at(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+
+Logged = TypeVar("Logged", bound=Ended)
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a training set may hold: outcomes in all, seconds of age."""
+    """How much a training set may hold: entries in all, seconds of age."""
 
     outcomes: int = 4096
     age_s: float = 14 * 86_400.0
@@ -24,20 +37,37 @@ def is_held_out(prompt: Prompt) -> bool:
     return int.from_bytes(first, "big") < HOLDOUT_SHARE * 2**32
 
 
-def bounded(outcomes: Sequence[Outcome], bounds: Bounds, now: float) -> list[Outcome]:
-    """The newest outcomes within the bounds, oldest first, room shared so that rare applications keep theirs.
+def bounded(
+    logged: Sequence[Logged],
+    bounds: Bounds,
+    now: float,
+    group: Callable[[Logged], Hashable],
+    wanted: Callable[[Logged], bool] = lambda _: False,
+) -> list[Logged]:
+    """The newest entries within the bounds, oldest first, room shared so that rare groups keep theirs.
 
-    Room goes round: each application may keep an equal part, and what the rare ones leave goes to the others.
+    Each group may keep an equal part, and what the rare ones leave goes to the others. Where a group has more than
+    its part, half of it goes first to those `wanted`: predictions that were wrong teach more than right ones, but
+    a set of wrong ones alone would teach that every answer is a surprise.
     """
-    by_application = defaultdict(list)
-    for outcome in sorted(outcomes, key=lambda o: o.at, reverse=True):
-        if now - outcome.at <= bounds.age_s:
-            by_application[outcome.prompt.application].append(outcome)
-    kept: list[Outcome] = []
+    by_group = defaultdict(list)
+    for entry in sorted(logged, key=lambda e: e.at, reverse=True):
+        if now - entry.at <= bounds.age_s:
+            by_group[group(entry)].append(entry)
+    kept: list[Logged] = []
     room = bounds.outcomes
-    rarest_first = sorted(by_application.values(), key=len)
+    rarest_first = sorted(by_group.values(), key=len)
     for i, newest_first in enumerate(rarest_first):
-        part = newest_first[: room // (len(rarest_first) - i)]
+        part = _part(newest_first, room // (len(rarest_first) - i), wanted)
         kept += part
         room -= len(part)
-    return sorted(kept, key=lambda o: o.at)
+    return sorted(kept, key=lambda e: e.at)
+
+
+def _part(newest_first: list[Logged], room: int, wanted: Callable[[Logged], bool]) -> list[Logged]:
+    if len(newest_first) <= room:
+        return newest_first
+    first = [i for i, entry in enumerate(newest_first) if wanted(entry)][: room // 2]
+    chosen = set(first)
+    rest = [i for i in range(len(newest_first)) if i not in chosen][: room - len(first)]
+    return [newest_first[i] for i in first + rest]
