@@ -15,7 +15,10 @@ from models.requeue import Leftover, requeue
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a worker says of itself; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4)."""
+    """What a worker says of itself; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
+
+    Curves that were measured in a moment are marked `quick`; they never replace those of a whole profile.
+    """
 
     name: str
     model: str
@@ -73,7 +76,10 @@ def announce(connection: Connection, worker: Announcement, max_attempts: int) ->
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
-                theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes, curves = excluded.curves,
+                theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
+                curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
+                    or workers.device <> excluded.device then excluded.curves
+                    else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),

@@ -1,6 +1,7 @@
 """The task `tasks.plan`: one step of the planner, at beat's ticks and when somebody kicks."""
 
 from functools import cache
+from time import monotonic, sleep
 
 import structlog
 from celery import signals
@@ -12,6 +13,8 @@ from tasks.app import app, database_url, redis_url, settings
 from tasks.leader import Leader
 from tasks.messages import Messages
 from tasks.planner import Rules
+
+REST_S = 0.02  # what a kick waits at most while others keep coming; a step takes a third of it
 
 log = structlog.get_logger()
 
@@ -42,9 +45,27 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
+class Pace:
+    """Lets steps follow each other at most every `rest_s`: kicks that come meanwhile are one."""
+
+    def __init__(self, rest_s: float) -> None:
+        self._rest_s, self._next_at = rest_s, 0.0
+
+    def wait(self) -> None:
+        """Until the next step may begin."""
+        now = monotonic()
+        if now < self._next_at:
+            sleep(self._next_at - now)
+        self._next_at = max(now, self._next_at) + self._rest_s
+
+
+pace = Pace(REST_S)
+
+
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
     """Decide once and send what was decided; an error is logged and the next tick begins anew."""
+    pace.wait()
     messages().take_kick()
     try:
         batches = leader().step()

@@ -146,7 +146,7 @@ class Planner:
     def _write_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         batches, backlog_s = [], 0.0
         for model, policy in self._rooms:
-            described, behind_s = waiting_room(list(policy.waiting(now)), workers.get(model, ()))
+            described, behind_s = waiting_room(policy.waiting(now), len(policy), workers.get(model, ()))
             batches += described
             backlog_s = max(backlog_s, behind_s)
         value = {

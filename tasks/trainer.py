@@ -1,17 +1,19 @@
 """The trainer's jobs: refit both models on the log, publish what is not worse, watch how well predictions rank."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import structlog
 from sqlalchemy import Connection, Engine
 
 from learning.continuous import Candidate, refit, refit_serving_times
+from learning.drift import drift
 from learning.encoders import Encoder
-from learning.length import Outcome, Prediction, Prompt
+from learning.length import Outcome, Prompt
 from learning.predictors import make_predictor
-from learning.scores import score
+from learning.scores import tau
 from learning.serving_time import ServedBatch
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 from learning.training_set import Bounds
@@ -41,12 +43,13 @@ class Trainer:
         with self.database.begin() as connection:
             now = training.now(connection)
             finished = training.finished_requests(connection, MOST_READ, Bounds().age_s)
-            self._watch(connection, finished[-WATCHED:])
+            outcomes = [_outcome(request) for request in finished]
+            self._watch(connection, outcomes[-WATCHED:])
             current = _in_service(connection, "length")
         candidate = refit(
             current,
             make_predictor(self.predictor, self.encoder),
-            [_outcome(request) for request in finished],
+            outcomes,
             since=self._lengths_until,
             now=now,
         )
@@ -80,14 +83,16 @@ class Trainer:
         log.info("refitted", kind=kind, published=version, reason=candidate.reason, scores=candidate.scores)
         return float(candidate.data["until"])
 
-    def _watch(self, connection: Connection, finished: Sequence[FinishedRequest]) -> None:
-        """Publish Kendall's tau and the coverage of recent predictions: policies trust a predictor as it deserves."""
-        judged = [r for r in finished if not r.cut_off and r.predicted_tokens is not None]
+    def _watch(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
+        """Publish how well recent predictions ranked the answers: policies trust a predictor as it deserves."""
+        judged = [o for o in outcomes if not o.censored and o.predicted_tokens is not None]
         if len(judged) < FEWEST_WATCHED:
             return
-        predictions = [Prediction(r.predicted_tokens or 0, r.predicted_upper_tokens or 0) for r in judged]
-        scores = score(predictions, [r.output_tokens for r in judged])
-        planning.write_state(connection, "prediction", scores.as_dict())
+        predicted = np.array([o.predicted_tokens for o in judged], np.float64)
+        actual = np.array([o.generated_tokens for o in judged], np.float64)
+        by_application = {name: asdict(one) | {"trusted": one.trusted} for name, one in drift(judged).items()}
+        state = {"n": len(judged), "tau": round(tau(predicted, actual), 4), "applications": by_application}
+        planning.write_state(connection, "prediction", state)
 
 
 def _in_service(connection: Connection, kind: str) -> Any:

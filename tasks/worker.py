@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -13,7 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from celery_config import gpu_queue
 from inference.engine import Engine
 from inference.load import LoadedModel, load_model
+from inference.profile import QUICK, measure
 from inference.prompt import load_prompt_format
+from learning.curves import fit_curves
 from models.leases import Announcement
 from models.session import make_engine
 from tasks import logs
@@ -25,6 +28,8 @@ from tasks.messages import Messages
 MOST_BATCHES = 256  # in flight at once: continuous policies let every row be a batch
 WIND_DOWN_S = 8.0  # what a stopping worker has left to finish
 CPU_BUDGET_BYTES = 64 * 2**20
+PROFILE_WITHIN_S = 5.0
+FEWEST_MEASURED = 3  # batches, for curves with four coefficients each
 GPU_SHARE = 0.7  # Θ of the free memory: the rest is for activations (Magnus IV-A)
 
 log = structlog.get_logger()
@@ -51,7 +56,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
             device=device,
             theta_bytes=budget_bytes,
             delta_bytes=loaded.delta_bytes,
-            curves=None,
+            curves=_measured(loaded, budget_bytes),
         ),
         Terms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
         kick_planner=messages.kick_planner,
@@ -94,6 +99,14 @@ def _budget_bytes(kv_budget: str, loaded: LoadedModel) -> int:
         return CPU_BUDGET_BYTES
     free_bytes, _ = torch.cuda.mem_get_info(loaded.device)
     return int(GPU_SHARE * free_bytes)
+
+
+def _measured(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
+    """Rough curves until batches were served or `magnus profile` stored better ones; None if hardly anything fits."""
+    measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
+    if len(measured.prefills) < FEWEST_MEASURED:
+        return None
+    return asdict(fit_curves(measured.prefills, measured.decode_steps)) | {"quick": True}
 
 
 def _abort(host: Host, why: str) -> None:
