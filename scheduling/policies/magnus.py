@@ -23,6 +23,8 @@ from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.recovery import split
 from scheduling.request import Request
 
+Kind = tuple[ServingTime, int]  # costs and capacity in tokens: workers of a kind choose alike
+
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
@@ -72,15 +74,20 @@ class Magnus(Policy):
             return []
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
-        assignments = []
-        while len(self._batcher):
+        undecided = [kind for kind, some in idle.items() if some]
+        choices: dict[Kind, Choice] = {}
+        assignments: list[Assignment] = []
+        while True:
             self._table.update(self._changed(), self._batcher.batches)
-            choices = {kind: choice for kind, some in idle.items() if some and (choice := self._choose(*kind, now))}
+            choices |= {kind: choice for kind in undecided if (choice := self._choose(*kind, now))}
             if not choices:
-                break
-            kind = max(choices, key=lambda kind: choices[kind].merit)
-            assignments.append(self._serve(idle[kind].popleft(), choices[kind]))
-        return assignments
+                return assignments
+            best = max(choices, key=lambda kind: choices[kind].merit)
+            batch = choices[best].batch
+            assignments.append(self._serve(idle[best].popleft(), choices[best]))
+            undecided = [kind for kind in choices if choices[kind].batch is batch]
+            choices = {kind: choice for kind, choice in choices.items() if kind not in undecided}
+            undecided = [kind for kind in undecided if idle[kind]]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Two sealed halves go back to the waiting room."""
@@ -94,9 +101,9 @@ class Magnus(Policy):
         self._table.update(self._changed(), self._batcher.batches)
         return (_described(*row) for row in self._table.in_order(self._costs, now))
 
-    def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[tuple[ServingTime, int], deque[Worker]]:
-        """The idle workers by (costs, capacity), after bounding the batches by what this fleet holds."""
-        idle: dict[tuple[ServingTime, int], deque[Worker]] = {}
+    def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[Kind, deque[Worker]]:
+        """The idle workers by kind, after bounding the batches by what this fleet holds."""
+        idle: dict[Kind, deque[Worker]] = {}
         for worker in workers:
             of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
             if worker.idle:
