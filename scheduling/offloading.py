@@ -95,6 +95,13 @@ class RoundRobinQueues:
         return self._queues[worker]
 
 
+def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
+    """The workers whose memory holds so many tokens; if none does, the largest."""
+    largest = max(worker.memory.capacity_tokens for worker in workers)
+    least = min(tokens, largest)
+    return [worker for worker in workers if worker.memory.capacity_tokens >= least]
+
+
 class Placement(Protocol):
     """Where batches go, one after the other."""
 

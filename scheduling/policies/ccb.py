@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from scheduling.describing import waiting_batch
-from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
+from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.recovery import reserve_limit
 from scheduling.request import Request
 
 
 class ConservativeContinuous(Policy):
-    """Knows no generation length: every row is taken for one of Lmax and Gmax tokens."""
+    """Knows no generation length: every row is taken for one of Lmax and Gmax tokens.
+
+    On a fleet of unequal memory a worker that could not hold one such row gets none while a larger one lives.
+    """
 
     mode: Mode = "continuous"
 
@@ -45,6 +48,7 @@ class ConservativeContinuous(Policy):
         """The earliest requests to the free slots, one after the other to the worker with the most of them."""
         if not workers or not len(self._queues):
             return []
+        workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._like = workers[0]
         self._queues.know([worker.name for worker in workers])
         free = [(len(worker.rows) - self.slots(worker), place) for place, worker in enumerate(workers)]

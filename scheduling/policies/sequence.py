@@ -108,8 +108,9 @@ class SequenceScheduling(Policy):
                 start += len(batch)
 
     def _next(self, worker: Worker, is_largest: bool) -> Assignment | None:
-        if self._halves:
-            return self._assignment(worker, self._halves.pop(0), sealed=True)
+        for place, half in enumerate(self._halves):
+            if is_largest or self._fits(half, worker.memory.capacity_tokens):
+                return self._assignment(worker, self._halves.pop(place), sealed=True)
         if not self._group and not self._failures:
             self._group = self._sorted(self._queue.take(self._group_size))
         requests = self._group or self._failures
@@ -141,6 +142,10 @@ class SequenceScheduling(Policy):
         limit = self._iteration_limit(requests)
         estimated_s = worker.costs.serve_s(*batch_shape(requests, limit))
         return Assignment(worker.name, requests, limit, sealed=sealed, estimated_s=estimated_s)
+
+    def _fits(self, requests: Sequence[Request], capacity_tokens: int) -> bool:
+        row_tokens = max(r.prefill for r in requests) + max(self._predicted(r) for r in requests)
+        return len(requests) * row_tokens <= capacity_tokens
 
     def _iteration_limit(self, requests: Sequence[Request]) -> int | None:
         return max(self._predicted(request) for request in requests) if self._collect_failures else None

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from scheduling.describing import batch_shape, waiting_batch
-from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue
+from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.recovery import discard_from, split
 from scheduling.request import Request
 
 
 class Vanilla(Policy):
-    """Knows no generation length: every request is taken for one of Lmax and Gmax tokens."""
+    """Knows no generation length: every request is taken for one of Lmax and Gmax tokens.
+
+    On a fleet of unequal memory a worker that could not hold one such request gets none while a larger one lives.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Vanilla(Policy):
         """The next batch in order of arrival to each idle worker, in the order offered; halves of an OOM go first."""
         if not workers:
             return []
+        workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._like = workers[0]
         self._queues.know([worker.name for worker in workers])
         assignments = []

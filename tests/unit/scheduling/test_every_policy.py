@@ -46,7 +46,7 @@ def fleets(draw: st.DrawFn) -> list[Instance]:
             max_size=3,
         )
     )
-    first = Instance("w0", a_memory(draw(st.integers(161, 1_000))))
+    first = Instance("w0", a_memory(draw(st.integers(161, 1_000))), joins_at=draw(st.sampled_from([0.0, 2.0])))
     return [first] + [
         Instance(f"w{number}", a_memory(tokens), speed, joins_at=joins_at, leaves_at=joins_at + stays_s)
         for number, (tokens, speed, joins_at, stays_s) in enumerate(others, start=1)

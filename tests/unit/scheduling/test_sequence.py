@@ -79,6 +79,14 @@ def test_halves_of_a_batch_beyond_memory_go_first() -> None:
     assert (assignment.sealed, len(assignment.requests)) == (True, 1)
 
 
+def test_a_half_goes_where_it_fits_or_to_the_largest() -> None:
+    policy = SequenceScheduling()
+    policy.out_of_memory(Assignment("w", (a_request("giant", limit=500),)), 0.0)  # reserves 10 + 500 tokens
+    small, busy = a_worker("small", 200), a_worker("large", 400, busy=True)
+    assert policy.assign([small, busy], 0.0) == []
+    assert ids(policy.assign([small, a_worker("large", 400)], 0.0)) == {"large": [["giant"]]}
+
+
 def test_a_request_can_be_discarded_wherever_it_waits() -> None:
     policy = SequenceScheduling(group_size=2, batch_size=1, variable=None)
     add_all(policy, [a_request(name, at=number) for number, name in enumerate("abc")])

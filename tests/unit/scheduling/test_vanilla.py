@@ -37,6 +37,14 @@ def test_requests_dealt_out_in_turn_are_served_by_their_own_worker() -> None:
     assert ids(policy.assign([a_worker("x"), a_worker("y")], 4.0)) == {"y": [["1", "3"]]}
 
 
+def test_a_worker_too_small_for_one_request_gets_none_while_a_larger_one_lives() -> None:
+    policy = Vanilla(10, 10)
+    policy.add(a_request(), 0.0)
+    small = a_worker("small", tokens=15)
+    assert policy.assign([small, a_worker("large", tokens=20, busy=True)], 0.0) == []
+    assert ids(policy.assign([a_worker("tiny", tokens=10), small], 0.0)) == {"small": [["r"]]}
+
+
 def test_a_slice_limits_the_iterations_and_the_estimate() -> None:
     policy = Vanilla(10, 10, slice_tokens=5)
     policy.add(a_request(predicted=100), 0.0)
