@@ -84,6 +84,7 @@ class Supervisor:
         self._handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         try:
             self._stop_survivors()
+            self._write_processes()
         except BaseException:
             self._release()
             raise

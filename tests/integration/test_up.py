@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from cli.processes import BIN
@@ -26,11 +27,13 @@ pytestmark = pytest.mark.timeout(300)
 class Up:
     """A running `magnus up`."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *options: str, **environment: str) -> None:
         self.state_dir = state_dir
-        command = [MAGNUS, "up", "--json", "--state-dir", state_dir, "--port", "0", "--flower-port", "0"]
+        command = [MAGNUS, "up", "--json", "--state-dir", state_dir, "--port", "0", "--flower-port", "0", *options]
         self.errors = (state_dir.parent / "errors").open("ab")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=self.errors, text=True
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, (state_dir.parent / "errors").read_text()
@@ -258,3 +261,28 @@ def test_state_and_keys_survive_a_kill_and_nothing_else_does() -> None:
         finally:
             assert second.end(signal.SIGTERM) == 0
         assert second.facts["dashboard_password"] == first.facts["dashboard_password"]
+
+
+def test_servers_of_ones_own_are_used_and_left_running(database_url: str, redis_url: str, tmp_path: Path) -> None:
+    own = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
+    service = Up(tmp_path / "state", "--workers", "0", "--policy", "scls", **own)
+    try:
+        assert list(service.listed()) == ["planner", "predictor", "flower", "web", "beat", "trainer"]
+        assert service.facts["database_url"] == database_url
+        assert said(service, "policy", "get") == "scls"
+    finally:
+        assert service.end(signal.SIGTERM) == 0
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("select count(*) from api_keys where revoked_at is null").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("setting", "url"),
+    [("MAGNUS_DATABASE_URL", "postgresql://nobody@127.0.0.1:9/none"), ("MAGNUS_REDIS_URL", "redis://127.0.0.1:9/0")],
+)
+def test_a_server_that_does_not_answer_is_named(setting: str, url: str, tmp_path: Path) -> None:
+    command = [MAGNUS, "up", "--state-dir", tmp_path, "--port", "0", "--flower-port", "0"]
+    done = subprocess.run(command, env={**os.environ, setting: url}, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert setting in done.stderr
+    assert json.loads((tmp_path / "processes.json").read_text() or "[]") == []
