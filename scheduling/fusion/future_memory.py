@@ -1,8 +1,8 @@
-"""The peak of a continuous batch's memory over its predicted future (as Past-Future does for paged memory).
+"""The peak of a continuous batch's memory over its predicted future (Past-Future's, for rows padded to the longest).
 
-Every row is padded to the longest (end-aligned keys and values), all grow by one token an iteration, and a row's memory
-is free once it ends. With rows in order of remaining tokens r1 ≥ r2 ≥ …, the memory is largest just before some row
-ends: when the k-th does, the k longest-lived are left, and the longest of them has max(c1..ck) + rk cached tokens:
+All rows grow by one token an iteration, each is padded to the longest (end-aligned keys and values), and a row's memory
+is free once it ends. So memory is largest just before some row ends. With rows in order of remaining tokens
+r1 ≥ r2 ≥ …, k rows are left when the k-th ends, and the longest of them has max(c1..ck) + rk tokens cached:
 
     peak = max over k of k · (max(c1..ck) + rk)
 """
@@ -11,41 +11,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.costs import Floats
+from scheduling.costs import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Future:
-    """Rows of several workers, a worker a line, in order of remaining tokens, most first; lines end in -inf."""
+    """The rows of several workers, a worker a line, most tokens to come first; lines are filled with -inf."""
 
     remaining: Floats  # (workers, rows)
-    longest: Floats  # the most cached tokens of a row and those before it
+    longest: Floats  # most cached tokens of a row and those before it
 
-    def peak_tokens(self) -> Floats:
-        """The peak of each worker; zero where there is no row."""
+    @classmethod
+    def of(cls, cached: Floats, remaining: Floats) -> "Future":
+        """Put the rows of each worker in order; `remaining` is -inf where there is no row."""
+        order = np.argsort(-remaining, axis=1, kind="stable")
+        longest = np.maximum.accumulate(np.take_along_axis(cached, order, axis=1), axis=1)
+        return cls(np.take_along_axis(remaining, order, axis=1), longest)
+
+    def peaks(self) -> Floats:
+        """The peak of each worker in tokens; zero where there is no row."""
         count = np.arange(1, self.remaining.shape[1] + 1)
-        return np.max(count * (self.longest + self.remaining), axis=1, initial=0.0)
+        return np.asarray(np.max(count * (self.longest + self.remaining), axis=1, initial=0.0), np.float64)
 
-    def peak_with(self, worker: "np.ndarray[tuple[int], np.dtype[np.intp]]", cached: Floats, remaining: Floats) -> Floats:
-        """The peak of a worker once one row more has joined, for many such pairs.
-
-        Rows that outlive the new one make the peak they made before, or the new one's own end does; those that end
-        before it share their end with it.
-        """
-        theirs, longest = self.remaining[worker], self.longest[worker]
+    def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
+        """The peak of a worker once one row more has joined it, for many pairs of worker and row."""
+        theirs, longest = self.remaining[workers], self.longest[workers]
         cached, remaining = cached[:, None], remaining[:, None]
         count = np.arange(1, theirs.shape[1] + 1)
-        outlive = theirs > remaining
-        ends = (count + ~outlive) * (np.where(outlive, longest, np.maximum(longest, cached)) + theirs)
-        left = np.count_nonzero(outlive, axis=1)
-        beside = np.take_along_axis(longest, np.maximum(left - 1, 0)[:, None], axis=1)
-        beside = np.where(left[:, None] > 0, np.maximum(beside, cached), cached)
-        own = (left[:, None] + 1) * (beside + remaining)
-        return np.maximum(np.max(ends, axis=1, initial=0.0), own[:, 0])
-
-
-def future_of(cached: Floats, remaining: Floats) -> Future:
-    """Sort the rows of each worker; where there is none, `remaining` is -inf."""
-    order = np.argsort(-remaining, axis=1, kind="stable")
-    longest = np.maximum.accumulate(np.take_along_axis(cached, order, axis=1), axis=1)
-    return Future(np.take_along_axis(remaining, order, axis=1), longest)
+        outlived = theirs <= remaining  # rows during whose end the new one is still there
+        ends = (count + outlived) * (np.where(outlived, np.maximum(longest, cached), longest) + theirs)
+        beside = np.count_nonzero(~outlived, axis=1)[:, None]  # rows that are left when the new one ends
+        longest_beside = np.take_along_axis(longest, np.maximum(beside - 1, 0), axis=1)
+        longest_then = np.where(beside > 0, np.maximum(longest_beside, cached), cached)
+        own = (beside + 1) * (longest_then + remaining)
+        return np.asarray(np.maximum(np.max(ends, axis=1, initial=0.0), own[:, 0]), np.float64)

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
+from scheduling.policies.fusion import Fusion
 from scheduling.policies.magnus import FixedSize, Magnus
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
@@ -58,6 +60,14 @@ def _scls(settings: PolicySettings) -> Policy:
     return SliceLevel(settings.slice_tokens)
 
 
+def _baton(settings: PolicySettings) -> Policy:
+    return Baton()
+
+
+def _fusion(settings: PolicySettings) -> Policy:
+    return Fusion()
+
+
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "vs": _vanilla,
     "vsq": _vanilla,
@@ -67,6 +77,8 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "magnus": _magnus,
     "sequence": _sequence,
     "scls": _scls,
+    "baton": _baton,
+    "fusion": _fusion,
 }
 
 

@@ -1,0 +1,86 @@
+"""The workers and their running rows as arrays, and what joins them while a decision is made."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scheduling.costs import Floats, Ints
+from scheduling.curves import curves_of
+from scheduling.fusion.future_memory import Future
+from scheduling.fusion.outliving import conditional_totals
+from scheduling.policy import Worker
+
+NEXT = 2  # tokens by which rows will have grown when a joiner's first iteration is over
+
+
+class Fleet:
+    """One line or element a worker; lengths in tokens."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers
+        self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
+        curves = [curves_of(worker.costs) for worker in workers]
+        self.p1, self.p2, self.p3, self.p4 = np.array([curve.prefill for curve in curves], np.float64).T
+        self.d1, self.d2, self.d3, self.d4 = np.array([curve.decode for curve in curves], np.float64).T
+        self.size = np.array([len(worker.rows) for worker in workers])
+        self.joiners = np.zeros(len(workers), np.int64)
+        self._read_rows()
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def _read_rows(self) -> None:
+        """Cached and predicted remaining tokens of every row, -inf remaining where there is none."""
+        rows = [row for worker in self.workers for row in worker.rows]
+        count = len(rows)
+        shape = len(self), int(self.size.max()) + 1
+        self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
+        requests = [row.request for row in rows]
+        generated = np.fromiter((row.generated for row in rows), np.float64, count)
+        prompt = np.fromiter((request.length for request in requests), np.float64, count)
+        predicted = np.fromiter((request.predicted for request in requests), np.float64, count)
+        upper = np.fromiter((request.predicted_upper for request in requests), np.float64, count)
+        limit = np.fromiter((request.limit for request in requests), np.float64, count)
+        median, upper = conditional_totals(predicted, upper, generated)
+        median, upper = np.minimum(median, limit) - generated, np.minimum(upper, limit) - generated
+        filled = np.arange(shape[1]) < self.size[:, None]
+        self.cached[filled] = prompt + generated
+        self.remaining[filled] = reserved(median, upper, np.repeat(self.size, self.size))
+        self.longest = self.cached.max(axis=1)
+
+    def step_s(self) -> float:
+        """Seconds of an iteration as it is now, on the mean worker."""
+        size = np.maximum(self.size, 1)
+        row_s = self.d2 + self.d1 * self.longest
+        return float(np.mean(self.d4 + self.d3 * self.longest + size * row_s))
+
+    def join_s(self) -> Floats:
+        """Seconds that each worker's running rows lose to a join, however many join, added up."""
+        return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.longest), np.float64)
+
+    def holds(self, worker: int, prefill: float) -> bool:
+        """Whether one row more would fit at once."""
+        return bool((self.size[worker] + 1) * (max(self.longest[worker], prefill) + NEXT) <= self.capacity[worker])
+
+    @property
+    def future(self) -> Future:
+        """What the rows will take."""
+        return Future.of(self.cached, self.remaining)
+
+    def join(self, worker: int, prefill: float, median: float, upper: float) -> None:
+        """Count a joiner among the rows."""
+        place = int(self.size[worker])
+        remaining = reserved(np.array(median), np.array(upper), np.array(place + 1))
+        if place == self.cached.shape[1]:
+            self.cached = np.pad(self.cached, ((0, 0), (0, place)))
+            self.remaining = np.pad(self.remaining, ((0, 0), (0, place)), constant_values=-np.inf)
+        self.cached[worker, place], self.remaining[worker, place] = prefill, remaining
+        self.longest[worker] = max(self.longest[worker], prefill)
+        self.size[worker] += 1
+        self.joiners[worker] += 1
+
+
+def reserved(median: Floats, upper: Floats, size: Ints) -> Floats:
+    """Remaining tokens to reserve for one of so many rows: their errors are independent, so the spread of their sum is
+    that of one row times √size, and each needs 1/√size of its own."""
+    return np.asarray(median + (upper - median) / np.sqrt(np.maximum(size, 1)), np.float64)

@@ -1,0 +1,51 @@
+"""The waiting room as it would be served if nothing else came: for the dashboard and for ETAs."""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from scheduling.describing import waiting_batch
+from scheduling.fusion.fairness import VirtualTokenCounters
+from scheduling.fusion.features import features
+from scheduling.fusion.fleet import Fleet
+from scheduling.fusion.lanes import Heads, Lanes, Waiting
+from scheduling.fusion.order import Load, keys
+from scheduling.policy import WaitingBatch
+from scheduling.request import Request
+
+
+def serving_order(
+    lanes: Mapping[str, Lanes], shares: VirtualTokenCounters, load: Load, now: float
+) -> Iterator[Request]:
+    """Each tenant's requests by key, the tenants by what they will have been served; lengths are believed."""
+    queues = {tenant: iter(_by_key(list(waiting), load, now)) for tenant, waiting in lanes.items()}
+    turns = [(shares.served_s(tenant), tenant) for tenant in queues]
+    heapq.heapify(turns)
+    while turns:
+        served_s, tenant = heapq.heappop(turns)
+        if request := next(queues[tenant], None):
+            yield request
+            heapq.heappush(turns, (served_s + float(load.feature_s @ features(request)), tenant))
+
+
+def _by_key(waiting: Sequence[Waiting], load: Load, now: float) -> list[Request]:
+    work_s = np.array([features(one.request) for one in waiting]) @ load.feature_s
+    key = keys(Heads.of(waiting), np.maximum(work_s, 1e-9), load, now)
+    return [waiting[place].request for place in np.argsort(key, kind="stable")]
+
+
+def in_batches(requests: Iterator[Request], fleet: Fleet, now: float) -> Iterator[WaitingBatch]:
+    """What fits one worker at a time as a batch; as fast and as long as rows that come and go."""
+    capacity, costs = float(fleet.capacity.mean()), fleet.workers[0].costs
+    batch: list[Request] = []
+    length = generation_length = 0
+    for request in requests:
+        longer = max(length, request.prefill), max(generation_length, request.remaining)
+        if batch and (len(batch) + 1) * sum(longer) > capacity:
+            yield waiting_batch(batch, costs, now)
+            batch, longer = [], (request.prefill, request.remaining)
+        batch.append(request)
+        length, generation_length = longer
+    if batch:
+        yield waiting_batch(batch, costs, now)
