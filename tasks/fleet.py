@@ -103,3 +103,23 @@ class Fleet:
 def _remaining_s(batch: OpenBatch, now: float) -> float:
     elapsed_s = 0.0 if batch.started_at is None else now - batch.started_at
     return max(0.0, batch.estimated_s - elapsed_s)
+
+
+def estimated(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
+    """The same assignments with the seconds that each should take, where a policy does not care to say."""
+    by_name = {worker.name: worker for worker in workers}
+    return [
+        assignment if assignment.estimated_s or not assignment.requests else _estimated(assignment, by_name)
+        for assignment in assignments
+    ]
+
+
+def _estimated(assignment: Assignment, workers: Mapping[str, Worker]) -> Assignment:
+    """Joiners are taken to decode beside the rows that run now."""
+    worker = workers[assignment.worker]
+    length = max(request.prefill for request in assignment.requests)
+    generation_length = max(request.remaining for request in assignment.requests)
+    if assignment.iteration_limit is not None:
+        generation_length = min(generation_length, assignment.iteration_limit)
+    size = len(assignment.requests) + len(worker.rows)
+    return replace(assignment, estimated_s=worker.costs.serve_s(size, length, generation_length))

@@ -18,7 +18,7 @@ from models.tables import BatchStatus
 from scheduling.policies.by_name import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
 from tasks.estimates import Estimates
-from tasks.fleet import Fleet
+from tasks.fleet import Fleet, estimated
 from tasks.rooms import WaitingRooms
 from tasks.snapshot import waiting_room
 
@@ -135,7 +135,7 @@ class Planner:
             if not of_model or (policy.mode == "batch" and not any(worker.idle for worker in of_model)):
                 continue
             started = perf_counter()
-            assignments = policy.assign(of_model, now)
+            assignments = estimated(policy.assign(of_model, now), of_model)
             self._decision_s = perf_counter() - started
             if assignments:
                 made = planning.claim(self._connection, assignments, self._rooms.policy, self._epoch)

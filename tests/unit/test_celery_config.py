@@ -1,0 +1,30 @@
+from celery.app.defaults import DEFAULTS
+
+from celery_config import celery_config, gpu_queue
+
+CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1)
+
+
+def test_every_tick_expires_so_that_none_pile_up():
+    assert {name for name in CONFIG["beat_schedule"]} == {"plan", "predict", "upkeep"}
+    assert all(tick["options"]["expires"] > 0 for tick in CONFIG["beat_schedule"].values())
+
+
+def test_outcomes_are_rows_and_messages_are_json():
+    assert CONFIG["result_backend"] is None
+    assert CONFIG["accept_content"] == [CONFIG["task_serializer"]] == ["json"]
+
+
+def test_a_frozen_broker_blocks_nobody_for_long():
+    timeouts = CONFIG["broker_transport_options"]
+    assert timeouts["socket_timeout"] <= 2.0
+    assert timeouts["socket_connect_timeout"] <= 2.0
+    assert CONFIG["task_publish_retry"] is False
+
+
+def test_every_setting_is_one_that_celery_knows():
+    assert set(CONFIG) - set(DEFAULTS) == set()
+
+
+def test_each_worker_has_a_queue_of_its_own():
+    assert gpu_queue("a") != gpu_queue("b")
