@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test check fmt model clean
+.PHONY: help install demo run test browser check fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,8 +26,15 @@ demo: install ## start everything, send 240 requests, print what happened, stop 
 run: install ## keep the service up and print its addresses
 	$(BIN)/magnus up
 
+# The browser tests need a Chromium, the only thing of the suite that no wheel brings. `browser` looks for one and, if
+# there is none, installs Debian's package (as root) or Playwright's build. Where neither can be had, the suite runs all
+# the same: the browser tests then fail, none is skipped, and each says what to install.
 test: install ## the whole test suite, on a Postgres and a broker of its own
+	-@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest tests
+
+browser: install ## find a Chromium for the browser tests, or fetch one
+	$(BIN)/python -m tests.browser.chromium
 
 check: install ## ruff, mypy --strict, import walls, unit tests
 	$(BIN)/ruff format --check .

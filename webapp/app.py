@@ -78,6 +78,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     apis = [responses_api.api, catalog.api, stats.api]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
+    app.add_url_rule("/favicon.ico", endpoint="favicon", redirect_to="/static/icon.svg")
     app.after_request(harden)
     app.spec_processor(partial(openapi.describe, model=made.served.name))
     return app

@@ -1,0 +1,57 @@
+"""A real browser on the real dashboard: the app on a port of its own, Postgres behind it, Chromium in front."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+from pydantic import SecretStr
+from werkzeug.serving import make_server
+
+from models.session import make_engine
+from settings import Settings
+from tests.browser.chromium import FLAGS, NoChromium, find
+from tests.browser.site import PASSWORD, Site, Visitor
+from tests.integration.stage import Stage
+from webapp.app import create_app
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests; without one they fail and say what to install."""
+    try:
+        path = find()
+    except NoChromium as error:
+        pytest.fail(str(error), pytrace=False)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def site(database_url: str) -> Iterator[Site]:
+    """The dashboard on an empty database."""
+    app = create_app(Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error"))
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    engine = make_engine(database_url)
+    site = Site(f"http://127.0.0.1:{server.server_port}", Stage(engine), server.shutdown)
+    yield site
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    app.extensions["magnus"].close()
+    engine.dispose()
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
+    """A signed-in browser window; whatever a good page never causes fails the test at its end."""
+    context = browser.new_context(http_credentials={"username": "magnus", "password": PASSWORD})
+    visitor = Visitor(context.new_page(), site)
+    yield visitor
+    complaints = visitor.complaints
+    context.close()
+    assert complaints == []

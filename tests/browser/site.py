@@ -1,0 +1,74 @@
+"""The running dashboard and a visitor who notices everything that a good page never causes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from playwright.sync_api import ConsoleMessage, Error, Page, Request
+
+from tests.integration.stage import Stage
+
+PASSWORD = "open sesame"
+
+
+@dataclass
+class Site:
+    """Where the dashboard is, what its database holds, and how to stop it."""
+
+    url: str
+    stage: Stage
+    stop: Callable[[], None]
+
+    def planner(self, **state: Any) -> None:
+        """A fresh snapshot of the planner's."""
+        value = {"epoch": 1, "policy": "magnus", "waiting": 0, "backlog_s": 0.0, "decision_s": 0.001, "batches": []}
+        self.stage.sql(
+            """insert into service_state (name, value) values ('planner', cast(:value as jsonb))
+            on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",
+            value=json.dumps(value | state),
+        )
+
+    def answer(self, n: int, **columns: Any) -> str:
+        """An answered request; the higher its number, the later it arrived and ended."""
+        made = self.stage.request(f"resp_{n:032x}", input="eins zwei drei", **columns)
+        self.stage.sql(
+            """update requests set status = 'completed', output_text = coalesce(output_text, 'one two three'),
+                output_tokens = 12, finish_reason = 'eos', attempts = 1,
+                arrived_at = clock_timestamp() - make_interval(secs => 100 - :n * 0.1),
+                finished_at = clock_timestamp() - make_interval(secs => 50 - :n * 0.1) where id = :id""",
+            id=made,
+            n=n,
+        )
+        return made
+
+
+class Visitor:
+    """A browser window on the dashboard."""
+
+    def __init__(self, page: Page, site: Site) -> None:
+        self.page = page
+        self.site = site
+        self.complaints: list[str] = []
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', e => console.error('CSP', e.violatedDirective, e.blockedURI))"
+        )
+        page.on("console", self._hear)
+        page.on("pageerror", self._break)
+        page.on("request", self._request)
+
+    def go(self, path: str = "/") -> Page:
+        """Open one of the dashboard's pages."""
+        self.page.goto(self.site.url + path)
+        return self.page
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _break(self, error: Error) -> None:
+        self.complaints.append(str(error))
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.site.url, "data:", "about:")):
+            self.complaints.append(f"asked {request.url}")
