@@ -12,6 +12,7 @@ from inference.toy.words import SPANISH, THEMES
 
 PAD, EOS, SYSTEM, USER, ASSISTANT = "<pad>", "<eos>", "<system>", "<user>", "<assistant>"
 SPECIAL_TOKENS = (PAD, EOS, SYSTEM, USER, ASSISTANT)
+PAD_ID, EOS_ID = SPECIAL_TOKENS.index(PAD), SPECIAL_TOKENS.index(EOS)  # special tokens come first
 VOCABULARY_SIZE = 1280
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{ '<' + message['role'] + '>' + message['content'] }}"

@@ -1,0 +1,105 @@
+"""`magnus demo` end to end: with a service of its own, and against one that loses a worker and its broker midway."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from sqlalchemy import text
+
+from cli.service import running_service
+from models.session import make_engine
+from tests.chaos.service import ENDINGS
+from tests.e2e.conftest import MAGNUS, Service
+
+pytestmark = pytest.mark.timeout(400)
+
+REQUESTS = 80
+
+
+def eventually(condition: Callable[[], Any], within_s: float = 120.0) -> None:
+    """Return once the condition holds; fail when that takes too long."""
+    pause = Event()
+    for _ in range(round(within_s / 0.05)):
+        if condition():
+            return
+        pause.wait(0.05)
+    pytest.fail(f"not true within {within_s} s")
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="magnus-demo-") as directory:
+        yield Path(directory) / "state"
+
+
+def test_a_demo_of_its_own_answers_every_request_and_leaves_no_process(state_dir: Path, tmp_path: Path) -> None:
+    figures_file = tmp_path / "figures.json"
+    command = [MAGNUS, "demo", "--requests", "60", "--state-dir", str(state_dir), "--json", str(figures_file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(figures_file.read_text())
+    assert (figures["requests"], figures["completed"], figures["failed"]) == (60, 60, 0)
+    assert set(figures["applications"]) == {"repeat", "translate", "remove", "double", "summarize", "classify"}
+    assert all(application in done.stdout for application in figures["applications"])
+    assert processes_of(state_dir) == []
+
+
+def test_an_interrupted_demo_stops_what_it_started(state_dir: Path) -> None:
+    command = [MAGNUS, "demo", "--requests", "5000", "--state-dir", str(state_dir)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as demo:
+        eventually(lambda: running_service(state_dir) is not None)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(90) == 130
+    assert processes_of(state_dir) == []
+
+
+def test_a_killed_worker_and_a_wiped_broker_midway_lose_no_request_and_answer_none_twice(
+    service: Service, tmp_path: Path
+) -> None:
+    running = running_service(service.state_dir)
+    assert running is not None
+    figures_file = tmp_path / "figures.json"
+    target = ["--url", service.url, "--api-key", service.key, "--json", str(figures_file)]
+    command = [MAGNUS, "demo", "--requests", str(REQUESTS), "--rate", "20", "--seed", "7", *target]
+    engine = make_engine(running.database_url)
+    with engine.begin() as connection:
+        connection.execute(text(ENDINGS))
+
+    def endings() -> tuple[int, int]:
+        with engine.begin() as connection:
+            row = connection.execute(text("select count(*), count(distinct id) from endings")).one()
+        return row[0], row[1]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        eventually(lambda: endings()[0] > REQUESTS // 10)
+        os.kill(service.pid("worker-1"), signal.SIGKILL)
+        eventually(lambda: endings()[0] > REQUESTS // 4)
+        with redis.Redis.from_url(running.redis_url) as broker:
+            broker.flushall()
+        shown, _ = demo.communicate(timeout=240)
+    assert demo.returncode == 0, shown
+    figures = json.loads(figures_file.read_text())
+    assert (figures["completed"], figures["failed"]) == (REQUESTS, 0)
+    assert endings() == (REQUESTS, REQUESTS)
+    engine.dispose()
+
+
+def processes_of(state_dir: Path) -> list[psutil.Process]:
+    """Processes that carry the state directory in their command or environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(state_dir) in value for value in [*process.cmdline(), *process.environ().values()]):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
