@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, extract, func, select, text, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, select, text, update
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
 
 from models.tables import Request as Stored
@@ -27,6 +27,18 @@ REQUEST_COLUMNS = (
     extract("epoch", Stored.deadline_at).cast(DOUBLE_PRECISION).label("deadline_at"),
     Stored.application,
     Stored.sealed_group,
+)
+
+UNFED = select(Stored.id).where(
+    Stored.status == RequestStatus.queued,
+    Stored.planner_epoch < bindparam("this", type_=BigInteger),
+    Stored.predicted_tokens.is_not(None),
+)
+FEED = (
+    update(Stored)
+    .where(Stored.id.in_(UNFED.with_for_update(skip_locked=True)))
+    .values(planner_epoch=bindparam("this", type_=BigInteger))
+    .returning(*REQUEST_COLUMNS)
 )
 
 
@@ -106,18 +118,7 @@ def feed(connection: Connection, epoch: int) -> list[Waiting]:
 
     Rows that somebody else has locked, a predictor for one, are left for the next step.
     """
-    unfed = (
-        select(Stored.id)
-        .where(
-            Stored.status == RequestStatus.queued,
-            Stored.planner_epoch < epoch,
-            Stored.predicted_tokens.is_not(None),
-        )
-        .with_for_update(skip_locked=True)
-    )
-    rows = connection.execute(
-        update(Stored).where(Stored.id.in_(unfed)).values(planner_epoch=epoch).returning(*REQUEST_COLUMNS)
-    )
+    rows = connection.execute(FEED, {"this": epoch})
     waiting = [Waiting(to_request(row), row.model, row.sealed_group) for row in rows]
     return sorted(waiting, key=lambda w: (w.request.arrived_at, w.request.id))
 

@@ -1,7 +1,9 @@
 """A GPU worker's process: loads the model, announces itself, then serves batches from its own queue until a signal."""
 
 import os
+import signal
 import socket
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -38,6 +40,7 @@ log = structlog.get_logger()
 def run_worker(name: str, device: str, kv_budget: str) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit status."""
     logs.configure(settings.log_level)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery takes over, so that goodbye is said
     structlog.contextvars.bind_contextvars(worker=name)
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
