@@ -34,6 +34,14 @@ class OpenBatch:
     request_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a batch ended, and how long serving it took if it finished."""
+
+    status: BatchStatus
+    serving_s: float | None
+
+
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Workers that were heard of within `alive_s` and did not say goodbye, by name."""
     rows = connection.execute(
@@ -67,9 +75,10 @@ def open_batches(connection: Connection) -> list[OpenBatch]:
     return [OpenBatch(**{**row._mapping, "request_ids": tuple(row.request_ids)}) for row in rows]
 
 
-def statuses(connection: Connection, batch_ids: Collection[int]) -> dict[int, BatchStatus]:
-    """How these batches stand."""
+def endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, Ending]:
+    """How these batches stand or ended."""
     rows = connection.execute(
-        text("select id, status from batches where id = any(cast(:ids as bigint[]))"), {"ids": list(batch_ids)}
+        text("select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))"),
+        {"ids": list(batch_ids)},
     )
-    return {row.id: BatchStatus(row.status) for row in rows}
+    return {row.id: Ending(BatchStatus(row.status), row.serving_s) for row in rows}

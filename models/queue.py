@@ -33,7 +33,7 @@ class WaitingRoom:
     at: datetime
     waiting: int
     backlog_s: float
-    typical_s: float  # mean estimated serving time of the waiting batches
+    typical_s: float  # mean estimated serving time of the waiting batches, else of recently served ones
     places: Mapping[str, Place] = field(repr=False)
     state: Mapping[str, Any] = field(repr=False)
 
@@ -60,7 +60,9 @@ def waiting_room(state: Mapping[str, Any], at: datetime) -> WaitingRoom:
         for offset, request_id in enumerate(batch["ids"], 1):
             places[request_id] = Place(ahead + offset, eta_at)
         ahead += batch["size"]
-    typical_s = sum(batch["estimated_s"] for batch in batches) / len(batches) if batches else 0.0
+    typical_s = (
+        sum(batch["estimated_s"] for batch in batches) / len(batches) if batches else state.get("typical_s", 0.0)
+    )
     return WaitingRoom(at, state.get("waiting", 0), state.get("backlog_s", 0.0), typical_s, places, state)
 
 

@@ -22,6 +22,8 @@ from tasks.fleet import Fleet, estimated
 from tasks.rooms import WaitingRooms
 from tasks.snapshot import waiting_room
 
+TYPICAL_WEIGHT = 0.1  # of the newest batch in the moving average of serving times
+
 log = structlog.get_logger()
 
 
@@ -50,7 +52,7 @@ class Planner:
         self._refused: str | None = None
         self._fleet = Fleet()
         self._estimates = Estimates()
-        self._decision_s = 0.0
+        self._decision_s = self._typical_s = 0.0
         self._led_since: float | None = None
         self._recovered_at = self._snapshot_at = 0.0
 
@@ -116,11 +118,14 @@ class Planner:
         if unknown:
             self._fleet.inherit(open_batches, planning.requests_of_batches(self._connection, unknown))
         ended = self._fleet.ended(open_batches)
-        statuses = fleet.statuses(self._connection, ended) if ended else {}
+        endings = fleet.endings(self._connection, ended) if ended else {}
         for batch_id, batch in ended.items():
+            ending = endings.get(batch_id)
+            if ending is not None and ending.serving_s is not None:
+                self._typical_s += TYPICAL_WEIGHT * (ending.serving_s - self._typical_s)
             if batch.policy is None:
                 continue
-            if statuses.get(batch_id) is not BatchStatus.out_of_memory:
+            if ending is None or ending.status is not BatchStatus.out_of_memory:
                 batch.policy.finished(batch.assignment, now)
             elif _fits_nowhere(batch.assignment, live):
                 recovery.fail_too_large(self._connection, batch.assignment.requests[0].id)
@@ -154,6 +159,7 @@ class Planner:
             "policy": self._rooms.policy,
             "waiting": len(self._rooms),
             "backlog_s": round(backlog_s, 4),
+            "typical_s": round(self._typical_s, 4),
             "decision_s": round(self._decision_s, 6),
             "batches": batches,
         }
