@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from inference.prompt import load_prompt_format
 from inference.toy.evaluation import Quality, answer_all, fresh_requests, judge
@@ -98,6 +98,7 @@ def train(model: LlamaForCausalLM, lessons: Iterable[list[Lesson]], steps: int) 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     """Write a model directory that AutoModelForCausalLM and AutoTokenizer load."""
     out.mkdir(parents=True, exist_ok=True)
+    model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     model.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)  # safetensors makes it the owner's alone
     tokenizer.save(str(out / "tokenizer.json"))
