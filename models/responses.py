@@ -189,8 +189,8 @@ def last_answers(session: Session, limit: int) -> Sequence[Seen]:
     return list(_rows(session, seen().where(ended).order_by(Request.finished_at.desc()).limit(limit)))
 
 
-def cancel(session: Session, tenant: str, id: str) -> bool:
-    """Cancel what waits at once and ask for what runs; a final one stays as it is. False if there is none such."""
+def cancel(session: Session, tenant: str, id: str) -> None:
+    """Cancel what waits at once and ask for what runs; a final one, or none such, stays as it is."""
     waits = Request.status == RequestStatus.queued
     now = func.clock_timestamp()
     session.execute(
@@ -204,7 +204,6 @@ def cancel(session: Session, tenant: str, id: str) -> bool:
         .execution_options(synchronize_session=False)
     )
     session.commit()
-    return session.scalar(select(Request.id).where(Request.id == id, Request.tenant == tenant)) is not None
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:

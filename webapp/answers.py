@@ -158,7 +158,7 @@ def response_of(seen: Seen, place: Place) -> Response:
         temperature=sampling["temperature"],
         top_p=sampling["top_p"],
         metadata=request.body["metadata"],
-        magnus=_magnus(seen, place),
+        magnus=magnus_of(seen, place),
     )
 
 
@@ -171,7 +171,8 @@ def retry_after_s(seen: Seen, place: Place) -> int | None:
     return min(max(math.ceil((place.eta_at - seen.now).total_seconds()), SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
 
-def _magnus(seen: Seen, place: Place) -> Magnus:
+def magnus_of(seen: Seen, place: Place) -> Magnus:
+    """What only Magnus knows of a request."""
     request, batch = seen.request, seen.batch
     tokens = seen.tokens_so_far
     if request.output_tokens is not None:

@@ -12,7 +12,7 @@ from models import responses
 from models.queue import WaitingRoom, read_waiting_room
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, dashboard, errors, health, logs, openapi, stats
+from webapp import auth, catalog, chat, dashboard, errors, health, logs, openapi, stats
 from webapp import responses as responses_api
 from webapp.context import Context
 from webapp.limits import RateLimit
@@ -75,10 +75,9 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     health.observe(app, made)
     app.before_request(auth.require_key)
     errors.register(app)
-    apis = [responses_api.api, catalog.api, stats.api]
+    apis = [responses_api.api, chat.api, catalog.api, stats.api]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
-    app.add_url_rule("/favicon.ico", endpoint="favicon", redirect_to="/static/icon.svg")
     app.after_request(harden)
     app.spec_processor(partial(openapi.describe, model=made.served.name))
     return app

@@ -15,8 +15,8 @@ from models.tables import RequestStatus
 from webapp.auth import require_dashboard_password
 from webapp.context import context
 from webapp.quantities import count, duration, instant, memory, plural
-from webapp.responses import RESPONSE_ID
 from webapp.schemas import ListQuery
+from webapp.submission import RESPONSE_ID
 
 pages = APIBlueprint("dashboard", __name__, enable_openapi=False)
 pages.before_request(require_dashboard_password)

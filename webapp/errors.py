@@ -69,6 +69,10 @@ class Problem(BaseModel):
     detail: str
 
 
+class NotAnswered(ClientError):
+    """A waiting call's request failed; it can be tried again."""
+
+
 # type of the error -> status, OpenAI's error type, code unless the error brings its own, seconds to wait before a retry
 TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     InvalidRequest: (400, "invalid_request_error", "invalid_request", None),
@@ -77,6 +81,7 @@ TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # it says itself how long
+    NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
     NotInTime: (504, "server_error", "timeout", 1),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # away, or a statement ran out of time

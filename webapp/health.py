@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterator
 
 from apiflask import APIBlueprint
-from flask import Flask, Response, current_app, g, jsonify, request
+from flask import Flask, Response, current_app, g, jsonify, redirect, request, url_for
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
+from werkzeug.wrappers import Response as BaseResponse
 
 from models.history import totals
 from models.overview import standing
@@ -55,6 +56,12 @@ class ServiceCollector(Collector):
         for status, count in finished.items():
             ended.add_metric([status], count)
         yield ended
+
+
+@pages.get("/favicon.ico")
+def favicon() -> BaseResponse:
+    """What browsers ask for beside anything that is no page."""
+    return redirect(url_for("static", filename="icon.svg"))
 
 
 @pages.get("/metrics")

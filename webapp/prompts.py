@@ -1,7 +1,7 @@
 """From what clients send to what is stored: instructions and user input, their tokens, their application."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
@@ -56,7 +56,7 @@ def prompt_of(instructions: str | None, turns: Sequence[Turn]) -> Prompt:
     return Prompt(said, transcript, (Turn("system", said), *conversation) if said else conversation)
 
 
-def application_of(metadata: dict[str, str], instructions: str) -> str:
+def application_of(metadata: Mapping[str, str], instructions: str) -> str:
     """The name that the client gave, else a digest of the instructions: requests of one kind share them."""
     return metadata.get("application") or hashlib.sha256(instructions.encode()).hexdigest()[:12]
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from models.tables import RequestStatus
 from webapp.fields import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
 
-Role = Literal["user", "assistant", "system", "developer"]
 ANY: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
 
@@ -36,19 +35,24 @@ Content = Annotated[
 ]
 
 
-class Message(Body):
-    """One message; an answer's output item can be sent back as it came."""
+class Said(Body):
+    """Who says what."""
 
-    type: Literal["message"] = "message"
-    role: Role
+    role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: Text | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
 
     @property
     def text(self) -> str:
         """The content as one string."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Message(Said):
+    """One message; an answer's output item can be sent back as it came."""
+
+    type: Literal["message"] = "message"
+    id: Text | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
 class TextFormat(Body):
@@ -74,9 +78,14 @@ class Extras(Body):
         allow_inf_nan=False,
         description="Seconds from now by which the answer is of use",
     )
+    top_k: int = Field(default=0, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all")
+
+
+class ResponseExtras(Extras):
+    """In /v1/responses these are ours too; the older calls have fields for them."""
+
     seed: Seed | None = Field(default=None, description="Makes sampling repeatable")
     stop: StopStrings = Field(default=[], description="The answer ends before the first of these")
-    top_k: int = Field(default=0, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all")
 
 
 class CreateResponse(Body):
@@ -98,7 +107,7 @@ class CreateResponse(Body):
     background: bool | None = Field(default=None, description="true: answer at once with an id to poll; false: wait")
     temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
     top_p: TopP | None = None
-    magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
+    magnus: ResponseExtras = Field(default=ResponseExtras(), description="What is Magnus's own")
 
     # what OpenAI's clients may send along, in the values that change nothing
     store: Literal[True] | None = None

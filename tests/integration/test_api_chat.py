@@ -1,0 +1,115 @@
+"""The older calls that wait: chat and completions."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.service import Api
+from tests.integration.stage import eventually
+
+CHAT = {
+    "model": "words",
+    "messages": [{"role": "system", "content": "Translate."}, {"role": "user", "content": "eins"}],
+}
+PROMPT = {"model": "words", "prompt": "eins zwei"}
+
+
+def served(api: Api, ask: Callable[[], object], **columns: str) -> None:
+    """Ask, and meanwhile end the request as a worker would."""
+    values = {"status": "completed", "output_text": "one", "error": None} | columns
+
+    def serve() -> None:
+        eventually(lambda: api.sql("select id from requests"))
+        api.sql(
+            """update requests set status = :status, output_text = :output_text, output_tokens = 1,
+            error = cast(:error as jsonb), finished_at = clock_timestamp()""",
+            **values,
+        )
+
+    worker = threading.Thread(target=serve)
+    worker.start()
+    ask()
+    worker.join()
+
+
+def ended(api: Api, path: str, body: dict[str, object], **columns: str) -> tuple[int, dict[str, object]]:
+    answers = []
+    served(api, lambda: answers.append(api.call("POST", path, json=body)), **columns)
+    return answers[0].status_code, answers[0].json
+
+
+def test_a_chat_waits_for_its_answer(api: Api) -> None:
+    status, body = ended(api, "/v1/chat/completions", CHAT)
+    assert status == 200
+    assert body["object"] == "chat.completion"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "one", "refusal": None},
+            "finish_reason": "stop",
+            "logprobs": None,
+        }
+    ]
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    id_there = str(body["id"]).replace("chatcmpl-", "resp_")
+    assert api.call("GET", f"/v1/responses/{id_there}").json["status"] == "completed"
+
+
+def test_a_completion_waits_for_its_answer(api: Api) -> None:
+    status, body = ended(api, "/v1/completions", PROMPT | {"stop": "END", "max_tokens": 7, "seed": 1})
+    assert status == 200
+    assert body["choices"] == [{"index": 0, "text": "one", "finish_reason": "stop", "logprobs": None}]
+    [row] = api.sql("select limit_tokens, body from requests")
+    assert (row.limit_tokens, row.body["stop"], row.body["sampling"]["seed"]) == (7, ["END"], 1)
+
+
+def test_an_answer_cut_off_at_its_limit_says_length(api: Api) -> None:
+    _, body = ended(api, "/v1/completions", PROMPT, status="incomplete")
+    assert body["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
+
+
+def test_a_failed_request_is_an_error_that_can_be_tried_again(api: Api) -> None:
+    status, body = ended(
+        api, "/v1/completions", PROMPT, status="failed", error='{"code": "out_of_memory", "message": "Too long."}'
+    )
+    assert status == 502
+    assert body["error"]["code"] == "out_of_memory"  # type: ignore[index]
+
+
+def test_a_request_that_somebody_cancels_is_an_error(api: Api) -> None:
+    status, body = ended(api, "/v1/completions", PROMPT, status="cancelled")
+    assert (status, body["error"]["code"]) == (400, "cancelled")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", PROMPT)])
+def test_without_an_answer_in_time_the_request_is_cancelled(api: Api, path: str, body: dict[str, object]) -> None:
+    answer = api.call("POST", path, json=body)
+    assert answer.status_code == 504
+    assert answer.json["error"]["code"] == "timeout"
+    assert [row.status for row in api.sql("select status from requests")] == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | {"messages": []}, "messages"),
+        ("/v1/chat/completions", CHAT | {"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
+        ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": "eins " * 60}]}, "messages"),
+        ("/v1/chat/completions", CHAT | {"stream": True}, "stream"),
+        ("/v1/chat/completions", CHAT | {"n": 2}, "n"),
+        ("/v1/chat/completions", CHAT | {"max_completion_tokens": 65}, "max_completion_tokens"),
+        ("/v1/chat/completions", CHAT | {"max_tokens": 65}, "max_tokens"),
+        ("/v1/chat/completions", CHAT | {"frequency_penalty": 0.5}, "frequency_penalty"),
+        ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, "response_format.type"),
+        ("/v1/completions", PROMPT | {"prompt": ["a", "b"]}, "prompt"),
+        ("/v1/completions", PROMPT | {"prompt": " "}, "prompt"),
+        ("/v1/completions", PROMPT | {"logprobs": 3}, "logprobs"),
+        ("/v1/completions", PROMPT | {"stop": ["a"] * 5}, "stop"),
+        ("/v1/completions", PROMPT | {"model": "gpt-9"}, "model"),
+    ],
+)
+def test_a_bad_field_of_a_chat_is_named(refusing_api: Api, path: str, body: dict[str, object], param: str) -> None:
+    answer = refusing_api.call("POST", path, json=body)
+    assert 400 <= answer.status_code < 500
+    assert answer.json["error"]["param"] == param

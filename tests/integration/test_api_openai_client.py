@@ -1,0 +1,100 @@
+"""The official openai client over real HTTP: submit, poll, cancel, delete, list, wait, and its exceptions."""
+
+import threading
+from collections.abc import Iterator
+
+import openai
+import pytest
+from openai import OpenAI
+from werkzeug.serving import make_server
+
+from tests.integration.service import Api
+from tests.integration.stage import eventually
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[OpenAI]:
+    server = make_server("127.0.0.1", 0, api.client.application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    with OpenAI(api_key=api.key, base_url=f"http://127.0.0.1:{server.server_port}/v1", max_retries=0) as client:
+        yield client
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def worker(api: Api) -> Iterator[None]:
+    """Ends whatever is queued, as workers do."""
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            api.sql(
+                """update requests set status = 'completed', output_text = upper(input), output_tokens = 2,
+                finish_reason = 'eos', finished_at = clock_timestamp() where status = 'queued'"""
+            )
+            stop.wait(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("worker")
+def test_submit_and_poll(client: OpenAI) -> None:
+    made = client.responses.create(
+        model="words",
+        instructions="Shout.",
+        input="hello world",
+        background=True,
+        extra_body={"magnus": {"priority": 1}},
+    )
+    assert made.status in ("queued", "completed")
+    done = eventually(lambda: polled if (polled := client.responses.retrieve(made.id)).status == "completed" else None)
+    assert done.output_text == "HELLO WORLD"
+    assert done.usage is not None
+    assert done.usage.output_tokens == 2
+    assert done.to_dict()["magnus"]["prompt_tokens"] == 4  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("worker")
+def test_calls_that_wait(client: OpenAI) -> None:
+    assert client.responses.create(model="words", input="hello").output_text == "HELLO"
+    chat = client.chat.completions.create(model="words", messages=[{"role": "user", "content": "hello"}])
+    assert chat.choices[0].message.content == "HELLO"
+    assert client.completions.create(model="words", prompt="hello").choices[0].text == "HELLO"
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_answer_can_be_sent_back_as_part_of_the_next_input(client: OpenAI) -> None:
+    first = client.responses.create(model="words", input="hello")
+    second = client.responses.create(
+        model="words",
+        input=[{"role": "user", "content": "hello"}, *first.output, {"role": "user", "content": "again"}],  # type: ignore[list-item]
+    )
+    assert second.output_text == "USER: HELLO\n\nASSISTANT: HELLO\n\nUSER: AGAIN"
+
+
+def test_cancel_delete_and_list(client: OpenAI) -> None:
+    made = client.responses.create(model="words", input="hello", background=True)
+    assert client.responses.cancel(made.id).status == "cancelled"
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.retrieve(made.id)
+    assert caught.value.code == "response_not_found"
+    assert [model.id for model in client.models.list()] == ["words"]
+
+
+def test_its_exceptions_carry_message_param_and_code(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="words", input="", background=True)
+    assert caught.value.param == "input"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.responses.create(model="gpt-9", input="a")
+    assert (unknown.value.param, unknown.value.code) == ("model", "model_not_found")
+    with pytest.raises(openai.AuthenticationError, match="unknown or revoked"):
+        client.with_options(api_key="magnus-no").models.list()

@@ -1,0 +1,86 @@
+"""Hostile and odd requests made from our own OpenAPI document: no 500, and every answer as the document says."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.integration.service import Api
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+OPERATIONS = [
+    ("GET", "/v1/magnus/stats"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses"),
+    ("GET", "/v1/responses/{id}"),
+    ("POST", "/v1/responses/{id}/cancel"),
+    ("DELETE", "/v1/responses/{id}"),
+]
+ODD = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+
+
+@pytest.fixture(scope="module")
+def answering_api(refusing_api: Api) -> Iterator[Api]:
+    """An API behind which everything that waits is answered at once."""
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            refusing_api.sql(
+                """update requests set status = 'completed', output_text = 'x', output_tokens = 1,
+                finished_at = clock_timestamp() where status = 'queued' and not (body->>'background')::bool"""
+            )
+            stop.wait(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield refusing_api
+    stop.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def document(answering_api: Api) -> schemathesis.BaseSchema:
+    return schemathesis.openapi.from_wsgi("/openapi.json", answering_api.client.application)
+
+
+def test_the_document_names_every_call_and_the_served_model(refusing_api: Api) -> None:
+    document = refusing_api.client.get("/openapi.json").json
+    described = [(method.upper(), path) for path, calls in document["paths"].items() for method in calls]
+    assert sorted(described) == sorted(OPERATIONS)
+    assert document["components"]["schemas"]["CreateResponse"]["properties"]["model"]["enum"] == ["words"]
+    assert "HTTPError" not in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+def test_whatever_is_sent_the_answer_is_what_the_document_says(
+    method: str, path: str, mode: GenerationMode, answering_api: Api, document: schemathesis.BaseSchema
+) -> None:
+    @ODD
+    @given(document[path][method].as_strategy(generation_mode=mode))
+    def send(case: Case) -> None:
+        case.call_and_validate(headers={"Authorization": f"Bearer {answering_api.key}"}, checks=CHECKS)
+
+    send()

@@ -1,0 +1,143 @@
+"""Bodies and answers of /v1/chat/completions and /v1/completions, OpenAI's fields and ours in `magnus`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag, field_validator
+
+from webapp.answers import Answer, Magnus
+from webapp.fields import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
+from webapp.schemas import TEXT_OR_LIST, Extras, Said, TextFormat
+
+Nothing = Annotated[list[Any], Field(max_length=0)]
+Stop = Annotated[
+    Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")],
+    TEXT_OR_LIST,
+]
+
+
+class ChatMessage(Said):
+    """One message of a chat."""
+
+    name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
+
+
+class Common(Body):
+    """What both calls understand; values that would change something that Magnus cannot do are refused."""
+
+    model: Text = Field(description="Name of the served model, see /v1/models")
+    temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
+    top_p: TopP | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
+    metadata: Metadata | None = Field(default=None, description="`application` names the kind of request")
+    user: Annotated[Text, Field(max_length=512)] | None = None
+    n: Literal[1] | None = None
+    stream: Literal[False] | None = None
+    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class CreateChatCompletion(Common):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
+    max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
+    store: bool | None = None
+    logprobs: Literal[False] | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: TextFormat | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def ends_with_the_user(cls, value: list[ChatMessage]) -> list[ChatMessage]:
+        """Refuse a chat in which nothing is asked."""
+        if value[-1].role != "user" or not value[-1].text.strip():
+            raise ValueError("the last message must be the user's and not be empty")
+        return value
+
+
+class CreateCompletion(Common):
+    """POST /v1/completions."""
+
+    prompt: Annotated[Text, Field(min_length=1)] = Field(description="One text; it is asked as a user's message")
+    suffix: None = None
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    logprobs: None = None
+
+    @field_validator("prompt")
+    @classmethod
+    def says_something(cls, value: str) -> str:
+        """Refuse white space."""
+        if not value.strip():
+            raise ValueError("must not be empty")
+        return value
+
+
+class CompletionUsage(Answer):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AssistantMessage(Answer):
+    """The answer of a chat."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Answer):
+    """The one choice of a chat."""
+
+    index: int = 0
+    message: AssistantMessage
+    finish_reason: Literal["stop", "length"]
+    logprobs: None = None
+
+
+class ChatCompletion(Answer):
+    """OpenAI's ChatCompletion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: CompletionUsage
+    magnus: Magnus
+
+
+class CompletionChoice(Answer):
+    """The one choice of a completion."""
+
+    index: int = 0
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: None = None
+
+
+class Completion(Answer):
+    """OpenAI's Completion."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+    magnus: Magnus
