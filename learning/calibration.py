@@ -18,6 +18,7 @@ FEWEST = 10
 SURE = 3.0  # standard deviations by which over- and underestimates must differ in number to be called systematic
 REACH_WINDOW = 200
 GAIN = 0.02  # how far one miss moves the level; coverage over n outcomes ends within about 0.1 / (GAIN · n) of it
+ROUNDED_UP = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
 HIGHEST, LOWEST = 0.995, 0.5
 
 # What the predictor says of itself, as if observed: scores of a logistic curve whose upper quantile is 1.
@@ -38,12 +39,12 @@ class _Application:
         return centre, centre + self.bias * self.reach * float(_gap(median, upper))
 
     def observe(self, median: float, upper: float, length: float) -> None:
-        covered = length <= self.correct(median, upper)[1]
+        covered = length <= np.ceil(self.correct(median, upper)[1])
         self.level = float(np.clip(self.level + GAIN * (COVERAGE - covered), LOWEST, HIGHEST))
         self.outcomes.append((median, upper, length))
         medians, uppers, lengths = np.array(self.outcomes).T
         self.bias = _bias(medians[-BIAS_WINDOW:], lengths[-BIAS_WINDOW:])
-        scores = (lengths - self.bias * medians) / (self.bias * _gap(medians, uppers))
+        scores = (lengths - ROUNDED_UP - self.bias * medians) / (self.bias * _gap(medians, uppers))
         self.reach = max(0.0, float(np.quantile(np.concatenate([BELIEF, scores]), self.level)))
 
 

@@ -145,7 +145,8 @@ def _mix(
         faith = np.sqrt(FAITH * len(rows) * np.mean(parts**2)) * np.eye(2)
         mixes[group], _ = nnls(np.concatenate([parts, faith]), np.concatenate([z[rows] * spread[rows], faith @ EVEN]))
         centre = mixes[group, 0] * words[rows] + mixes[group, 1] * median[rows]
-        reach = np.sort((z[rows] - centre) / (upper[rows] - median[rows] + LEAST_REACH))
+        needed = z[rows] - 1 / spread[rows]  # a length is covered from one token below: upper quantiles are rounded up
+        reach = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_REACH))
         place = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)
         stretches[group] = max(0.05, reach[place])
     return mixes, stretches
