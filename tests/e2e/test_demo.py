@@ -5,10 +5,8 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import psutil
 import pytest
@@ -18,21 +16,11 @@ from sqlalchemy import text
 from cli.service import running_service
 from models.session import make_engine
 from tests.chaos.service import ENDINGS
-from tests.e2e.conftest import MAGNUS, Service
+from tests.e2e.service import MAGNUS, Up, eventually
 
 pytestmark = pytest.mark.timeout(400)
 
 REQUESTS = 80
-
-
-def eventually(condition: Callable[[], Any], within_s: float = 120.0) -> None:
-    """Return once the condition holds; fail when that takes too long."""
-    pause = Event()
-    for _ in range(round(within_s / 0.05)):
-        if condition():
-            return
-        pause.wait(0.05)
-    pytest.fail(f"not true within {within_s} s")
 
 
 @pytest.fixture
@@ -63,12 +51,12 @@ def test_an_interrupted_demo_stops_what_it_started(state_dir: Path) -> None:
 
 
 def test_a_killed_worker_and_a_wiped_broker_midway_lose_no_request_and_answer_none_twice(
-    service: Service, tmp_path: Path
+    up: Up, tmp_path: Path
 ) -> None:
-    running = running_service(service.state_dir)
+    running = running_service(up.state_dir)
     assert running is not None
     figures_file = tmp_path / "figures.json"
-    target = ["--url", service.url, "--api-key", service.key, "--json", str(figures_file)]
+    target = ["--url", up.url, "--api-key", up.key, "--json", str(figures_file)]
     command = [MAGNUS, "demo", "--requests", str(REQUESTS), "--rate", "20", "--seed", "7", *target]
     engine = make_engine(running.database_url)
     with engine.begin() as connection:
@@ -81,7 +69,7 @@ def test_a_killed_worker_and_a_wiped_broker_midway_lose_no_request_and_answer_no
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         eventually(lambda: endings()[0] > REQUESTS // 10)
-        os.kill(service.pid("worker-1"), signal.SIGKILL)
+        os.kill(up.pid("worker-1"), signal.SIGKILL)
         eventually(lambda: endings()[0] > REQUESTS // 4)
         with redis.Redis.from_url(running.redis_url) as broker:
             broker.flushall()

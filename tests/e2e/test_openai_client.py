@@ -9,19 +9,19 @@ from openai import OpenAI
 from openai.types.responses import Response
 
 from inference.toy.applications import APPLICATIONS
-from tests.e2e.conftest import Service
+from tests.e2e.service import Up
 
 pytestmark = pytest.mark.timeout(300)
 
 MODEL = "bundled"
 REPEAT = APPLICATIONS["repeat"].instruction
 DOUBLE = APPLICATIONS["double"].instruction
-SIXTY_WORDS = " ".join(APPLICATIONS["translate"].answer(["sun"]) for _ in range(60))
+LONG_INPUT = " ".join(["river cloud"] * 30)
 
 
 @pytest.fixture(scope="module")
-def client(service: Service) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{service.url}/v1", api_key=service.key) as client:
+def client(up: Up) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{up.url}/v1", api_key=up.key) as client:
         yield client
 
 
@@ -74,7 +74,7 @@ def test_an_answer_that_reaches_its_limit_is_incomplete(client: OpenAI) -> None:
 
 def test_a_cancelled_response_stays_cancelled(client: OpenAI) -> None:
     def cancelled_in_time() -> Response | None:
-        created = client.responses.create(model=MODEL, instructions=DOUBLE, input=SIXTY_WORDS, background=True)
+        created = client.responses.create(model=MODEL, instructions=DOUBLE, input=LONG_INPUT, background=True)
         response = final(client, client.responses.cancel(created.id))
         return response if response.status == "cancelled" else None
 
@@ -114,9 +114,9 @@ def test_what_is_wrong_raises_the_clients_own_error_with_the_fields_name(
     assert raised.value.type == "invalid_request_error"
 
 
-def test_a_key_that_nobody_gave_out_is_refused(service: Service) -> None:
+def test_a_key_that_nobody_gave_out_is_refused(up: Up) -> None:
     with (
-        OpenAI(base_url=f"{service.url}/v1", api_key="sk-nobody") as stranger,
+        OpenAI(base_url=f"{up.url}/v1", api_key="sk-nobody") as stranger,
         pytest.raises(openai.AuthenticationError),
     ):
         stranger.responses.create(model=MODEL, input="river")
