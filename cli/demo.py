@@ -15,6 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from cli import tables
 from cli.client import Client, Json
 from cli.errors import Failed
 from cli.options import POLICIES, service_options, settings_with
@@ -31,7 +32,6 @@ RATE = 60.0  # a second: two CPU workers are busy, and batches of more than four
 TRAINING_EXAMPLES = 1500
 POLL_S = 0.4
 LONGEST_CLOSING_S = 4.0
-LOG_WIDTH = 120
 OPEN = ("queued", "in_progress")
 
 
@@ -62,7 +62,7 @@ def demo(
     """
     arrivals = poisson(requests, rate, seed)
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = tables.console()
     with interruptible():
         if settings.url:
             if policy:

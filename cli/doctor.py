@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.checks import findings
 from cli.options import json_option, settings_with, state_dir_option
 
@@ -25,6 +25,6 @@ def doctor(as_json: bool, state_dir: Path | None) -> None:
         for finding in found:
             style = "red" if finding.remedy else None
             table.add_row(finding.check, finding.found, finding.remedy or "", style=style)
-        Console().print(table)
+        tables.console().print(table)
     if any(finding.remedy for finding in found):
         raise SystemExit(1)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.database import session
 from cli.errors import Failed
 from cli.options import json_option, state_dir_option
@@ -54,7 +54,7 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
     for row in rows:
         revoked = f"{row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else ""
         table.add_row(row.prefix, row.name, row.tenant, f"{row.created_at:%Y-%m-%d %H:%M}", revoked)
-    Console().print(table)
+    tables.console().print(table)
 
 
 @keys.command()

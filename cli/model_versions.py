@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.database import session
 from cli.errors import Failed
 from cli.options import json_option, state_dir_option
@@ -51,7 +51,7 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
             str(row.data.get("training", "")),
             shown,
         )
-    Console().print(table)
+    tables.console().print(table)
 
 
 @models.command()

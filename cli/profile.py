@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.database import transaction
 from cli.errors import Failed
 from cli.options import json_option, settings_with, state_dir_option
@@ -80,7 +80,7 @@ def _bytes(budget: str) -> int:
 
 
 def _print(facts: dict[str, Any], curves: ServingCurves) -> None:
-    console = Console()
+    console = tables.console()
     console.print(
         f"{facts['model']} on {facts['device']}: Δ = {facts['delta_bytes']:,} bytes a token, "
         f"Θ = {ByteSize(facts['theta_bytes']).human_readable()}"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.client import Client, Json, output_text
 from cli.errors import Failed
 from cli.options import client_of, json_option, service_options
@@ -61,7 +61,7 @@ def status(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | 
         for response in responses:
             click.echo(json.dumps(response))
     else:
-        Console().print(_standing(responses))
+        tables.console().print(_standing(responses))
 
 
 @click.command()
@@ -134,4 +134,4 @@ def _print_service(client: Client, as_json: bool) -> None:
     table.add_row("valid tokens in the last minute", str(stats["valid_tokens"]))
     idle = stats["worker_idle_share"]
     table.add_row("idle share of the workers", "" if idle is None else f"{idle:.0%}")
-    Console().print(table)
+    tables.console().print(table)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from cli import tables
 from cli.database import transaction
 from cli.errors import Failed
 from cli.options import json_option, settings_with, state_dir_option
@@ -39,7 +39,7 @@ def train(data: IO[str], force: bool, as_json: bool, state_dir: Path | None) -> 
     if as_json:
         click.echo(json.dumps({"published": published, "reason": candidate.reason, "scores": candidate.scores}))
     else:
-        Console().print(_table(candidate.scores))
+        tables.console().print(_table(candidate.scores))
         click.echo("published" if published else f"not published: {candidate.reason} (--force publishes it anyway)")
     if not published:
         raise SystemExit(1)
