@@ -33,28 +33,27 @@ def standing(session: Session, worker_alive_s: float) -> Standing:
     """Counted through the partial indexes of open requests, so old answers cost nothing."""
     row = session.execute(
         text("""
-            with open as (
-                select
-                    count(*) filter (where r.status = 'queued' and r.predicted_tokens is null) as unpredicted,
-                    count(*) filter (where r.status = 'queued' and r.predicted_tokens is not null
-                        and r.planner_epoch = 0) as unplanned,
-                    count(*) filter (where r.status = 'queued' and r.predicted_tokens is not null
-                        and r.planner_epoch > 0) as waiting,
-                    count(*) filter (where r.status = 'in_progress' and b.status = 'assigned') as assigned,
-                    count(*) filter (where r.status = 'in_progress') as running,
-                    min(r.arrived_at) filter (where r.status = 'queued') as oldest
-                from requests r left join batches b on b.id = r.batch_id and b.status = 'assigned'
-                where r.status in ('queued', 'in_progress')
+            with counts as (
+                select (select count(*) from requests where status = 'queued') as queued,
+                    (select count(*) from requests where status = 'queued' and planner_epoch = 0) as unfed,
+                    (select count(*) from requests where status = 'queued' and predicted_tokens is null) as unpredicted
+            ), flight as (
+                select count(*) as running, count(*) filter (where b.status = 'assigned') as assigned
+                from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
+            ), oldest as (
+                select arrived_at from requests
+                where status = 'queued' and status in ('queued', 'in_progress') order by arrived_at limit 1
             ), minute as (
                 select count(*) as finished, coalesce(sum(output_tokens), 0) as tokens from requests
-                where finished_at > clock_timestamp() - interval '60 s' and status in ('completed', 'incomplete')
+                where finished_at > statement_timestamp() - interval '60 s' and status in ('completed', 'incomplete')
             )
-            select clock_timestamp() as now, unpredicted, unplanned, waiting, assigned, running,
-                extract(epoch from clock_timestamp() - oldest)::float8 as oldest_s,
+            select clock_timestamp() as now, unpredicted, unfed - unpredicted as unplanned, queued - unfed as waiting,
+                assigned, running,
+                extract(epoch from clock_timestamp() - (select arrived_at from oldest))::float8 as oldest_s,
                 minute.finished as finished_minute, minute.tokens as tokens_minute,
                 (select count(*) from workers where stopped_at is null
-                    and heartbeat_at > clock_timestamp() - make_interval(secs => :alive_s)) as workers_alive
-            from open, minute
+                    and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)) as workers_alive
+            from counts, flight, minute
         """),
         {"alive_s": worker_alive_s},
     ).one()
@@ -87,7 +86,7 @@ def applications(session: Session) -> list[Application]:
                 select application, output_tokens, predicted_tokens,
                     extract(epoch from finished_at - arrived_at)::float8 as response_s
                 from requests
-                where finished_at > clock_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
+                where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
                 order by finished_at desc limit :most
             ), grouped as (
                 select application, count(*) as answers,
@@ -147,7 +146,7 @@ def workers(session: Session) -> list[WorkerState]:
             from workers w left join lateral (
                 select * from batches b where b.worker = w.name and b.status = 'running' order by b.id desc limit 1
             ) b on true
-            where w.heartbeat_at > clock_timestamp() - interval '1 day'
+            where w.heartbeat_at > statement_timestamp() - interval '1 day'
             order by w.name
         """)
     )

@@ -11,9 +11,9 @@ def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> l
         text("""
             with gone as (
                 select b.id from batches b left join workers w on w.name = b.worker
-                where b.status = 'running' and b.lease_until < clock_timestamp()
+                where b.status = 'running' and b.lease_until < statement_timestamp()
                     or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
-                        or w.heartbeat_at < clock_timestamp() - make_interval(secs => :lease_s))
+                        or w.heartbeat_at < statement_timestamp() - make_interval(secs => :lease_s))
                 for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
@@ -30,7 +30,7 @@ def unstarted(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
     rows = connection.execute(
         text("""
             update batches set sent_at = clock_timestamp()
-            where status = 'assigned' and sent_at < clock_timestamp() - make_interval(secs => :resend_s)
+            where status = 'assigned' and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
             returning id, worker
         """),
         {"resend_s": resend_s},
@@ -50,7 +50,7 @@ def predict_without_predictor(connection: Connection, grace_s: float) -> int:
             ), unpredicted as (
                 select id, application from requests
                 where status = 'queued' and predicted_tokens is null
-                    and arrived_at < clock_timestamp() - make_interval(secs => :grace_s)
+                    and arrived_at < statement_timestamp() - make_interval(secs => :grace_s)
                 for update skip locked
             )
             update requests r set
@@ -84,7 +84,7 @@ def expire_deadlines(connection: Connection) -> int:
             update requests set status = 'failed', finished_at = clock_timestamp(),
                 error = jsonb_build_object('code', 'deadline_exceeded', 'message',
                     'The deadline passed while the request waited.')
-            where status = 'queued' and deadline_at < clock_timestamp()
+            where status = 'queued' and deadline_at < statement_timestamp()
         """)
     ).rowcount
 
@@ -94,7 +94,7 @@ def lately_gone(connection: Connection, window_s: float) -> list[str]:
     rows = connection.execute(
         text("""
             select id from requests where status in ('cancelled', 'failed')
-                and finished_at > clock_timestamp() - make_interval(secs => :window_s)
+                and finished_at > statement_timestamp() - make_interval(secs => :window_s)
         """),
         {"window_s": window_s},
     )

@@ -125,16 +125,9 @@ class Request(Base):
         Index("requests_by_tenant", "tenant", "arrived_at", "id"),
         Index("requests_by_application", "tenant", "application", "arrived_at", "id"),
         Index("requests_by_arrival", "arrived_at", "id"),
+        Index("requests_by_status", "tenant", "status", "arrived_at", "id"),
         Index(
             "requests_gone_wrong",
-            "tenant",
-            "status",
-            "arrived_at",
-            "id",
-            postgresql_where=text("status in ('incomplete', 'failed', 'cancelled')"),
-        ),
-        Index(
-            "requests_gone_wrong_anywhere",
             "status",
             "arrived_at",
             "id",
@@ -149,6 +142,11 @@ class Request(Base):
             "idempotency_key",
             unique=True,
             postgresql_where=text("idempotency_key is not null"),
+        ),
+        Index(
+            "requests_deadlines",
+            "deadline_at",
+            postgresql_where=text("status = 'queued' and deadline_at is not null"),
         ),
         CheckConstraint("(status in ('queued', 'in_progress')) = (finished_at is null)", name="finished_iff_final"),
     )

@@ -67,7 +67,7 @@ def finished_requests(connection: Connection, limit: int, max_age_s: float) -> l
                 predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
                 extract(epoch from finished_at)::float8 as at
             from requests
-            where finished_at > clock_timestamp() - make_interval(secs => :max_age_s)
+            where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
                 and status in ('completed', 'incomplete') and output_tokens > 0
             order by finished_at desc limit :limit
         """),
@@ -83,7 +83,7 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
             select b.worker, w.model, b.size, b.length, b.generation_length, b.serving_s,
                 extract(epoch from b.finished_at)::float8 as at
             from batches b join workers w on w.name = b.worker
-            where b.finished_at > clock_timestamp() - make_interval(secs => :max_age_s)
+            where b.finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
                 and b.status = 'finished' and not b.joins and b.serving_s > 0 and b.generation_length > 0
             order by b.finished_at desc limit :limit
         """),

@@ -10,7 +10,7 @@ def delete_old_requests(connection: Connection, retention_s: float, limit: int) 
     return connection.execute(
         text("""
             delete from requests where id in (
-                select id from requests where finished_at < clock_timestamp() - make_interval(secs => :retention_s)
+                select id from requests where finished_at < statement_timestamp() - make_interval(secs => :retention_s)
                 order by finished_at limit :limit for update skip locked
             )
         """),
@@ -23,7 +23,7 @@ def delete_old_batches(connection: Connection, retention_s: float, limit: int) -
     return connection.execute(
         text("""
             delete from batches where id in (
-                select id from batches where finished_at < clock_timestamp() - make_interval(secs => :retention_s)
+                select id from batches where finished_at < statement_timestamp() - make_interval(secs => :retention_s)
                 order by finished_at limit :limit for update skip locked
             )
         """),
@@ -34,7 +34,7 @@ def delete_old_batches(connection: Connection, retention_s: float, limit: int) -
 def forget_workers(connection: Connection, after_s: float) -> int:
     """Delete workers that have not been heard of for so long; how many."""
     return connection.execute(
-        text("delete from workers where heartbeat_at < clock_timestamp() - make_interval(secs => :after_s)"),
+        text("delete from workers where heartbeat_at < statement_timestamp() - make_interval(secs => :after_s)"),
         {"after_s": after_s},
     ).rowcount
 

@@ -166,7 +166,7 @@ def upgrade() -> None:
     op.create_index("requests_by_application", "requests", ["tenant", "application", "arrived_at", "id"], unique=False)
     op.create_index("requests_by_arrival", "requests", ["arrived_at", "id"])
     op.create_index(
-        "requests_gone_wrong_anywhere",
+        "requests_gone_wrong",
         "requests",
         ["status", "arrived_at", "id"],
         postgresql_where=sa.text("status in ('incomplete', 'failed', 'cancelled')"),
@@ -176,11 +176,12 @@ def upgrade() -> None:
         "requests_finished", "requests", ["finished_at"], postgresql_where=sa.text("finished_at is not null")
     )
     op.create_index(
-        "requests_gone_wrong",
+        "requests_deadlines",
         "requests",
-        ["tenant", "status", "arrived_at", "id"],
-        postgresql_where=sa.text("status in ('incomplete', 'failed', 'cancelled')"),
+        ["deadline_at"],
+        postgresql_where=sa.text("status = 'queued' and deadline_at is not null"),
     )
+    op.create_index("requests_by_status", "requests", ["tenant", "status", "arrived_at", "id"])
     op.create_index(
         "requests_idempotency",
         "requests",
