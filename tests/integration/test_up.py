@@ -78,10 +78,9 @@ def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
 def up() -> Iterator[Up]:
     with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
         service = Up(Path(directory) / "state")
-        everyone = service.family()
         yield service
-        assert service.end(signal.SIGINT) == 0
-        assert [process for process in everyone if process.is_running()] == []
+        if service.process.poll() is None:
+            service.end(signal.SIGINT)
 
 
 def test_every_process_is_listed_with_its_command(up: Up) -> None:
@@ -247,22 +246,6 @@ def test_a_killed_worker_comes_back_and_serves(up: Up) -> None:
     assert said(up, "submit", "--wait", "-i", "Repeat the text.", "apple river") == "apple river"
 
 
-def test_state_and_keys_survive_a_kill_and_nothing_else_does() -> None:
-    with tempfile.TemporaryDirectory(prefix="magnus-up-") as directory:
-        state_dir = Path(directory) / "state"
-        first = Up(state_dir)
-        everyone = first.family()
-        name = said(first, "submit", "-i", "Repeat the text.", "apple river")
-        first.end(signal.SIGKILL)
-        eventually(lambda: not any(process.is_running() for process in everyone[1:]))
-        second = Up(state_dir)
-        try:
-            eventually(lambda: json.loads(said(second, "status", "--json", name))["status"] == "completed")
-        finally:
-            assert second.end(signal.SIGTERM) == 0
-        assert second.facts["dashboard_password"] == first.facts["dashboard_password"]
-
-
 def test_servers_of_ones_own_are_used_and_left_running(database_url: str, redis_url: str, tmp_path: Path) -> None:
     own = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
     service = Up(tmp_path / "state", "--workers", "0", "--policy", "scls", **own)
@@ -286,3 +269,19 @@ def test_a_server_that_does_not_answer_is_named(setting: str, url: str, tmp_path
     assert done.returncode == 3
     assert setting in done.stderr
     assert json.loads((tmp_path / "processes.json").read_text() or "[]") == []
+
+
+def test_nothing_outlives_a_kill_but_the_state_and_nothing_at_all_a_ctrl_c(up: Up) -> None:
+    everyone = up.family()
+    name = said(up, "submit", "-i", "Repeat the text.", "apple river")
+    up.end(signal.SIGKILL)
+    eventually(lambda: not any(process.is_running() for process in everyone))
+    again = Up(up.state_dir)
+    try:
+        eventually(lambda: json.loads(said(again, "status", "--json", name))["status"] == "completed")
+        assert again.facts["dashboard_password"] == up.facts["dashboard_password"]
+        everyone = again.family()
+    finally:
+        assert again.end(signal.SIGINT) == 0
+    assert [process for process in everyone if process.is_running()] == []
+    assert again.listed() == {}
