@@ -9,6 +9,7 @@ from scheduling.curves import curves_of
 from scheduling.fusion.future_memory import Future
 from scheduling.fusion.outliving import conditional_totals
 from scheduling.policy import Worker
+from scheduling.request import Request
 
 NEXT = 2  # tokens by which rows will have grown when a joiner's first iteration is over
 
@@ -18,6 +19,7 @@ class Fleet:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
+        self.names = [worker.name for worker in workers]
         self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
         curves = [curves_of(worker.costs) for worker in workers]
         self.p1, self.p2, self.p3, self.p4 = np.array([curve.prefill for curve in curves], np.float64).T
@@ -48,11 +50,10 @@ class Fleet:
         self.remaining[filled] = reserved(median, upper, np.repeat(self.size, self.size))
         self.longest = self.cached.max(axis=1)
 
-    def step_s(self) -> float:
-        """Seconds of an iteration as it is now, on the mean worker."""
+    def step_s(self) -> Floats:
+        """Seconds of an iteration as it is now, of one row at least."""
         size = np.maximum(self.size, 1)
-        row_s = self.d2 + self.d1 * self.longest
-        return float(np.mean(self.d4 + self.d3 * self.longest + size * row_s))
+        return np.asarray(self.d4 + self.d3 * self.longest + size * (self.d2 + self.d1 * self.longest), np.float64)
 
     def join_s(self) -> Floats:
         """Seconds that each worker's running rows lose to a join, however many join, added up."""
@@ -67,10 +68,10 @@ class Fleet:
         """What the rows will take."""
         return Future.of(self.cached, self.remaining)
 
-    def join(self, worker: int, prefill: float, median: float, upper: float) -> None:
+    def join(self, worker: int, request: Request) -> None:
         """Count a joiner among the rows."""
-        place = int(self.size[worker])
-        remaining = reserved(np.array(median), np.array(upper), np.array(place + 1))
+        place, prefill = int(self.size[worker]), request.prefill
+        remaining = reserved(np.array(request.remaining), np.array(request.remaining_upper), np.array(place + 1))
         if place == self.cached.shape[1]:
             self.cached = np.pad(self.cached, ((0, 0), (0, place)))
             self.remaining = np.pad(self.remaining, ((0, 0), (0, place)), constant_values=-np.inf)

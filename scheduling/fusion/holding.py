@@ -6,42 +6,70 @@ seconds that they have waited, added up, are half of the seconds that the runnin
 Under steady arrivals that is the group size of the square-root rule (economic order quantity).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scheduling.fusion.lanes import Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Joiners of one worker: seconds that they have waited in all, how many they are, and since when they are that."""
+@dataclass(slots=True)
+class Group:
+    """Joiners of one worker, and the seconds that they had waited in all at an instant."""
 
-    waited_s: float
-    count: int
-    since: float
+    joiners: dict[str, Waiting] = field(default_factory=dict)
+    waited_s: float = 0.0
+    at: float = 0.0
 
-    def until(self, price_s: float) -> float:
-        """When they will have waited enough if nobody else comes."""
-        return self.since + (price_s - self.waited_s) / self.count
+    def wait_until(self, now: float) -> None:
+        """Count what they have waited up to now."""
+        self.waited_s += len(self.joiners) * (now - self.at)
+        self.at = now
+
+    def enough_at(self, price_s: float) -> float:
+        """When they will have waited half of that price, if nobody else comes."""
+        return self.at + (price_s / 2 - self.waited_s) / len(self.joiners)
 
 
 class Holding:
-    """What is held for which worker."""
+    """Who is held for which worker."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self.groups: dict[str, Group] = {}
         self.wake_at: float | None = None
 
-    def release(self, joiners: Mapping[str, int], price_s: Mapping[str, float], now: float) -> set[str]:
-        """The workers whose joiners join now; `price_s` are the seconds that a join would cost each worker's rows."""
-        before, self._held = self._held, {}
-        released = set()
+    def __len__(self) -> int:
+        return sum(len(group.joiners) for group in self.groups.values())
+
+    def __iter__(self) -> Iterator[tuple[str, Waiting]]:
+        """Workers, and those who are held for them."""
+        for worker, group in self.groups.items():
+            for waiting in group.joiners.values():
+                yield worker, waiting
+
+    def hold(self, worker: str, waiting: Waiting, now: float) -> None:
+        """Let a request wait for company on its way to a worker."""
+        group = self.groups.setdefault(worker, Group(at=now))
+        group.wait_until(now)
+        group.joiners[waiting.request.id] = waiting
+
+    def let_go(self, request_id: str) -> Waiting | None:
+        """Hold a request no more; None if it is not held."""
+        for worker, group in self.groups.items():
+            if waiting := group.joiners.pop(request_id, None):
+                if not group.joiners:
+                    del self.groups[worker]
+                return waiting
+        return None
+
+    def release(self, price_s: Mapping[str, float], now: float) -> dict[str, list[Waiting]]:
+        """The groups that join now, by worker; `price_s` are the seconds that a join costs each worker's rows."""
+        released = {}
         self.wake_at = None
-        for name, count in joiners.items():
-            held = before.get(name, Held(0.0, 0, now))
-            held = Held(held.waited_s + held.count * (now - held.since), count, now)
-            until = held.until(price_s[name] / 2)
-            if until <= now:
-                released.add(name)
+        for worker, group in list(self.groups.items()):
+            group.wait_until(now)
+            enough_at = group.enough_at(price_s[worker])
+            if enough_at <= now:
+                released[worker] = list(self.groups.pop(worker).joiners.values())
             else:
-                self._held[name] = held
-                self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
+                self.wake_at = enough_at if self.wake_at is None else min(self.wake_at, enough_at)
         return released

@@ -1,7 +1,7 @@
 """The waiting room as it would be served if nothing else came: for the dashboard and for ETAs."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def _by_key(waiting: Sequence[Waiting], load: Load, now: float) -> list[Request]
     return [waiting[place].request for place in np.argsort(key, kind="stable")]
 
 
-def in_batches(requests: Iterator[Request], fleet: Fleet, now: float) -> Iterator[WaitingBatch]:
+def in_batches(requests: Iterable[Request], fleet: Fleet, now: float) -> Iterator[WaitingBatch]:
     """What fits one worker at a time as a batch; as fast and as long as rows that come and go."""
     capacity, costs = float(fleet.capacity.mean()), fleet.workers[0].costs
     batch: list[Request] = []

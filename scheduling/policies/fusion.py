@@ -13,23 +13,22 @@ worker takes nobody else until it does, which is at most until that worker's row
 """
 
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from itertools import chain
 
 from scheduling.costs import Floats
 from scheduling.curves import curves_of
 from scheduling.describing import waiting_batch
-from scheduling.fusion.admission import fits_soonest
-from scheduling.fusion.bands import Backlog, upper_edges
+from scheduling.fusion.bands import upper_edges
 from scheduling.fusion.delay import Crowd, delay_s
-from scheduling.fusion.fairness import VirtualTokenCounters
-from scheduling.fusion.features import NOTHING, coefficients
+from scheduling.fusion.features import NOTHING, coefficients, features
 from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.holding import Holding
-from scheduling.fusion.lanes import Heads, Lanes, Waiting
+from scheduling.fusion.keeping_free import KeptFree
+from scheduling.fusion.lanes import Heads, Waiting
 from scheduling.fusion.matching import best_pairs
 from scheduling.fusion.order import URGENT, Load, certainty, keys
 from scheduling.fusion.outlook import in_batches, serving_order
+from scheduling.fusion.room import Room
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.prefilling import prefill_groups
 from scheduling.recovery import reserve_limit
@@ -39,30 +38,30 @@ TENANTS_TRIED = 8  # the least served, before the fleet counts as full
 
 
 class Fusion(Policy):
-    """Keeps every tenant's requests in lanes of alike ones: a decision takes the same time however many wait."""
+    """Looks at the heads of lanes of alike requests: a decision takes the same time however many wait."""
 
     mode: Mode = "continuous"
 
     def __init__(self) -> None:
-        self._lanes: dict[str, Lanes] = {}  # of tenants of whom something waits
-        self._tenant_of: dict[str, str] = {}
-        self._backlog = Backlog()
-        self._shares = VirtualTokenCounters()
+        self._room = Room()
         self._holding = Holding()
+        self._kept_free = KeptFree()
         self._certainty = 1.0
-        self._kept_free: tuple[str, str] | None = None  # a worker, and the request that is due and fits nowhere yet
         self._fleet: Fleet | None = None
 
     def __len__(self) -> int:
-        return len(self._tenant_of)
+        return len(self._room) + len(self._holding)
 
     def add(self, request: Request, now: float) -> None:
         """Into its lane; one that comes back unfinished was ahead of all that waits."""
-        self._put(Waiting(request, self._backlog.total() if request.generated == 0 else NOTHING))
+        self._room.put(Waiting(request, self._room.backlog.total() if request.generated == 0 else NOTHING))
 
     def discard(self, request_id: str) -> bool:
         """Take a waiting request out."""
-        return request_id in self._tenant_of and bool(self._take(request_id))
+        if request_id in self._room:
+            self._room.take(request_id)
+            return True
+        return self._holding.let_go(request_id) is not None
 
     def trust(self, tau: float | None) -> None:
         """Predictions change the order as far as they deserve."""
@@ -81,46 +80,59 @@ class Fusion(Policy):
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Match requests and workers until nothing more fits; joins that are not worth it yet wait for company."""
         fleet = Fleet([worker for worker in workers if not worker.queued])
-        if not len(fleet) or not self._tenant_of:
+        if not len(fleet) or not len(self):
             return []
         self._fleet = fleet
+        self._seat_held(fleet)
         load = self._load(fleet)
-        edges = upper_edges(fleet, self._backlog.work_s(fleet))
-        crowd = Crowd((len(self) + int(fleet.size.sum())) / len(fleet), edges)
-        for lanes in self._lanes.values():
+        crowd = Crowd(
+            (len(self._room) + int(fleet.size.sum())) / len(fleet),
+            upper_edges(fleet, self._room.backlog.work_s(fleet)),
+        )
+        for lanes in self._room.lanes.values():
             lanes.give_up_hopeless(now, load.step_s)
-        joining: list[list[Waiting]] = [[] for _ in fleet.workers]
         while pairs := self._match(fleet, crowd, load, now):
             for worker, waiting in pairs:
-                request = waiting.request
-                fleet.join(worker, request.prefill, request.remaining, request.remaining_upper)
-                joining[worker].append(waiting)
-        return self._release(fleet, joining, now)
+                fleet.join(worker, waiting.request)
+                self._holding.hold(fleet.names[worker], waiting, now)
+                self._room.shares.charge(waiting.request.tenant, float(load.feature_s @ features(waiting.request)))
+        released = self._holding.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
+        lines = [(line, released[name]) for line, name in enumerate(fleet.names) if name in released]
+        return [assignment for line, joiners in lines for assignment in _assignments(fleet, line, joiners)]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """What waits in the order in which it would be served, in batches of what fits one worker."""
         if not self._fleet:
-            every = sorted(
-                (one.request for lanes in self._lanes.values() for one in lanes),
-                key=lambda request: (request.arrived_at, request.id),
-            )
+            every = sorted((one.request for one in self._room), key=lambda request: (request.arrived_at, request.id))
             return (waiting_batch((request,), None, now) for request in every)
-        load = self._load(self._fleet)
-        return in_batches(serving_order(self._lanes, self._shares, load, now), self._fleet, now)
+        held = [waiting.request for _, waiting in self._holding]
+        order = serving_order(self._room.lanes, self._room.shares, self._load(self._fleet), now)
+        return in_batches(chain(held, order), self._fleet, now)
 
     def _load(self, fleet: Fleet) -> Load:
         seconds = coefficients(fleet) / len(fleet)
-        return Load(float(seconds @ self._backlog.total()), fleet.step_s(), seconds)
+        return Load(float(seconds @ self._room.backlog.total()), float(fleet.step_s().mean()), seconds)
+
+    def _seat_held(self, fleet: Fleet) -> None:
+        """Those who are held keep their places, unless the worker has gone or its rows have outgrown them."""
+        lines = {name: line for line, name in enumerate(fleet.names)}
+        for name, waiting in list(self._holding):
+            line = lines.get(name)
+            if line is None or not fleet.holds(line, waiting.request.prefill):
+                self._holding.let_go(waiting.request.id)
+                self._room.put(waiting)
+            else:
+                fleet.join(line, waiting.request)
 
     def _match(self, fleet: Fleet, crowd: Crowd, load: Load, now: float) -> list[tuple[int, Waiting]]:
         """At most one request to each worker, of the least served tenant of whom something fits."""
-        self._forget_kept_free(fleet)
-        tenants = sorted(self._lanes, key=lambda tenant: (self._shares.served_s(tenant), tenant))
-        for tenant in tenants[:TENANTS_TRIED]:
-            lanes = self._lanes[tenant]
+        if self._kept_free and not (self._kept_free.request_id in self._room and self._kept_free.among(fleet)):
+            self._kept_free.forget()
+        tenants = self._room.least_served(TENANTS_TRIED)
+        for lanes in tenants:
             heads, names = lanes.heads(), lanes.names()
             key = keys(heads, self._delay_s(fleet, crowd, heads), load, now)
-            self._leave_free(fleet, lanes, key)
+            self._kept_free.close(fleet, lanes, key)
             pairs = best_pairs(fleet, heads, key)
             if not pairs:
                 self._keep_free(fleet, lanes.first(names[int(key.min(axis=0).argmin())]), float(key.min()))
@@ -129,78 +141,24 @@ class Fusion(Policy):
             for worker, place in pairs if len(tenants) == 1 else pairs[:1]:
                 waiting = lanes.first(names[place])
                 if waiting and fleet.holds(worker, waiting.request.prefill):
-                    taken.append((worker, self._take(waiting.request.id)))
+                    taken.append((worker, self._room.take(waiting.request.id)))
             return taken
         return []
 
     def _delay_s(self, fleet: Fleet, crowd: Crowd, heads: Heads) -> Floats:
-        """What each request's joining would cost; lengths as uncertain as they are drawn towards their mean."""
-        rows, _, tokens, _ = self._backlog.total()
-        mean = max(1.0, tokens / max(1.0, rows))
-        believed = mean * (heads.remaining / mean) ** self._certainty
-        return delay_s(fleet, crowd, heads.prefill, believed)
-
-    def _forget_kept_free(self, fleet: Fleet) -> None:
-        """The request has found a place or gone, or the worker has."""
-        if self._kept_free:
-            name, request_id = self._kept_free
-            if request_id not in self._tenant_of or name not in {worker.name for worker in fleet.workers}:
-                self._kept_free = None
-
-    def _leave_free(self, fleet: Fleet, lanes: Lanes, key: Floats) -> None:
-        """A worker that is kept free takes nobody else."""
-        if self._kept_free:
-            name, request_id = self._kept_free
-            worker = next(place for place, worker in enumerate(fleet.workers) if worker.name == name)
-            place = lanes.place_of(request_id)
-            allowed = None if place is None else key[worker, place]
-            key[worker] = np.inf
-            if place is not None and allowed is not None:
-                key[worker, place] = allowed
+        """What each request's joining would cost; as uncertain as lengths are, they are drawn towards their mean."""
+        mean = self._room.mean_remaining()
+        return delay_s(fleet, crowd, heads.prefill, mean * (heads.remaining / mean) ** self._certainty)
 
     def _keep_free(self, fleet: Fleet, waiting: Waiting | None, key: float) -> None:
-        """One that is due or urgent fits nowhere: the worker where it will soonest is kept free for it."""
+        """If one that is due or urgent fits nowhere, the worker where it will soonest is kept free for it."""
         if waiting and key < URGENT / 2 and not self._kept_free:
-            request = waiting.request
-            worker = fits_soonest(fleet, request.prefill, request.remaining_upper)
-            self._kept_free = fleet.workers[worker].name, request.id
+            self._kept_free.keep(fleet, waiting.request)
 
-    def _release(self, fleet: Fleet, joining: list[list[Waiting]], now: float) -> list[Assignment]:
-        """The joins that are worth it; the others wait on."""
-        price_s = fleet.join_s()
-        joiners = {worker.name: len(group) for worker, group in zip(fleet.workers, joining, strict=True) if group}
-        prices_s = {worker.name: float(price) for worker, price in zip(fleet.workers, price_s, strict=True)}
-        released = self._holding.release(joiners, prices_s, now)
-        assignments: list[Assignment] = []
-        for place, (worker, group) in enumerate(zip(fleet.workers, joining, strict=True)):
-            if worker.name in released:
-                assignments += self._assignments(fleet, place, [waiting.request for waiting in group])
-            else:
-                for waiting in group:
-                    self._put(waiting)
-        return assignments
 
-    def _assignments(self, fleet: Fleet, place: int, requests: Sequence[Request]) -> Iterable[Assignment]:
-        """One worker's joiners in groups that are prefilled together."""
-        worker = fleet.workers[place]
-        step_s = float(fleet.d4[place] + fleet.size[place] * (fleet.d2[place] + fleet.d1[place] * fleet.longest[place]))
-        for group in prefill_groups(requests, curves_of(worker.costs)):
-            estimated_s = step_s * max(request.remaining for request in group)
-            yield Assignment(worker.name, group, joins=True, estimated_s=estimated_s)
-
-    def _put(self, waiting: Waiting) -> None:
-        request = waiting.request
-        if request.tenant not in self._lanes:
-            self._shares.arrives(request.tenant, list(self._lanes))
-            self._lanes[request.tenant] = Lanes()
-        self._lanes[request.tenant].add(waiting)
-        self._tenant_of[request.id] = request.tenant
-        self._backlog.add(request)
-
-    def _take(self, request_id: str) -> Waiting:
-        tenant = self._tenant_of.pop(request_id)
-        waiting = self._lanes[tenant].take(request_id)
-        if not len(self._lanes[tenant]):
-            del self._lanes[tenant]
-        self._backlog.remove(waiting.request)
-        return waiting
+def _assignments(fleet: Fleet, line: int, joiners: Sequence[Waiting]) -> Iterable[Assignment]:
+    """One worker's joiners in groups that are prefilled together."""
+    worker = fleet.workers[line]
+    for group in prefill_groups([waiting.request for waiting in joiners], curves_of(worker.costs)):
+        iterations = max(request.remaining for request in group)
+        yield Assignment(worker.name, group, joins=True, estimated_s=iterations * float(fleet.step_s()[line]))

@@ -1,0 +1,45 @@
+"""A worker kept free for a request that is due and fits nowhere, so that shorter ones do not pass it for ever."""
+
+import numpy as np
+
+from scheduling.costs import Floats
+from scheduling.fusion.admission import fits_soonest
+from scheduling.fusion.fleet import Fleet
+from scheduling.fusion.lanes import Lanes
+from scheduling.request import Request
+
+
+class KeptFree:
+    """At most one worker at a time, and the request that it is kept free for."""
+
+    def __init__(self) -> None:
+        self._worker, self._request_id = "", ""
+
+    def __bool__(self) -> bool:
+        return bool(self._request_id)
+
+    @property
+    def request_id(self) -> str:
+        """Whom a worker is kept free for; empty if none is."""
+        return self._request_id
+
+    def keep(self, fleet: Fleet, request: Request) -> None:
+        """Keep free the worker where this request will fit soonest."""
+        worker = fits_soonest(fleet, request.prefill, request.remaining_upper)
+        self._worker, self._request_id = fleet.workers[worker].name, request.id
+
+    def forget(self) -> None:
+        """The request waits no more, or the worker is gone."""
+        self._worker = self._request_id = ""
+
+    def among(self, fleet: Fleet) -> bool:
+        """Whether the worker is still there."""
+        return any(worker.name == self._worker for worker in fleet.workers)
+
+    def close(self, fleet: Fleet, lanes: Lanes, key: Floats) -> None:
+        """Nobody else may join that worker: `key` of (workers, heads) becomes infinite there."""
+        for line, worker in enumerate(fleet.workers):
+            if worker.name == self._worker:
+                place = lanes.place_of(self._request_id)
+                others = np.arange(key.shape[1]) != (-1 if place is None else place)
+                key[line, others] = np.inf
