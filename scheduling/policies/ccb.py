@@ -55,11 +55,13 @@ class ConservativeContinuous(Policy):
         emptiest = [(taken, place) for taken, place in free if taken < 0 and not workers[place].queued]
         heapq.heapify(emptiest)
         joining: dict[str, list[Request]] = {}
-        while emptiest:
+        waiting = len(self._queues)
+        while emptiest and waiting:
             taken, place = heapq.heappop(emptiest)
             name = workers[place].name
             requests = self._queues.of(name).take(1)
             joining.setdefault(name, []).extend(requests)
+            waiting -= len(requests)
             if requests and taken < -1:
                 heapq.heappush(emptiest, (taken + 1, place))
         return [Assignment(name, tuple(requests), joins=True) for name, requests in joining.items() if requests]
