@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from learning.encoders import Encoder
 from learning.length import LengthPredictor
+from learning.perception import Perception
+from learning.pooled import PooledStates
 from learning.raft import ForestPerTask
 from learning.semantic import SemanticForest
 from learning.stacked import StackedForest
@@ -17,17 +19,36 @@ PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
     "forest": StackedForest,
 }
 
+BY_THE_MODEL: dict[str, Callable[[str], LengthPredictor]] = {  # these ask a causal LM, by directory or hub id
+    "pooled": PooledStates,
+    "perception": Perception,
+    "perception-only": lambda model: Perception(model, "only"),
+    "perception-in-advance": lambda model: Perception(model, "in_advance"),
+}
+
 
 class UnknownPredictor(Exception):
     """No length predictor has this name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"unknown length predictor {name}; there are {', '.join(sorted(PREDICTORS))}")
+        super().__init__(f"unknown length predictor {name}; there are {', '.join([*PREDICTORS, *BY_THE_MODEL])}")
 
 
-def make_predictor(name: str, encoder: Encoder) -> LengthPredictor:
-    """A predictor of this name that has learned nothing yet; raises UnknownPredictor."""
-    if name not in PREDICTORS:
+class NeedsModel(Exception):
+    """A predictor that asks the served model was made without one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"the length predictor {name} asks the served model: give its directory or hub id")
+
+
+def make_predictor(name: str, encoder: Encoder, model: str | None = None) -> LengthPredictor:
+    """A predictor of this name that has learned nothing yet; raises UnknownPredictor, NeedsModel."""
+    if name in PREDICTORS:
+        return PREDICTORS[name](encoder)
+    if name not in BY_THE_MODEL:
         raise UnknownPredictor(name)
-    return PREDICTORS[name](encoder)
+    if model is None:
+        raise NeedsModel(name)
+    return BY_THE_MODEL[name](model)

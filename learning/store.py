@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from learning.perception import Perception
+from learning.pooled import PooledStates
 from learning.raft import ForestPerTask
 from learning.semantic import SemanticForest
 from learning.serving_time import ServingTimes
@@ -36,6 +38,8 @@ class Storable(Protocol):
 
 KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLength,
+    "pooled": PooledStates,
+    "perception": Perception,
     "raft": ForestPerTask,
     "semantic": SemanticForest,
     "stacked": StackedForest,
