@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ import torch
 from benchmarks.engines_baton import Baton, PrefillDecode
 from benchmarks.engines_ours import Continuous, RunToCompletion, Served
 from benchmarks.engines_peers import Generate, GenerateBatch
-from benchmarks.engines_workload import SHAPES, mixed_lengths, random_model, real_lengths, sequences
+from benchmarks.engines_workload import SHAPES, mixed_lengths, random_model, real_lengths, sequences, served
 from inference.load import LoadedModel
 from inference.sequences import Sequence
 
@@ -49,14 +49,14 @@ class ForwardTime:
 
 
 @contextmanager
-def forward_time(model: torch.nn.Module) -> Iterator[ForwardTime]:
+def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
     """Times each forward pass, on CUDA to the end of its kernels; only for runs that are not timed themselves."""
     spent, began = ForwardTime(), 0.0
 
     def now() -> float:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return perf_counter()
+        return clock()
 
     def before(*_: Any) -> None:
         nonlocal began
@@ -65,7 +65,8 @@ def forward_time(model: torch.nn.Module) -> Iterator[ForwardTime]:
     def after(*_: Any) -> None:
         spent.seconds += now() - began
 
-    hooks = model.register_forward_pre_hook(before), model.register_forward_hook(after)
+    hooks = [model.register_forward_pre_hook(before) for model in models]
+    hooks += [model.register_forward_hook(after) for model in models]
     try:
         yield spent
     finally:
@@ -82,55 +83,70 @@ def timed(serve: Callable[[], Served], clock: Callable[[], float]) -> tuple[Serv
     return served, clock() - started
 
 
-def compare(
-    loaded: LoadedModel, work: list[Sequence], batch: int, repeats: int, checked: int, clock: Callable[[], float]
-) -> list[dict[str, Any]]:
-    """One line for each engine: medians of `repeats` interleaved runs, after one that finds the time in the model."""
-    paged = GenerateBatch(loaded, batch, longest=max(len(row.prompt_ids) + row.limit for row in work))
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The same work for every engine."""
+
+    work: list[Sequence]
+    batch: int
+    repeats: int
+    checked: int
+    clock: Callable[[], float]
+
+
+def measure(engine: Contender, trial: Trial, models: Several[torch.nn.Module]) -> float:
+    """Warm an engine up and return the share of its time that is spent outside the forward pass."""
+    engine.serve(trial.work[: 2 * trial.batch], trial.batch)
+    with forward_time(models, trial.clock) as forward:
+        _, seconds = timed(partial(engine.serve, trial.work, trial.batch), trial.clock)
+    return 1 - forward.seconds / seconds
+
+
+def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[dict[str, Any]]:
+    """One line for each engine: medians of interleaved runs, in one process.
+
+    `model` is what users of transformers have, `loaded` the same as the product loads it.
+    """
+    plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.model)}.values())
+    paged = GenerateBatch(plain, trial.batch, longest=max(len(row.prompt_ids) + row.limit for row in trial.work))
     engines: dict[str, Contender] = {
-        GENERATE: Generate(loaded),
+        GENERATE: Generate(plain),
         RUN_TO_COMPLETION: RunToCompletion(loaded),
         "PD": PrefillDecode(loaded),
         "BATON": Baton(loaded),
         CONTINUOUS: Continuous(loaded),
         GENERATE_BATCH: paged,
     }
-    expected = Generate(loaded).serve(work[:checked], 1).answers
     try:
-        shares = {}
-        for name, engine in engines.items():
-            engine.serve(work[: 2 * batch], batch)
-            with forward_time(loaded.model) as forward:
-                _, seconds = timed(partial(engine.serve, work, batch), perf_counter)
-            shares[name] = 1 - forward.seconds / seconds
+        expected = Generate(plain).serve(trial.work[: trial.checked], 1).answers
+        outside = {name: measure(engine, trial, models) for name, engine in engines.items()}
         runs: dict[str, list[tuple[Served, float]]] = {name: [] for name in engines}
-        for _ in range(repeats):
+        for _ in range(trial.repeats):
             for name, engine in engines.items():
-                runs[name].append(timed(partial(engine.serve, work, batch), clock))
+                runs[name].append(timed(partial(engine.serve, trial.work, trial.batch), trial.clock))
     finally:
         paged.close()
-    valid = sum(row.limit for row in work)
+
+    def times(name: str, peer: str) -> float:
+        return median(theirs / ours for (_, theirs), (_, ours) in zip(runs[peer], runs[name], strict=True))
+
     lines = []
     for name, results in runs.items():
         served, seconds = results[0][0], median(seconds for _, seconds in results)
         lines.append(
             {
                 "engine": name,
-                "batch": batch,
-                "prompts": len(work),
+                "batch": trial.batch,
+                "prompts": len(trial.work),
                 "seconds": seconds,
-                "valid_tokens_per_s": valid / seconds,
+                "valid_tokens_per_s": sum(row.limit for row in trial.work) / seconds,
                 "total_tokens_per_s": served.computed / seconds,
                 "idle_row_share": served.idle / served.places if served.places else None,
-                "step_overhead_share": shares[name],
+                "step_overhead_share": outside[name],
                 "peak_kv_bytes": served.peak_kv_bytes,
                 "identical": all(expected.items() <= served.answers.items() for served, _ in results),
-                "times_generate": median(
-                    theirs / ours for (_, theirs), (_, ours) in zip(runs[GENERATE], results, strict=True)
-                ),
-                "times_generate_batch": median(
-                    theirs / ours for (_, theirs), (_, ours) in zip(runs[GENERATE_BATCH], results, strict=True)
-                ),
+                "times_generate": times(name, GENERATE),
+                "times_generate_batch": times(name, GENERATE_BATCH),
             }
         )
     return lines
@@ -181,13 +197,11 @@ def main(
     lengths = real_lengths(data, prompts, seed) if data else mixed_lengths(prompts, seed)
     everything = []
     for size in sizes:
-        loaded = random_model(size, device, torch.float32 if device == "cpu" else torch.bfloat16)
-        work = sequences(lengths, loaded.model.config.vocab_size, seed)
-        lines = [
-            line
-            for batch in batches
-            for line in compare(loaded, work, batch, repeats, min(checked, prompts), CLOCKS[clock])
-        ]
+        model = random_model(size, device, torch.float32 if device == "cpu" else torch.bfloat16)
+        loaded = served(model, size)
+        work = sequences(lengths, model.config.vocab_size, seed)
+        trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
+        lines = [line for trial in trials for line in compare(model, loaded, trial)]
         everything += [{"size": size, "device": machine, **line} for line in lines]
         click.echo(f"\n{size}, {machine}, {prompts} prompts, {'real' if data else 'mixed'} lengths\n\n{table(lines)}")
         if json_file is not None:

@@ -1,5 +1,6 @@
 """What the engines' benchmark serves: Llama shapes with random weights, prompts of random tokens, lengths that vary."""
 
+import copy
 import json
 import random
 from collections.abc import Sequence as Several
@@ -21,7 +22,7 @@ SHAPES = {
 LONGEST_PROMPT, LONGEST_ANSWER = 256, 192  # of real requests: longer ones are cut, so that a small machine gets done
 
 
-def random_model(size: str, device: str, dtype: torch.dtype) -> LoadedModel:
+def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
     """A Llama of this size with seeded weights and no EOS: answers end at their limits."""
     vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[size]
     config = LlamaConfig(
@@ -37,8 +38,12 @@ def random_model(size: str, device: str, dtype: torch.dtype) -> LoadedModel:
     )
     torch.manual_seed(0)
     with torch.device(device):
-        model = LlamaForCausalLM(config).to(dtype)
-    return serving(model, None, size)
+        return LlamaForCausalLM(config).to(dtype).eval()
+
+
+def served(model: LlamaForCausalLM, size: str) -> LoadedModel:
+    """The model as the product loads it; on a CPU a copy, because loading lays the weights out anew."""
+    return serving(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
 
 
 def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
