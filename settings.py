@@ -82,8 +82,12 @@ class Settings(BaseSettings):
 
     # scheduling
     policy: PolicyName = Field("magnus", description="The scheduling policy that a fresh database starts with")
-    wma_threshold: int = Field(50_000, ge=0, description="Φ of Magnus's Algorithm 1")
-    slice_tokens: int = Field(128, ge=1, description="Slice length S of scls")
+    wma_threshold: int | None = Field(
+        None, ge=0, description="Φ of Magnus's Algorithm 1; 50000 as in the paper, 1500 for the bundled model if unset"
+    )
+    slice_tokens: int | None = Field(
+        None, ge=1, description="Slice length S of scls; 128 as in the paper, 16 for the bundled model if unset"
+    )
     tick_s: float = Field(0.1, gt=0, description="Beat's tick for predict and plan")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not been heard of for so long goes back to the queue"
@@ -114,6 +118,20 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
+
+    @property
+    def phi(self) -> int:
+        """Φ of Magnus's Algorithm 1: wasted reads grow with the square of lengths, and the bundled model's are short."""
+        return self.wma_threshold if self.wma_threshold is not None else 1_500 if self._is_bundled else 50_000
+
+    @property
+    def slice_length(self) -> int:
+        """S of scls, a small part of the longest answer."""
+        return self.slice_tokens if self.slice_tokens is not None else 16 if self._is_bundled else 128
+
+    @property
+    def _is_bundled(self) -> bool:
+        return self.model == str(BUNDLED_MODEL)
 
 
 def read_settings(**overrides: object) -> Settings:
