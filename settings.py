@@ -121,7 +121,7 @@ class Settings(BaseSettings):
 
     @property
     def phi(self) -> int:
-        """Φ of Magnus's Algorithm 1: wasted reads grow with the square of lengths, and the bundled model's are short."""
+        """Φ of Algorithm 1: wasted reads grow with the square of lengths, and the bundled model's are short."""
         return self.wma_threshold if self.wma_threshold is not None else 1_500 if self._is_bundled else 50_000
 
     @property
