@@ -22,11 +22,13 @@ STATS = text("""
             tstzrange(started_at, greatest(started_at, coalesce(finished_at, now))) * tstzrange(first, last)
         )) as span
         from batches, bounds
-        where started_at < last and (finished_at >= first or (finished_at is null and status = 'running'))
+        where status <> 'lost' and started_at < last and (finished_at >= first or status = 'running')
         group by worker
     ), present as (
-        select name, least(last, coalesce(stopped_at, heartbeat_at + interval '1 s'))
-            - greatest(first, started_at) as span
+        -- started_at is that of the worker's newest process: what it served before shows that it was there
+        select name, least(last, coalesce(stopped_at, heartbeat_at + interval '1 s')) - greatest(first, least(
+            started_at, (select min(lower(span)) from busy where worker = name)
+        )) as span
         from workers, bounds where started_at < last and coalesce(stopped_at, heartbeat_at) >= first
     ), waiting as (
         select count(*) filter (where status = 'queued') as queued,

@@ -62,6 +62,16 @@ def test_idle_time_counts_overlapping_batches_once_and_only_the_time_that_a_work
     assert seen.worker_idle_share == pytest.approx(1 - (2 + 4 + 4) / 15)
 
 
+def test_a_worker_that_was_restarted_was_there_before(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        worker(connection, "a", 18, 100)  # its second process
+        batch(connection, "a", 12, 14, size=1)  # served by the first
+        batch(connection, "a", 14, 19, size=1, status="lost")  # says nothing of what was done
+        batch(connection, "a", 18, 20, size=1)
+    seen = read(database_url, T0 + 10, T0 + 20)
+    assert seen.worker_idle_share == pytest.approx(1 - (2 + 2) / 8)  # there from 12 to 20
+
+
 def test_an_empty_service_has_no_sizes_and_no_idle_share(database_url: str) -> None:
     seen = read(database_url)
     assert (seen.batches, seen.mean_batch_size, seen.worker_idle_share, seen.policy) == (0, None, None, None)
