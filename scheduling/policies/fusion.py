@@ -79,10 +79,10 @@ class Fusion(Policy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Match requests and workers until nothing more fits; joins that are not worth it yet wait for company."""
-        fleet = Fleet([worker for worker in workers if not worker.queued])
-        if not len(fleet) or not len(self):
+        offered = [worker for worker in workers if not worker.queued]
+        if not offered or not len(self):
             return []
-        self._fleet = fleet
+        self._fleet = fleet = Fleet(offered)
         self._seat_held(fleet)
         load = self._load(fleet)
         crowd = Crowd(
