@@ -7,9 +7,9 @@ import pytest
 from tests.unit.inference.tiny import EOS, MAKERS, Known, known
 
 
-@pytest.fixture(params=sorted(MAKERS))
+@pytest.fixture(params=[*sorted(MAKERS), "bundled"])
 def each_model(request) -> Known:
-    """A model of every architecture in turn."""
+    """A model of every architecture in turn, and the bundled one."""
     return known(request.param)
 
 

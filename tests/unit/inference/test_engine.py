@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference.engine import Engine
 from inference.errors import OutOfMemory, SequenceTooLong
 from inference.sequences import Sampling, Sequence
-from tests.unit.inference.tiny import ANSWER, EOS, POSITIONS, known
+from tests.unit.inference.tiny import ANSWER, POSITIONS, known
 
 AMPLE = 2**24
 
@@ -30,7 +30,7 @@ def test_a_padded_batch_answers_as_each_prompt_alone(each_model):
     results, figures = engine.run([known.sequence(str(n)) for n, known in enumerate(each_model.pool)])
     assert [row.generated_ids for row in results] == [known.answer for known in each_model.pool]
     assert [row.reason for row in results] == [
-        "eos" if known.answer[-1] == EOS else "limit" for known in each_model.pool
+        "eos" if known.answer[-1] in each_model.loaded.eos_ids else "limit" for known in each_model.pool
     ]
     assert figures.pad_tokens > 0
     assert engine.rows == {}
@@ -71,7 +71,7 @@ OPERATION = st.one_of(
 )
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "neox", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "neox", "qwen3", "bundled"])
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schedule=st.lists(OPERATION, max_size=14), budget_tokens=st.sampled_from([80, 200, 10_000]))
 def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(architecture, schedule, budget_tokens):
@@ -301,12 +301,13 @@ def test_a_stop_string_ends_a_row_where_its_last_token_completes_it(endless):
     assert results[0].generated_ids == known.up_to(text.index(stop) + 3)
 
 
-def test_a_row_ends_at_the_models_last_position(endless):
-    prompt = (9,) * (POSITIONS - 3)
-    results, _ = Engine(endless.loaded, AMPLE).run([Sequence("a", prompt, 50)])
+def test_a_row_ends_at_the_models_last_position():
+    engine = Engine(replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE)  # whose positions are a table
+    results, _ = engine.run([Sequence("a", (9,) * (POSITIONS - 3), 50), Sequence("b", (9,), 9)])
     assert (len(results[0].generated_ids), results[0].reason) == (3, "limit")
+    assert len(results[1].generated_ids) == 9
     with pytest.raises(SequenceTooLong):
-        Engine(endless.loaded, AMPLE).run([Sequence("a", (9,) * POSITIONS, 50)])
+        engine.run([Sequence("a", (9,) * POSITIONS, 50)])
 
 
 def test_an_id_cannot_run_twice(endless):

@@ -1,6 +1,7 @@
 """Tiny models with random weights, and what `model.generate` answers to each prompt alone."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,8 +17,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from inference.load import LoadedModel, serving
+from inference.load import LoadedModel, load_model, serving
+from inference.prompt import load_prompt_format
 from inference.sequences import Sequence
+from inference.toy.applications import toy_requests
+from settings import BUNDLED_MODEL
 
 torch.set_num_threads(1)  # a tiny matrix is not worth a second thread
 
@@ -106,12 +110,24 @@ MAKERS = {
 }
 
 
-def answers(loaded: LoadedModel, size: int) -> tuple[Answered, ...]:
-    """Random prompts of 1 to 40 tokens that `generate` answers with a clear margin at each token."""
+def random_prompts() -> Iterator[tuple[int, ...]]:
+    """Prompts of 1 to 40 random tokens."""
     chance = random.Random(5)
+    while True:
+        yield tuple(chance.randrange(8, VOCABULARY) for _ in range(chance.randint(1, 40)))
+
+
+def toy_prompts() -> Iterator[tuple[int, ...]]:
+    """Prompts as the bundled model was trained on."""
+    encode = load_prompt_format(str(BUNDLED_MODEL)).encode
+    return (tuple(encode(request.instruction, request.input)) for request in toy_requests(100, seed=5))
+
+
+def answers(loaded: LoadedModel, prompts: Iterator[tuple[int, ...]], size: int) -> tuple[Answered, ...]:
+    """The first prompts that `generate` answers with a clear margin at each token."""
     pool: list[Answered] = []
     while len(pool) < size:
-        prompt = tuple(chance.randrange(8, VOCABULARY) for _ in range(chance.randint(1, 40)))
+        prompt = next(prompts)
         output = loaded.model.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -128,8 +144,12 @@ def answers(loaded: LoadedModel, size: int) -> tuple[Answered, ...]:
 
 @cache
 def known(architecture: str) -> Known:
+    """A model of this architecture with random weights, or the bundled one."""
+    if architecture == "bundled":
+        bundled = load_model(str(BUNDLED_MODEL))
+        return Known(bundled, answers(bundled, toy_prompts(), 8))
     torch.manual_seed(11)
     model = MAKERS[architecture]()
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, 0
     loaded = serving(model, Letters(), architecture)
-    return Known(loaded, answers(loaded, 8))
+    return Known(loaded, answers(loaded, random_prompts(), 8))
