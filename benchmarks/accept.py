@@ -19,23 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-WORDS = [
-    "red",
-    "green",
-    "blue",
-    "one",
-    "two",
-    "three",
-    "small",
-    "big",
-    "old",
-    "new",
-    "house",
-    "tree",
-    "river",
-    "stone",
-    "bird",
-]
+WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 
 
 def body(model: str, rng: random.Random) -> dict[str, Any]:
@@ -102,6 +86,8 @@ def main(url: str, api_key: str, rate: float, seconds: float, seed: int, json_fi
     latency = [f"{value:.1f}" for value in result["latency_ms"].values()]
     table.add_row(f"{rate:g}", str(result["accepted"]), str(result["failed"]), *latency)
     Console().print(table)
+    if result["failures"]:
+        Console().print(f"not accepted: {', '.join(result['failures'])}")
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

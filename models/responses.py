@@ -112,7 +112,7 @@ def submit(
             SUBMIT,
             {
                 **given,
-                "idempotency_sha256": digest if idempotency_key is not None else None,
+                "idempotency_sha256": digest,
                 "deadline_s": new.deadline_s,
                 "eta_s": new.eta_s,
             },

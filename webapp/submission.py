@@ -48,8 +48,9 @@ def submit(asked: Asked) -> Seen:
     key = request.headers.get("Idempotency-Key")
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
+    digest = None if key is None else canonical_digest(asked.body)
     with context().sessions() as session:
-        return responses.submit(session, new, idempotency_key=key, digest=canonical_digest(asked.body))
+        return responses.submit(session, new, idempotency_key=key, digest=digest)
 
 
 def submit_and_wait(asked: Asked) -> Seen:
