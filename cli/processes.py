@@ -10,7 +10,7 @@ from cli.program import Program
 BIN = Path(sys.executable).parent
 CELERY = str(BIN / "celery")
 WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
-WEB_FLAGS = ("-k", "gthread", "-w", "1", "--threads=32", "--graceful-timeout=5", "--keep-alive=75", "--no-control-socket")
+WEB_FLAGS = ("-k", "gthread", "-w1", "--threads=32", "--graceful-timeout=5", "--keep-alive=75", "--no-control-socket")
 
 # One thread is enough beside the workers, and numpy would otherwise spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
