@@ -67,7 +67,6 @@ def say_alive(connection: Connection, version: str) -> None:
             insert into service_state (name, value, updated_at)
             values ('predictor', jsonb_build_object('version', cast(:version as text)), clock_timestamp())
             on conflict (name) do update set value = excluded.value, updated_at = excluded.updated_at
-            where service_state.updated_at < clock_timestamp() - interval '0.5 s'
         """),
         {"version": version},
     )

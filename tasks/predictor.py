@@ -1,6 +1,7 @@
 """The predictor: claims what nobody predicted, predicts it in one batch, writes it; adopts newly published versions."""
 
 from collections.abc import Callable
+from time import monotonic
 
 import structlog
 from sqlalchemy import Connection, Engine
@@ -10,6 +11,7 @@ from learning.store import DigestMismatch, NotStorable, load
 from models import predicting, training
 from models.predicting import Predicted, Unpredicted
 
+LOOK_AROUND_S = 0.5  # how often it says that it lives and looks for a newer version
 CHUNK = 256  # requests claimed at once: their rows stay locked for as long as it takes
 
 log = structlog.get_logger()
@@ -22,6 +24,7 @@ class Predictor:
         """`untrained` predicts until a version is published."""
         self._engine = engine
         self._predictor, self._version = untrained, untrained.name
+        self._look_around_at = 0.0
         self._adopted: str | None = None  # also one that could not be read: it is not tried again
 
     def run(self, on_predicted: Callable[[], None]) -> int:
@@ -29,11 +32,14 @@ class Predictor:
         total = 0
         while True:
             with self._engine.begin() as connection:
-                self._adopt(connection)
+                if monotonic() >= self._look_around_at:
+                    self._adopt(connection)
                 chunk = predicting.claim_unpredicted(connection, CHUNK)
                 if chunk:
                     predicting.write_predictions(connection, self._predict(chunk), self._version)
-                predicting.say_alive(connection, self._version)
+                if monotonic() >= self._look_around_at:
+                    predicting.say_alive(connection, self._version)
+                    self._look_around_at = monotonic() + LOOK_AROUND_S
             if chunk:
                 on_predicted()
             total += len(chunk)
