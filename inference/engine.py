@@ -22,6 +22,8 @@ from inference.parking import Parking
 from inference.rows import Row, of_similar_length
 from inference.sequences import Ended, RunFigures, Sequence
 
+MOST_PARKED_BYTES = 4 * 2**30  # of host memory: preempted rows may go on elsewhere and never ask for theirs
+
 
 class Engine:
     """Generates for many sequences at once, over one model and one KV cache of at most `kv_budget_bytes`.
@@ -36,7 +38,7 @@ class Engine:
         self._kv = KvCache(loaded.layout, kv_budget_bytes)
         self._batch = RunningBatch(loaded, self._kv)
         self._shed: list[Row] = []  # rows that wait for memory, in the order in which they come back
-        self._parking = Parking(kv_budget_bytes)
+        self._parking = Parking(min(kv_budget_bytes, MOST_PARKED_BYTES))
         self._numbers = count()
 
     @torch.inference_mode()
@@ -159,7 +161,7 @@ class Engine:
         size = len(batch.rows) + max(0, len(rows) - len(gaps))
         batch.make_room(size, max(row.cached for row in rows) + 1)  # for all of them at once, or for none
         places = [*gaps, *range(len(batch.rows), size)]
-        parked = [row for row in rows if self._parking.holds(row.sequence.id, row.cached)]
+        parked = [row for row in rows if self._parking.holds(row.sequence.id, row.token_ids[:-1])]
         for row in parked:
             place = places.pop(0)
             self._parking.unpark(row.sequence.id, self._kv, place)
@@ -191,7 +193,7 @@ class Engine:
         if row in self._batch.rows:
             place, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached * tally.prefill_s / max(1, tally.prefilled_tokens)
-            self._parking.park(row.sequence.id, self._kv, place, row.cached, prefill_s)
+            self._parking.park(row.sequence.id, self._kv, place, row.token_ids[:-1], prefill_s)
 
     @contextmanager
     def _guarded(self, entering: Several[Row] = ()) -> Iterator[None]:

@@ -11,7 +11,7 @@ SECONDS_PER_BYTE = 1e-9  # of a copy, until one was measured
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    length: int
+    token_ids: tuple[int, ...]
     row: HostRow
     nbytes: int
 
@@ -25,23 +25,24 @@ class Parking:
         self._rows: OrderedDict[str, _Parked] = OrderedDict()
         self._seconds_per_byte = SECONDS_PER_BYTE
 
-    def park(self, sequence_id: str, kv: KvCache, place: int, length: int, prefill_s: float) -> None:
-        """Keep a row's first `length` tokens, unless its prefill, `prefill_s` seconds, costs less than two copies."""
-        nbytes = length * kv.layout.token_bytes
+    def park(self, sequence_id: str, kv: KvCache, place: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
+        """Keep what a row's cache holds of these tokens, unless their prefill takes less time than two copies."""
+        nbytes = len(token_ids) * kv.layout.token_bytes
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
         started = perf_counter()
-        row = kv.row_to_host(place, length)
+        row = kv.row_to_host(place, len(token_ids))
         self._seconds_per_byte = (perf_counter() - started) / nbytes
-        self._rows[sequence_id] = _Parked(length, row, nbytes)
+        self.drop(sequence_id)
+        self._rows[sequence_id] = _Parked(token_ids, row, nbytes)
         self.nbytes += nbytes
         while self.nbytes > self.capacity_bytes:
             self.drop(next(iter(self._rows)))
 
-    def holds(self, sequence_id: str, length: int) -> bool:
-        """Whether exactly so many tokens of this sequence are parked."""
+    def holds(self, sequence_id: str, token_ids: tuple[int, ...]) -> bool:
+        """Whether exactly these tokens are parked; a sequence that went on elsewhere has others by now."""
         parked = self._rows.get(sequence_id)
-        return parked is not None and parked.length == length
+        return parked is not None and parked.token_ids == token_ids
 
     def unpark(self, sequence_id: str, kv: KvCache, place: int) -> None:
         """Copy a row back into the cache and forget it."""
