@@ -1,7 +1,7 @@
 """How long a batch will take: KNN over served batches (Magnus III-D) on top of SCLS's fitted curves (Eq. 1-4).
 
 The nearest served batches correct the curves by how much longer or shorter than the curves they took; where nothing
-similar was served the curves alone answer. So it starts with a worker's profile and extrapolates as that does.
+similar was served all of them together do, a little. So it starts with a worker's profile and extrapolates as that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from scheduling.costs import Floats, Ints, ServingCurves, ServingTime
 NEIGHBOURS = 5
 REACH = 0.35  # neighbours further away, in natural logarithms of the three numbers, count less and less
 FEWEST_FOR_CURVES = 24
+DOUBT = 10  # so many served batches count half against the profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class KnnServingTime:
         self._tree: KDTree | None = None
         self._served: npt.NDArray[np.float64] = np.zeros((0, 4))  # size, length, generation length, seconds
         self._ratios: npt.NDArray[np.float64] = np.zeros(0)
+        self._offset = 0.0  # the median of the ratios, as far as there are enough of them to believe it
 
     def fit(self, batches: Sequence[ServedBatch], curves: ServingCurves | None = None) -> None:
         """Learn from these batches alone; `curves` is the worker's profile, else they are fitted to the batches."""
@@ -63,7 +65,7 @@ class KnnServingTime:
         weights = np.exp(-((distances / REACH) ** 2)) + 1e-12
         trust = weights.max(axis=1)  # 1 next to a served batch, 0 far from all of them
         corrections = (self._ratios[nearest] * weights).sum(axis=1) / weights.sum(axis=1)
-        return np.asarray(curve_s * np.exp(trust * corrections), np.float64)
+        return np.asarray(curve_s * np.exp(self._offset + trust * (corrections - self._offset)), np.float64)
 
     def __len__(self) -> int:
         """Served batches that it knows."""
@@ -75,6 +77,7 @@ class KnnServingTime:
             self._tree = KDTree(np.log1p(served[:, :3]))
             curve_s = np.maximum(curves.serve_many_s(*served[:, :3].astype(np.int64).T), 1e-6)
             self._ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
+            self._offset = float(np.median(self._ratios)) * len(served) / (len(served) + DOUBT)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Its state, to be stored."""
