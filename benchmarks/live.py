@@ -9,6 +9,7 @@ its repeats. Peers are other ways to serve the same API (`benchmarks.live_peers`
 import json
 import os
 import statistics
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def main(
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
         if json_file:  # after each run: a long comparison that is interrupted keeps what it has
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
-    Console().print(table(runs))
+    Console(width=None if sys.stdout.isatty() else 200).print(table(runs))
     if plot_dir:
         plot(runs, plot_dir)
     short = [run for run in runs if run["completed"] != run["requests"]]
