@@ -16,6 +16,7 @@ from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
 from scheduling.simulation.continuous import ROUNDING_S
 from scheduling.simulation.engine import EngineCosts, Tokens, reads
+from scheduling.simulation.judging import Judge
 from scheduling.simulation.trace import Answer, BatchRun, Trace
 from scheduling.simulation.worker import (
     Back,
@@ -96,6 +97,7 @@ class World:
         self._lost = Tokens()
         self._first_started: dict[str, float] = {}
         self._schedules: Counter[str] = Counter()
+        self._judge = Judge()
         self._trace = Trace(first_arrival_at=self._arrivals[0].request.arrived_at if arrivals else 0.0)
         self._largest_tokens = max(instance.memory.capacity_tokens for instance in fleet) * (1 + costs.headroom)
 
@@ -202,6 +204,9 @@ class World:
                 self._trace.answers[request.id] = Answer(
                     request.id, request.arrived_at, started_at, now, generated, schedules, name
                 )
+                tau = self._judge.tau(request.predicted, generated)
+                if tau is not None:
+                    self._policy.trust(tau)
                 self._ask_soon(now)
             case Back(request, preempted):
                 self._trace.preempted += preempted
