@@ -22,6 +22,7 @@ from tasks.fleet import Fleet, estimated
 from tasks.rooms import WaitingRooms
 from tasks.snapshot import waiting_room
 
+SNAPSHOT_REST = 20  # snapshots of a long queue take at most a twentieth of the time
 TYPICAL_WEIGHT = 0.1  # of the newest batch in the moving average of serving times
 
 log = structlog.get_logger()
@@ -54,7 +55,7 @@ class Planner:
         self._estimates = Estimates()
         self._decision_s = self._typical_s = 0.0
         self._led_since: float | None = None
-        self._recovered_at = self._snapshot_at = 0.0
+        self._recovered_at = self._snapshot_next_at = 0.0
 
     def step(self) -> list[tuple[int, str]]:
         """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
@@ -71,8 +72,10 @@ class Planner:
         self._settle(live, now)
         workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
         claims = self._assign(workers, now)
-        if now - self._snapshot_at >= rules.snapshot_every_s:
+        if now >= self._snapshot_next_at:
+            started = perf_counter()
             self._write_snapshot(workers, now)
+            self._snapshot_next_at = now + max(rules.snapshot_every_s, SNAPSHOT_REST * (perf_counter() - started))
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _follow(self, standing: Standing) -> None:
@@ -164,7 +167,6 @@ class Planner:
             "batches": batches,
         }
         planning.write_state(self._connection, "planner", value)
-        self._snapshot_at = now
 
 
 def _fits_nowhere(assignment: Assignment, live: Sequence[LiveWorker]) -> bool:
