@@ -29,8 +29,9 @@ ASKS = {
 }
 NUMBER_TOKENS = 8
 NUMBER = re.compile(r"\d+")
-RATE = 5e-5  # learning rate and epochs are those of the paper's appendix A, for a model of 7 B parameters
+RATE = 5e-5  # learning rate, epochs and targets are those of the paper's appendix A, for a model of 7 B parameters
 EPOCHS = 3
+QUERY_AND_KEY = ("q_proj", "k_proj")
 
 
 class Perception:
@@ -39,9 +40,16 @@ class Perception:
     name = "perception"
 
     def __init__(
-        self, source: str, mode: str = "tuned", *, rate: float = RATE, epochs: int = EPOCHS, batch: int = 16
+        self,
+        source: str,
+        mode: str = "tuned",
+        *,
+        rate: float = RATE,
+        epochs: int = EPOCHS,
+        batch: int = 16,
+        targets: Sequence[str] = QUERY_AND_KEY,
     ) -> None:
-        self.source, self.mode = source, mode
+        self.source, self.mode, self.targets = source, mode, tuple(targets)
         self.rate, self.epochs, self.batch = rate, epochs, batch
         self.upper_ratio = 1.0  # what the printed number is multiplied by for the upper quantile
         self._weights: dict[str, npt.NDArray[Any]] = {}
@@ -102,21 +110,25 @@ class Perception:
                 # here and not above: the same, and peft is an optional extra
                 from learning.tuning import adopt, lora
 
-                self._loaded.model = lora(self._loaded.model)
+                self._loaded.model = lora(self._loaded.model, self.targets)
                 if self._weights:
                     adopt(self._loaded.model, self._weights)
         return self._loaded
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Its state, to be stored: the adapters, and the model by name."""
-        described = {"source": np.asarray(self.source), "mode": np.asarray(self.mode)}
+        described = {
+            "source": np.asarray(self.source),
+            "mode": np.asarray(self.mode),
+            "targets": np.array(self.targets),
+        }
         weights = {f"weights {name}": values for name, values in self._weights.items()}
         return described | weights | {"upper_ratio": np.asarray(self.upper_ratio)}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "Perception":
         """The stored predictor; the model is loaded at its first use."""
-        predictor = cls(str(arrays["source"]), str(arrays["mode"]))
+        predictor = cls(str(arrays["source"]), str(arrays["mode"]), targets=arrays["targets"].tolist())
         predictor.upper_ratio = float(arrays["upper_ratio"])
         prefix = "weights "
         predictor._weights = {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}

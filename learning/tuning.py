@@ -1,5 +1,6 @@
-"""LoRA instruction tuning (Sequence Scheduling 3.2, appendix A): query and key projections learn to print a number."""
+"""LoRA instruction tuning (Sequence Scheduling 3.2, appendix A): a few projections learn to print a number."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +11,17 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 
 from learning.language_model import LanguageModel
 
-QUERY_AND_KEY = ["q_proj", "k_proj"]
 IGNORED = -100  # the loss leaves these labels out
 
 
-def lora(model: Any, rank: int = 8) -> PeftModel:
-    """The model with untrained adapters on its query and key projections."""
+def lora(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
+    """The model with untrained adapters on the projections of these names."""
     config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=QUERY_AND_KEY, task_type="CAUSAL_LM"
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():  # peft 0.21 reads an attribute that transformers 5.23 calls deprecated
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        return get_peft_model(model, config)
 
 
 def tune(
