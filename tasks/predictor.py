@@ -11,7 +11,6 @@ from learning.store import DigestMismatch, NotStorable, load
 from models import predicting, training
 from models.predicting import Predicted, Unpredicted
 
-LOOK_AROUND_S = 0.5  # how often it says that it lives and looks for a newer version
 CHUNK = 256  # requests claimed at once: their rows stay locked for as long as it takes
 
 log = structlog.get_logger()
@@ -20,9 +19,9 @@ log = structlog.get_logger()
 class Predictor:
     """The length predictor in service; any number may run side by side."""
 
-    def __init__(self, engine: Engine, untrained: LengthPredictor) -> None:
-        """`untrained` predicts until a version is published."""
-        self._engine = engine
+    def __init__(self, engine: Engine, untrained: LengthPredictor, look_around_s: float = 0.5) -> None:
+        """`untrained` predicts until a version is published; every `look_around_s` it looks for a newer one."""
+        self._engine, self._look_around_s = engine, look_around_s
         self._predictor, self._version = untrained, untrained.name
         self._look_around_at = 0.0
         self._adopted: str | None = None  # also one that could not be read: it is not tried again
@@ -39,7 +38,7 @@ class Predictor:
                     predicting.write_predictions(connection, self._predict(chunk), self._version)
                 if monotonic() >= self._look_around_at:
                     predicting.say_alive(connection, self._version)
-                    self._look_around_at = monotonic() + LOOK_AROUND_S
+                    self._look_around_at = monotonic() + self._look_around_s
             if chunk:
                 on_predicted()
             total += len(chunk)

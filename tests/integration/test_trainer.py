@@ -1,0 +1,128 @@
+"""The trainer on a real Postgres: learns from the log, publishes what is not worse, says how good predictions were."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from learning.encoders import make_encoder
+from learning.store import load
+from models import training
+from tasks.trainer import Trainer
+from tests.integration.stage import Stage, eventually
+
+
+@pytest.fixture
+def trainer(stage: Stage) -> Trainer:
+    return Trainer(stage.database, "usin", make_encoder("hashing"))
+
+
+def answered(stage: Stage, count: int, *, of: int, predicted: int = 1) -> None:
+    """Answers twice as long as their inputs of 1 to `of` words."""
+    ended = datetime.now(UTC) - timedelta(minutes=1)
+    for n in range(count):
+        words = 1 + n % of
+        stage.request(
+            f"r{n:04}",
+            input=" ".join(f"word{(7 * n + k) % 90}" for k in range(words)),
+            input_tokens=words,
+            limit_tokens=200,
+            predicted_tokens=predicted if predicted > 1 else words,
+            predicted_upper_tokens=200,
+            status="completed",
+            output_tokens=2 * words,
+            finished_at=ended + timedelta(milliseconds=n),
+        )
+
+
+def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it(stage: Stage, trainer: Trainer):
+    answered(stage, 400, of=60)
+    trainer.refit_length()
+    with stage.database.begin() as connection:
+        published = training.active_version(connection, "length")
+    assert published is not None
+    learned = load(published.stored, published.sha256)
+    ((scores,),) = stage.sql("select scores from model_versions")
+    assert scores["candidate"]["rmse"] < scores["baseline"]["rmse"]
+    assert learned.name == "usin"
+
+
+def test_nothing_is_published_from_a_handful_of_answers(stage: Stage, trainer: Trainer):
+    answered(stage, 10, of=10)
+    trainer.refit_length()
+    assert stage.sql("select count(*) from model_versions") == [(0,)]
+
+
+def test_a_second_refit_without_news_publishes_nothing(stage: Stage, trainer: Trainer):
+    answered(stage, 400, of=60)
+    trainer.refit_length()
+    trainer.refit_length()
+    assert stage.sql("select count(*) from model_versions") == [(1,)]
+
+
+def test_one_version_of_a_kind_is_in_service(stage: Stage):
+    with stage.database.begin() as connection:
+        first = training.publish(connection, "length", b"1", b"1", {}, {})
+        second = training.publish(connection, "length", b"2", b"2", {}, {})
+        other = training.publish(connection, "serving_time", b"3", b"3", {}, {})
+    assert stage.sql("select version, active from model_versions order by id") == [
+        (first, False),
+        (second, True),
+        (other, True),
+    ]
+
+
+def test_how_well_recent_predictions_ranked_the_answers_is_for_the_planner_to_read(stage: Stage, trainer: Trainer):
+    answered(stage, 60, of=60)
+    trainer.refit_length()
+    ((state,),) = stage.sql("select value from service_state where name = 'prediction'")
+    assert state["n"] == 60
+    assert state["tau"] == 1.0  # predicted the number of words, which orders answers of twice as many perfectly
+    assert state["applications"]["copy"]["coverage"] == 1.0
+
+
+def test_serving_times_are_learned_from_finished_batches(stage: Stage, trainer: Trainer):
+    stage.worker("w1")
+    ended = datetime.now(UTC) - timedelta(minutes=1)
+    for n in range(200):
+        size, generated = 1 + n % 16, 10 + (13 * n) % 100
+        stage.sql(
+            """insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s,
+                serving_s, generation_length, finished_at)
+            values ('w1', 'test', 'finished', :size, 20, 1, 1.0, :serving_s, :generated, :ended)""",
+            size=size,
+            generated=generated,
+            serving_s=0.05 + generated * (0.01 + 0.004 * size),
+            ended=ended + timedelta(milliseconds=n),
+        )
+    trainer.refit_serving_time()
+    with stage.database.begin() as connection:
+        published = training.active_version(connection, "serving_time")
+    assert published is not None
+    estimated = load(published.stored, published.sha256).of("w1", "small").serve_s(8, 20, 50)
+    assert estimated == pytest.approx(0.05 + 50 * (0.01 + 0.004 * 8), rel=0.15)
+
+
+def test_the_trainers_process_refits_on_its_own_clock_one_at_a_time_until_it_is_asked_to_stop(
+    stage: Stage, database_url: str, redis_url: str
+):
+    answered(stage, 400, of=60)
+    environment = {
+        "MAGNUS_DATABASE_URL": database_url,
+        "MAGNUS_REDIS_URL": redis_url,
+        "MAGNUS_TRAIN_LENGTH_EVERY_S": "0.5",
+    }
+    trainers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tasks.train"], env={**os.environ, **environment}, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    eventually(lambda: stage.sql("select 1 from model_versions"), within_s=60)
+    holders = "select count(*) from pg_locks where locktype = 'advisory' and objid = :lock and granted"
+    assert stage.sql(holders, lock=training.TRAINER_LOCK) == [(1,)]
+    for process in trainers:
+        process.terminate()
+    assert [process.communicate(timeout=30) and process.returncode for process in trainers] == [0, 0]
