@@ -70,9 +70,6 @@ class Heads:
         arrived_at, deadline_at, priority, prefill, remaining, remaining_upper = columns[:SCALARS]
         return cls(arrived_at, deadline_at, priority, prefill, remaining, remaining_upper, columns[SCALARS:])
 
-    def __len__(self) -> int:
-        return len(self.arrived_at)
-
 
 class Lanes:
     """Lanes of alike requests; taken out by lane or by id."""

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 from scheduling.costs import ServingCurves
 from scheduling.memory import KvMemory
-from scheduling.policy import Assignment, Policy, Worker
+from scheduling.policy import Assignment, Policy, Row, Worker
 from scheduling.request import Request
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
@@ -23,16 +23,26 @@ def a_request(
     upper: int | None = None,
     limit: int = 1024,
     generated: int = 0,
+    priority: int = 0,
+    tenant: str = "",
+    deadline_at: float | None = None,
 ) -> Request:
-    return Request(id, at, length, limit, predicted, predicted if upper is None else upper, generated)
+    most = predicted if upper is None else upper
+    return Request(id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at)
+
+
+def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> Row:
+    return Row(a_request(id, length=length, predicted=predicted, priority=priority), generated, 0.0)
 
 
 def a_memory(tokens: int) -> KvMemory:
     return KvMemory(theta_bytes=tokens, delta_bytes=1)
 
 
-def a_worker(name: str = "w", tokens: int = 10_000, costs: ServingCurves = FLAT, busy: bool = False) -> Worker:
-    return Worker(name, a_memory(tokens), costs, queued=int(busy))
+def a_worker(
+    name: str = "w", tokens: int = 10_000, costs: ServingCurves = FLAT, busy: bool = False, rows: Sequence[Row] = ()
+) -> Worker:
+    return Worker(name, a_memory(tokens), costs, tuple(rows), queued=int(busy))
 
 
 def ids(assignments: Sequence[Assignment]) -> dict[str, list[list[str]]]:
