@@ -7,12 +7,14 @@ given as fitted and as served: there, outcomes come in while later requests are 
 
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import click
 
 from benchmarks.answered_requests import CRUDE, Answered, counter, read_answered
 from learning.calibrated import Calibrated
-from learning.encoders import Encoder, make_encoder
+from learning.encoders import make_encoder
 from learning.length import LengthPredictor, Outcome, Prediction
 from learning.predictors import make_predictor
 from learning.scores import score
@@ -64,18 +66,27 @@ Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: 
 @click.option("--encoder", default="hashing", show_default=True, help="hashing or a sentence-transformers model.")
 @click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
 @click.option("--train", type=click.Choice(["each", "together"]), default="each", show_default=True)
+@click.option("--model", help="Directory or hub id of a causal LM, for the predictors that ask one.")
 @click.option("--predictors", default="uilo,raft,inst,usin,forest", show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Order in which test requests arrive.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
 def main(
-    data: Path, encoder: str, tokenizer: str, train: str, predictors: str, seed: int, json_path: Path | None
+    data: Path,
+    encoder: str,
+    tokenizer: str,
+    train: str,
+    model: str | None,
+    predictors: str,
+    seed: int,
+    json_path: Path | None,
 ) -> None:
     """Fit, predict, score, print."""
     answered = read_answered(data, counter(tokenizer))
     random.Random(seed).shuffle(answered)
     figures: dict[str, Any] = {}
     for name in predictors.split(","):
-        predicted, speed = _run(name, make_encoder(encoder), answered, together=train == "together")
+        make = partial(make_predictor, name, make_encoder(encoder), model)
+        predicted, speed = _run(make, answered, together=train == "together")
         figures[name] = {"speed": speed, "rows": _rows(predicted, answered)}
         click.echo(f"{name}: {json.dumps(speed)}", err=True)
     click.echo(_table(figures) + PAPERS)
@@ -85,38 +96,45 @@ def main(
 
 
 def _run(
-    name: str, encoder: Encoder, answered: Sequence[Answered], together: bool
+    make: Callable[[], LengthPredictor], answered: Sequence[Answered], together: bool
 ) -> tuple[Predicted, dict[str, float]]:
     """Every test request as fitted and as served, by task, and how long it took."""
     by_task = _by_task(answered)
     groups = [list(by_task)] if together else [[task] for task in by_task]
     predicted: Predicted = {}
-    fit_s, batches_s, singles_s, tests, singles = 0.0, 0.0, 0.0, 0, 0
-    last: LengthPredictor = make_predictor(name, encoder)
+    fits_s: list[float] = []
+    batches_ms: list[float] = []
+    singles_ms: list[float] = []
+    last = make()
     for tasks in groups:
-        predictor = make_predictor(name, encoder)
+        last = make()
         training = [a.outcome for task in tasks for a in by_task[task] if not a.is_test]
         began = time.perf_counter()
-        predictor.fit(training)
-        fit_s += time.perf_counter() - began
-        last = predictor
+        last.fit(training)
+        fits_s.append(time.perf_counter() - began)
         for task in tasks:
             outcomes = [a.outcome for a in by_task[task] if a.is_test]
-            began = time.perf_counter()
-            fitted = [p for chunk in _chunks(outcomes, BATCH) for p in predictor.predict([o.prompt for o in chunk])]
-            batches_s, tests = batches_s + time.perf_counter() - began, tests + len(outcomes)
-            began = time.perf_counter()
-            for outcome in outcomes[:SINGLES]:
-                predictor.predict([outcome.prompt])
-            singles_s, singles = singles_s + time.perf_counter() - began, singles + len(outcomes[:SINGLES])
-            predicted[task] = list(zip(outcomes, fitted, _served(predictor, outcomes), strict=True))
+            fitted = _timed(last, outcomes, BATCH, batches_ms)
+            _timed(last, outcomes[:SINGLES], 1, singles_ms)
+            predicted[task] = list(zip(outcomes, fitted, _served(last, outcomes), strict=True))
     speed = {
-        "fit_s": round(fit_s, 2),
-        "ms_in_batches_of_64": round(1e3 * batches_s / tests, 3),
-        "ms_alone": round(1e3 * singles_s / singles, 3),
-        **_first_prediction(last),
+        "fit_s": round(sum(fits_s), 2),
+        "ms_in_batches_of_64": round(statistics.median(batches_ms), 3),
+        "ms_alone": round(statistics.median(singles_ms), 3),
     }
-    return predicted, speed
+    return predicted, speed | _first_prediction(last)
+
+
+def _timed(
+    predictor: LengthPredictor, outcomes: Sequence[Outcome], size: int, milliseconds: list[float]
+) -> list[Prediction]:
+    """Predictions in batches of this size; each batch's milliseconds a request are added."""
+    predicted: list[Prediction] = []
+    for chunk in _chunks(outcomes, size):
+        began = time.perf_counter()
+        predicted += predictor.predict([o.prompt for o in chunk])
+        milliseconds.append(1e3 * (time.perf_counter() - began) / len(chunk))
+    return predicted
 
 
 def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
