@@ -1,5 +1,6 @@
 """A length predictor in service: what the model says, corrected by what came of its predictions since it was fitted."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from learning.calibration import Calibration
@@ -32,8 +33,11 @@ class Calibrated:
         """
         ended = [o for o in outcomes if not o.censored or o.generated_tokens >= o.prompt.limit_tokens]
         predicted = self.predictor.predict([o.prompt for o in ended])
+        pairs = defaultdict(list)
         for outcome, prediction in zip(ended, predicted, strict=True):
-            self.calibration.observe(outcome.prompt.application, prediction, outcome.generated_tokens)
+            pairs[outcome.prompt.application].append((prediction, outcome.generated_tokens))
+        for application, of_one in pairs.items():
+            self.calibration.observe(application, of_one)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length, corrected."""

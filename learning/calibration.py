@@ -3,6 +3,7 @@ and the upper quantile covers what it says (adaptive conformal inference, Gibbs 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,11 +39,12 @@ class _Application:
         centre = self.bias * median
         return centre, centre + self.bias * self.reach * float(_gap(median, upper))
 
-    def observe(self, median: float, upper: float, length: float) -> None:
-        covered = length <= np.ceil(self.correct(median, upper)[1])
-        self.level = float(np.clip(self.level + GAIN * (COVERAGE - covered), LOWEST, HIGHEST))
-        self.outcomes.append((median, upper, length))
-        medians, uppers, lengths = np.array(self.outcomes).T
+    def observe(self, pairs: Sequence[tuple[Prediction, int]]) -> None:
+        for said, length in pairs:
+            covered = length <= np.ceil(self.correct(said.tokens, said.upper_tokens)[1])
+            self.level = float(np.clip(self.level + GAIN * (COVERAGE - covered), LOWEST, HIGHEST))
+            self.outcomes.append((said.tokens, said.upper_tokens, length))
+        medians, uppers, lengths = np.array(self.outcomes, np.float64).T
         self.bias = _bias(medians[-BIAS_WINDOW:], lengths[-BIAS_WINDOW:])
         scores = (lengths - ROUNDED_UP - self.bias * medians) / (self.bias * _gap(medians, uppers))
         self.reach = max(0.0, float(np.quantile(np.concatenate([BELIEF, scores]), self.level)))
@@ -67,10 +69,10 @@ class Calibration:
     def __init__(self) -> None:
         self._applications: dict[str, _Application] = {}
 
-    def observe(self, application: str, predicted: Prediction, length: int) -> None:
-        """Learn what came of an uncorrected prediction."""
-        known = self._applications.setdefault(application, _Application())
-        known.observe(predicted.tokens, predicted.upper_tokens, length)
+    def observe(self, application: str, pairs: Sequence[tuple[Prediction, int]]) -> None:
+        """Learn what came of uncorrected predictions: the lengths of their answers, oldest first."""
+        if pairs:
+            self._applications.setdefault(application, _Application()).observe(pairs)
 
     def correct(self, application: str, predicted: Prediction, limit: int) -> Prediction:
         """The prediction as it should have been."""

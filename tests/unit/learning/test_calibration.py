@@ -22,23 +22,23 @@ def test_nothing_observed_nothing_corrected() -> None:
 def test_a_systematic_error_is_corrected_within_50_outcomes(factor: float) -> None:
     chance, calibration = np.random.default_rng(0), Calibration()
     for _ in range(200):  # all was well before
-        calibration.observe("a", Prediction(100, 130), round(float(chance.normal(100, 20))))
+        calibration.observe("a", [(Prediction(100, 130), round(float(chance.normal(100, 20))))])
     for _ in range(50):
-        calibration.observe("a", Prediction(100, 130), round(factor * float(chance.normal(100, 20))))
+        calibration.observe("a", [(Prediction(100, 130), round(factor * float(chance.normal(100, 20))))])
     assert calibration.correct("a", Prediction(100, 130), LIMIT).tokens == pytest.approx(100 * factor, rel=0.12)
 
 
 def test_a_small_change_of_luck_is_not_a_systematic_error() -> None:
     calibration = Calibration()
     for length in [90, 110] * 20 + [110] * 6:
-        calibration.observe("a", Prediction(100, 130), length)
+        calibration.observe("a", [(Prediction(100, 130), length)])
     assert calibration.bias("a") == 1.0
 
 
 def test_one_applications_error_leaves_others_alone() -> None:
     calibration = Calibration()
     for _ in range(50):
-        calibration.observe("a", Prediction(100, 130), 250)
+        calibration.observe("a", [(Prediction(100, 130), 250)])
     assert calibration.correct("b", Prediction(100, 130), LIMIT) == Prediction(100, 130)
 
 
@@ -50,14 +50,14 @@ def test_the_upper_quantile_covers_ninety_percent_of_whatever_comes(spread: floa
     for _ in range(400):
         length = max(1, round(float(chance.normal(mean, spread))))
         covered.append(length <= calibration.correct("a", Prediction(mean, mean + 25), LIMIT).upper_tokens)
-        calibration.observe("a", Prediction(mean, mean + 25), length)
+        calibration.observe("a", [(Prediction(mean, mean + 25), length)])
     assert np.mean(covered[-300:]) == pytest.approx(0.9, abs=0.03)
 
 
 def test_corrections_stay_within_the_limit() -> None:
     calibration = Calibration()
     for _ in range(60):
-        calibration.observe("a", Prediction(100, 120), 400)
+        calibration.observe("a", [(Prediction(100, 120), 400)])
     assert calibration.correct("a", Prediction(100, 120), 150) == Prediction(150, 150)
 
 
