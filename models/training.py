@@ -47,6 +47,7 @@ class Version:
     version: str
     sha256: bytes
     stored: bytes
+    until: float  # the newest outcome that it was fitted on, seconds since the epoch
 
 
 def lead(connection: Connection) -> bool:
@@ -59,8 +60,10 @@ def now(connection: Connection) -> float:
     return float(connection.execute(text("select extract(epoch from clock_timestamp())::float8")).scalar_one())
 
 
-def finished_requests(connection: Connection, limit: int, max_age_s: float) -> list[FinishedRequest]:
-    """The last answered requests, oldest first."""
+def finished_requests(
+    connection: Connection, limit: int, max_age_s: float, after: float = 0.0
+) -> list[FinishedRequest]:
+    """The last answered requests that ended after that instant, oldest first."""
     rows = connection.execute(
         text("""
             select application, instructions, input, input_tokens, prompt_tokens, limit_tokens, predicted_tokens,
@@ -71,7 +74,7 @@ def finished_requests(connection: Connection, limit: int, max_age_s: float) -> l
                 and status in ('completed', 'incomplete') and output_tokens > 0
             order by finished_at desc limit :limit
         """),
-        {"limit": limit, "max_age_s": max_age_s},
+        {"limit": limit, "max_age_s": max_age_s, "after": after},
     )
     return [FinishedRequest(*row) for row in rows][::-1]
 
@@ -109,9 +112,13 @@ def active_name(connection: Connection, kind: str) -> str | None:
 def active_version(connection: Connection, kind: str) -> Version | None:
     """The version in service with its bytes."""
     row = connection.execute(
-        text("select version, sha256, stored from model_versions where kind = :kind and active"), {"kind": kind}
+        text("""
+            select version, sha256, stored, coalesce((data->>'until')::float8, 0) as until
+            from model_versions where kind = :kind and active
+        """),
+        {"kind": kind},
     ).one_or_none()
-    return Version(row.version, bytes(row.sha256), bytes(row.stored)) if row else None
+    return Version(row.version, bytes(row.sha256), bytes(row.stored), row.until) if row else None
 
 
 def publish(

@@ -1,4 +1,7 @@
-"""The predictor: claims what nobody predicted, predicts it in one batch, writes it; adopts newly published versions."""
+"""The predictor: claims what nobody predicted, predicts it in one batch, writes it.
+
+It adopts newly published versions and corrects the one in service by what came of requests since that was fitted.
+"""
 
 from collections.abc import Callable
 from time import monotonic
@@ -6,11 +9,15 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
+from learning.calibrated import Calibrated
 from learning.length import LengthPredictor, Prompt
 from learning.store import DigestMismatch, NotStorable, load
 from models import predicting, training
 from models.predicting import Predicted, Unpredicted
+from tasks.outcomes import outcome_of
 
+MOST_OBSERVED = 1000  # outcomes at a look; of more, the newest
+OBSERVED_AGE_S = 3600.0  # older outcomes say little of what comes now
 CHUNK = 256  # requests claimed at once: their rows stay locked for as long as it takes
 
 log = structlog.get_logger()
@@ -22,7 +29,8 @@ class Predictor:
     def __init__(self, engine: Engine, untrained: LengthPredictor, look_around_s: float = 0.5) -> None:
         """`untrained` predicts until a version is published; every `look_around_s` it looks for a newer one."""
         self._engine, self._look_around_s = engine, look_around_s
-        self._predictor, self._version = untrained, untrained.name
+        self._predictor, self._version = Calibrated(untrained), untrained.name
+        self._observed_until = 0.0
         self._look_around_at = 0.0
         self._adopted: str | None = None  # also one that could not be read: it is not tried again
 
@@ -33,6 +41,7 @@ class Predictor:
             with self._engine.begin() as connection:
                 if monotonic() >= self._look_around_at:
                     self._adopt(connection)
+                    self._observe(connection)
                 chunk = predicting.claim_unpredicted(connection, CHUNK)
                 if chunk:
                     predicting.write_predictions(connection, self._predict(chunk), self._version)
@@ -54,11 +63,20 @@ class Predictor:
         if published is None:
             return
         try:
-            self._predictor, self._version = load(published.stored, published.sha256), published.version
+            self._predictor = Calibrated(load(published.stored, published.sha256))
         except (DigestMismatch, NotStorable) as error:
             log.error("predictor not adopted", version=published.version, error=str(error))
             return
+        self._version, self._observed_until = published.version, published.until
         log.info("predictor adopted", version=published.version)
+
+    def _observe(self, connection: Connection) -> None:
+        """Learn how far off the version in service is, application by application."""
+        ended = training.finished_requests(connection, MOST_OBSERVED, OBSERVED_AGE_S, after=self._observed_until)
+        news = [outcome_of(request) for request in ended if request.at > self._observed_until]
+        if news:
+            self._predictor.observe(news)
+            self._observed_until = news[-1].at
 
     def _predict(self, requests: list[Unpredicted]) -> list[Predicted]:
         prompts = [

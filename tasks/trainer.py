@@ -11,15 +11,15 @@ from sqlalchemy import Connection, Engine
 from learning.continuous import Candidate, refit, refit_serving_times
 from learning.drift import drift
 from learning.encoders import Encoder
-from learning.length import Outcome, Prompt
+from learning.length import Outcome
 from learning.predictors import make_predictor
 from learning.scores import tau
 from learning.serving_time import ServedBatch
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 from learning.training_set import Bounds
 from models import planning, training
-from models.training import FinishedRequest
 from scheduling.costs import ServingCurves
+from tasks.outcomes import outcome_of
 
 MOST_READ = 20_000  # answers or batches of the log that a refit looks at
 WATCHED = 500  # last answers that predictions are judged on
@@ -43,7 +43,7 @@ class Trainer:
         with self.database.begin() as connection:
             now = training.now(connection)
             finished = training.finished_requests(connection, MOST_READ, Bounds().age_s)
-            outcomes = [_outcome(request) for request in finished]
+            outcomes = [outcome_of(request) for request in finished]
             self._watch(connection, outcomes[-WATCHED:])
             current = _in_service(connection, "length")
         candidate = refit(
@@ -104,21 +104,3 @@ def _in_service(connection: Connection, kind: str) -> Any:
     except (DigestMismatch, NotStorable) as error:
         log.error("version in service cannot be read", version=published.version, error=str(error))
         return None
-
-
-def _outcome(request: FinishedRequest) -> Outcome:
-    return Outcome(
-        Prompt(
-            request.application,
-            request.instructions,
-            request.input,
-            request.input_tokens,
-            request.prompt_tokens,
-            request.limit_tokens,
-        ),
-        generated_tokens=request.output_tokens,
-        censored=request.cut_off,
-        predicted_tokens=request.predicted_tokens,
-        predicted_upper_tokens=request.predicted_upper_tokens,
-        at=request.at,
-    )

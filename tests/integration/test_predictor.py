@@ -1,6 +1,7 @@
 """The predictor on a real Postgres: every request predicted once, whoever else predicts; versions change under way."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 
 from learning.encoders import make_encoder
@@ -61,6 +62,30 @@ def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
     wait_for_prediction(stage, "r1")
     predictor.run(lambda: None)
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
+
+
+def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(stage: Stage):
+    predictor = Predictor(stage.database, untrained(), look_around_s=0.0)
+    model = dump(trained(40))
+    publish(stage, model, digest(model))
+    ended = datetime.now(UTC) - timedelta(seconds=30)
+    for n in range(50):
+        stage.request(
+            f"old{n:02}",
+            application="copy",
+            input="abc",
+            limit_tokens=200,
+            predicted_tokens=40,
+            predicted_upper_tokens=40,
+            status="completed",
+            output_tokens=120,
+            finished_at=ended + timedelta(milliseconds=n),
+        )
+    stage.request(
+        "new", application="copy", input="abc", limit_tokens=200, predicted_tokens=None, predicted_upper_tokens=None
+    )
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens")["new"] == 120
 
 
 def test_a_version_that_is_not_what_was_published_is_not_adopted(stage: Stage):

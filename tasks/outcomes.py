@@ -1,0 +1,23 @@
+"""The log's rows as outcomes that models learn from."""
+
+from learning.length import Outcome, Prompt
+from models.training import FinishedRequest
+
+
+def outcome_of(request: FinishedRequest) -> Outcome:
+    """What came of a request."""
+    return Outcome(
+        Prompt(
+            request.application,
+            request.instructions,
+            request.input,
+            request.input_tokens,
+            request.prompt_tokens,
+            request.limit_tokens,
+        ),
+        generated_tokens=request.output_tokens,
+        censored=request.cut_off,
+        predicted_tokens=request.predicted_tokens,
+        predicted_upper_tokens=request.predicted_upper_tokens,
+        at=request.at,
+    )
