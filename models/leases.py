@@ -196,10 +196,14 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
 def _give_back(connection: Connection, worker: str, counts: bool, max_attempts: int) -> None:
     rows = connection.execute(
         text("""
-            update batches set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            where worker = :worker and status in ('assigned', 'running')
-            returning id, started_at is not null as began
+            with mine as (
+                select id, status = 'running' as taken from batches
+                where worker = :worker and status in ('assigned', 'running') for update
+            )
+            update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
+            from mine where b.id = mine.id
+            returning b.id, mine.taken
         """),
         {"worker": worker},
     )
-    requeue(connection, [Leftover(row.id, counts=counts and row.began) for row in rows], max_attempts)
+    requeue(connection, [Leftover(row.id, counts=counts and row.taken) for row in rows], max_attempts)

@@ -6,11 +6,14 @@ from models.requeue import Leftover, requeue
 
 
 def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> list[str]:
-    """Give up batches whose lease ran out or whose worker is gone; the ids of requests that go back or fail."""
+    """Give up batches whose lease ran out or whose worker is gone; the ids of requests that go back or fail.
+
+    A batch that its worker had taken counts as an attempt: it may be what the worker died of.
+    """
     rows = connection.execute(
         text("""
             with gone as (
-                select b.id from batches b left join workers w on w.name = b.worker
+                select b.id, b.status = 'running' as taken from batches b left join workers w on w.name = b.worker
                 where b.status = 'running' and b.lease_until < statement_timestamp()
                     or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
                         or w.heartbeat_at < statement_timestamp() - make_interval(secs => :lease_s))
@@ -18,11 +21,11 @@ def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> l
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
             from gone where b.id = gone.id
-            returning b.id, b.started_at is not null as began
+            returning b.id, gone.taken
         """),
         {"lease_s": lease_s},
     )
-    return requeue(connection, [Leftover(row.id, counts=row.began) for row in rows], max_attempts)
+    return requeue(connection, [Leftover(row.id, counts=row.taken) for row in rows], max_attempts)
 
 
 def unstarted(connection: Connection, resend_s: float) -> list[tuple[int, str]]:

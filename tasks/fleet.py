@@ -75,7 +75,7 @@ class Fleet:
             queue = [batch for batch in batches if not batch.joins]
             busy_s = sum(_remaining_s(batch, now) for batch in queue)
             queued = len(queue)
-            if queued == 1 and queue[0].started_at is not None and busy_s < lookahead_s:
+            if queued == 1 and busy_s < lookahead_s:
                 queued = 0
             joined = [batch for batch in batches if batch.joins]
             by_model[worker.model].append(

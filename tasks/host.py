@@ -1,6 +1,7 @@
 """A worker process as the task `tasks.serve` sees it: takes a batch under a lease, has it served, waits for its end."""
 
 from collections.abc import Callable
+from time import monotonic
 
 import structlog
 from sqlalchemy import Engine as Database
@@ -9,6 +10,8 @@ from inference.engine import Engine
 from inference.prompt import PromptFormat
 from models import leases
 from models.leases import Announcement
+from models.tables import BatchStatus
+from tasks.events import BatchEnded
 from tasks.gpu import EngineThread
 from tasks.keeper import Keeper, Terms
 from tasks.recorder import Recorder
@@ -57,7 +60,12 @@ class Host:
         if batch is None:
             log.info("batch not taken", batch=batch_id)
             return
-        work = prepare(batch, self._format, self._engine.max_positions)
+        try:
+            work = prepare(batch, self._format, self._engine.max_positions)
+        except Exception:  # a terminal state for the batch, whatever is wrong with it
+            log.exception("batch not prepared", batch=batch_id)
+            self._recorder.say(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), counts=True))
+            return
         self._keeper.hold(work)
         self._engine.submit(work)
         work.over.wait()

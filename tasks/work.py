@@ -1,9 +1,8 @@
 """A taken batch on its way through a worker process: from the database's rows to the engine's sequences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from typing import Any
 
 from jinja2 import TemplateError
 
@@ -37,32 +36,36 @@ class Work:
 
 
 def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) -> Work:
-    """Encode a batch's prompts; those that leave the model no position to answer, or that it refuses, are set apart."""
+    """Encode a batch's prompts; those that the model refuses or has no position left to answer are set apart."""
     sequences: list[Prompted] = []
     unservable: list[Unservable] = []
     for prompt in batch.prompts:
         try:
-            ids = _encode(prompt, prompt_format)
+            sequence = _sequence(prompt, prompt_format)
         except TemplateError as error:
-            unservable.append(
-                Unservable(prompt.id, "invalid_prompt", f"The model's chat template refuses it: {error}.")
-            )
-            continue
-        if len(ids) + len(prompt.generated_ids) >= max_positions:
-            message = f"The prompt has {len(ids)} tokens, the model {max_positions} positions."
+            message = f"The model's chat template refuses it: {error}."
+            unservable.append(Unservable(prompt.id, "invalid_prompt", message))
+        except ValueError as error:
+            unservable.append(Unservable(prompt.id, "invalid_prompt", str(error)))
+        else:
+            if sequence.length < max_positions:
+                sequences.append(sequence)
+                continue
+            message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
             unservable.append(Unservable(prompt.id, "context_length_exceeded", message))
-            continue
-        sequences.append(
-            Prompted(
-                id=prompt.id,
-                prompt_ids=tuple(ids),
-                limit=prompt.limit_tokens,
-                generated_ids=prompt.generated_ids,
-                sampling=_sampling(prompt.body.get("sampling") or {}),
-                stop=tuple(prompt.body.get("stop") or ()),
-            )
-        )
     return Work(batch.lease, batch.joins, batch.iteration_limit, batch.preempts, tuple(sequences), tuple(unservable))
+
+
+def _sequence(prompt: Prompt, prompt_format: PromptFormat) -> Prompted:
+    asked = prompt.body.get("sampling") or {}
+    return Prompted(
+        id=prompt.id,
+        prompt_ids=tuple(_encode(prompt, prompt_format)),
+        limit=prompt.limit_tokens,
+        generated_ids=prompt.generated_ids,
+        sampling=Sampling(**{name: value for name, value in asked.items() if value is not None}),
+        stop=tuple(prompt.body.get("stop") or ()),
+    )
 
 
 def _encode(prompt: Prompt, prompt_format: PromptFormat) -> Sequence[int]:
@@ -70,7 +73,3 @@ def _encode(prompt: Prompt, prompt_format: PromptFormat) -> Sequence[int]:
     if messages:
         return prompt_format.encode_conversation([(turn["role"], turn["content"]) for turn in messages])
     return prompt_format.encode(prompt.instructions, prompt.input)
-
-
-def _sampling(asked: Mapping[str, Any]) -> Sampling:
-    return Sampling(**{name: value for name, value in asked.items() if value is not None})

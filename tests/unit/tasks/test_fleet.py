@@ -51,6 +51,10 @@ def test_a_worker_whose_only_batch_ends_soon_counts_as_idle():
     assert not described(fleet_with(open_batch()), now=3.5, lookahead_s=0.25).idle
 
 
+def test_a_worker_that_was_just_given_a_short_batch_gets_the_next_one_ahead():
+    assert described(fleet_with(open_batch(started_at=None)), now=0.0, lookahead_s=5.0).idle
+
+
 def test_a_worker_that_has_its_next_batch_already_does_not_count_as_idle():
     assert not described(fleet_with(open_batch(1), open_batch(2, started_at=None)), now=3.9, lookahead_s=0.25).idle
 

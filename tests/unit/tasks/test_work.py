@@ -46,3 +46,8 @@ def test_a_prompt_that_leaves_no_position_for_an_answer_is_set_apart():
     work = prepare(taken(prompt("a", "two " * 20), prompt("b", "two")), words(), max_positions=10)
     assert [sequence.id for sequence in work.sequences] == ["b"]
     assert [(one.request_id, one.code) for one in work.unservable] == [("a", "context_length_exceeded")]
+
+
+def test_what_no_engine_accepts_is_set_apart_too():
+    work = prepare(taken(prompt("a", "two", {"sampling": {"temperature": -1.0}})), words(), max_positions=10)
+    assert [(one.request_id, one.code) for one in work.unservable] == [("a", "invalid_prompt")]
