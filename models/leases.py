@@ -1,6 +1,7 @@
 """Who owns a batch: a worker announces itself, takes batches under leases, renews them, and says goodbye.
 
 A lease is a row of `batches` in status running with a fence; whoever does not hold that fence any more writes nothing.
+Batches are always locked before requests and in the order of their ids, so that nobody waits for each other.
 """
 
 from collections.abc import Collection, Mapping
@@ -156,13 +157,15 @@ def renew(
             with mine as (
                 update workers set heartbeat_at = clock_timestamp()
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
+            ), locked as (
+                select b.id, l.tokens from batches b
+                join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
+                    as l (id, fence, tokens) using (id, fence)
+                where b.status = 'running' order by b.id for update of b
             ), renewed as (
                 update batches b set lease_until = clock_timestamp() + make_interval(secs => :lease_s),
-                    progress_tokens = l.tokens
-                from unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
-                    as l (id, fence, tokens)
-                where b.id = l.id and b.fence = l.fence and b.status = 'running'
-                returning b.id
+                    progress_tokens = locked.tokens
+                from locked where b.id = locked.id returning b.id
             )
             select exists(select from mine) as announced, array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
@@ -198,7 +201,7 @@ def _give_back(connection: Connection, worker: str, counts: bool, max_attempts: 
         text("""
             with mine as (
                 select id, status = 'running' as taken from batches
-                where worker = :worker and status in ('assigned', 'running') for update
+                where worker = :worker and status in ('assigned', 'running') order by id for update
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
             from mine where b.id = mine.id

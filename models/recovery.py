@@ -17,7 +17,7 @@ def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> l
                 where b.status = 'running' and b.lease_until < statement_timestamp()
                     or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
                         or w.heartbeat_at < statement_timestamp() - make_interval(secs => :lease_s))
-                for update of b
+                order by b.id for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
             from gone where b.id = gone.id

@@ -125,7 +125,8 @@ class Planner:
         for batch_id, batch in ended.items():
             ending = endings.get(batch_id)
             if ending is not None and ending.serving_s is not None:
-                self._typical_s += TYPICAL_WEIGHT * (ending.serving_s - self._typical_s)
+                weight = TYPICAL_WEIGHT if self._typical_s else 1.0
+                self._typical_s += weight * (ending.serving_s - self._typical_s)
             if batch.policy is None:
                 continue
             if ending is None or ending.status is not BatchStatus.out_of_memory:
