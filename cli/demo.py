@@ -106,7 +106,7 @@ def own_service(
     program = Program(
         "magnus up",
         (*command, *(("--policy", policy) if policy else ())),
-        ready=lambda: running_service(state_dir) is not None,
+        ready=lambda: (service := running_service(state_dir)) is not None and service.pid == process.pid,
         ready_within_s=600.0,
         stop_within_s=60.0,
         orphan_signal=signal.SIGTERM,  # it stops everything by itself
@@ -144,17 +144,32 @@ def run(console: Console, client: Client, arrivals: list[Arrival]) -> Json:
     """Send the arrivals, wait until every one is final, and sum up."""
     since = client.stats()["now"]
     sent: set[str] = set()
-    stopping = threading.Event()
+    stopping, pause = threading.Event(), threading.Event()
     with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send, client, arrivals, stopping, sent.add)
         try:
-            wait_for_all(client, sending, sent, since, progress)
+            while (responses := finals(client, sending, sent, since)) is None:
+                progress.show(len(sent), client.stats(since))
+                pause.wait(POLL_S)
+            progress.show(len(sent), client.stats(since))
         finally:
             stopping.set()
+    last = max(response["completed_at"] for response in responses)
+    return summary(responses, settled(client, since, last), len(arrivals))
+
+
+def finals(client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float) -> list[Json] | None:
+    """The responses, once everything is sent and every one is final; raises what sending raised."""
+    if not sending.done():
+        return None
+    for submission in sending.result():
+        submission.result()
+    if any(response["id"] in sent for state in OPEN for response in client.responses(status=state)):
+        return None
     newest_first = takewhile(lambda response: response["created_at"] >= since, client.responses(order="desc"))
     responses = [response for response in newest_first if response["id"] in sent]
-    last = max(response["completed_at"] or 0.0 for response in responses)
-    return summary(responses, settled(client, since, last), len(arrivals))
+    # one that went back to the queue between the two lists of open ones was in neither
+    return None if any(response["status"] in OPEN for response in responses) else responses
 
 
 def settled(client: Client, since: float, until: float) -> Json:
@@ -165,22 +180,6 @@ def settled(client: Client, since: float, until: float) -> Json:
             break
         pause.wait(POLL_S)
     return client.stats(since, until)
-
-
-def wait_for_all(
-    client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float, progress: Progress
-) -> None:
-    """Return once everything is sent and none of it is open; raises what sending raised."""
-    pause = threading.Event()
-    while not sending.done():
-        progress.show(len(sent), client.stats(since))
-        pause.wait(POLL_S)
-    for submission in sending.result():
-        submission.result()
-    while {response["id"] for state in OPEN for response in client.responses(status=state)} & sent:
-        progress.show(len(sent), client.stats(since))
-        pause.wait(POLL_S)
-    progress.show(len(sent), client.stats(since))
 
 
 @contextmanager

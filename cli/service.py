@@ -5,14 +5,17 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from cli.errors import NothingThere
 from settings import Settings
 
 
 @dataclass(frozen=True)
 class Service:
-    """Addresses of a running service; the password is that of dashboard and Flower."""
+    """Addresses of a running service and the process that runs it; the password is that of dashboard and Flower."""
 
+    pid: int
     url: str
     flower_url: str
     database_url: str
@@ -26,11 +29,12 @@ class Service:
 
 
 def running_service(state_dir: Path) -> Service | None:
-    """The service that `magnus up` runs in this directory."""
+    """The service that `magnus up` runs in this directory; None also if it was killed and left its file behind."""
     try:
-        return Service(**json.loads((state_dir / "service.json").read_text()))
+        service = Service(**json.loads((state_dir / "service.json").read_text()))
     except FileNotFoundError:
         return None
+    return service if psutil.pid_exists(service.pid) else None
 
 
 def forget_service(state_dir: Path) -> None:

@@ -137,7 +137,14 @@ class Supervisor:
             child.restart_at = now + restart_delay_s(child.failures)
             self._say(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
         elif now >= child.restart_at:
-            child.process, child.started_at, child.restart_at = programs.start(child.program, child.log), now, None
+            try:
+                child.process = programs.start(child.program, child.log)
+            except OSError as error:  # no memory, no file descriptors: the others must not go down for it
+                child.failures += 1
+                child.restart_at = now + restart_delay_s(child.failures)
+                self._say(f"{child.program.name} could not be started: {error}")
+                return
+            child.started_at, child.restart_at = now, None
             self._write_processes()
 
     def _children(self) -> list[Child]:
@@ -211,6 +218,6 @@ def _still_runs(pid: int, command: str) -> psutil.Process | None:
 
 def _rotate(log: Path) -> None:
     """Copy and truncate: children append, so they go on at the start of the emptied file."""
-    if log.stat().st_size > LOG_BYTES:
+    if log.exists() and log.stat().st_size > LOG_BYTES:
         shutil.copyfile(log, log.with_suffix(".log.1"))
         os.truncate(log, 0)

@@ -1,6 +1,7 @@
 """`magnus up`: the whole service on one host, from two servers to Flower, until a signal comes."""
 
 import json
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -28,7 +29,6 @@ from settings import Settings
 
 DASHBOARD_USER = "magnus"
 WORKER_ALIVE_S = 3.0
-Say = Callable[[str], None]
 
 
 @click.command()
@@ -79,6 +79,7 @@ def _start(
     upgrade(database)
     password = settings.dashboard_password
     service = Service(
+        pid=os.getpid(),
         url=f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}",  # noqa: S104
         flower_url=f"http://127.0.0.1:{flower_port}",
         database_url=database,

@@ -1,6 +1,10 @@
 """What a running service leaves behind for other commands, and how they find it."""
 
+import dataclasses
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,7 @@ from cli.service import (
 from settings import Settings
 
 SERVICE = Service(
-    "http://127.0.0.1:1", "http://127.0.0.1:2", "postgresql://here/magnus", "redis://here", "magnus", "pw"
+    os.getpid(), "http://127.0.0.1:1", "http://127.0.0.1:2", "postgresql://here/magnus", "redis://here", "magnus", "pw"
 )
 
 
@@ -49,6 +53,13 @@ def test_without_a_service_the_remedy_is_named(tmp_path: Path) -> None:
         api_address(settings)
     with pytest.raises(NothingThere, match="MAGNUS_DATABASE_URL"):
         database_url(settings)
+
+
+def test_a_service_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    dataclasses.replace(SERVICE, pid=gone.pid).write(tmp_path)
+    assert running_service(tmp_path) is None
 
 
 def test_an_address_without_a_key_asks_for_one(tmp_path: Path) -> None:
