@@ -58,6 +58,7 @@ class Service:
         process = self.running["postgres"]
         process.send_signal(signal.SIGQUIT)
         process.wait()
+        self.stage.database.dispose()  # the test's own connections are as dead as the service's
 
     def freeze(self, name: str) -> None:
         """The process is there but does not answer."""
