@@ -1,8 +1,8 @@
 """SCLS: Fig. 12, 13, 15, 17, 18 and 22: LLaMA2-13B on A100s, one slice after the other.
 
 The paper's CodeFuse trace is not public. It is of an assistant for code, most of whose answers are short (Fig. 6), so
-lengths are those of `mixed`: code translated, fixed and commented, text and chat. At the paper's main rate the lengths of
-Azure's conversation trace stand beside it; its long prompts and answers would overload the fleet at any of the rates.
+lengths are those of `mixed`: code translated, fixed and commented, text and chat. At the paper's main rate the lengths
+of Azure's conversation trace stand beside it; its long prompts and answers would overload the fleet at any rate.
 """
 
 from collections.abc import Callable, Sequence
