@@ -76,6 +76,11 @@ def lead(connection: Connection) -> int | None:
     return next_epoch(connection) if taken else None
 
 
+def step_down(connection: Connection) -> None:
+    """Give the planner's lock back at once; closing the connection does it too, but a moment later."""
+    connection.execute(text("select pg_advisory_unlock(:lock)"), {"lock": PLANNER_LOCK})
+
+
 def next_epoch(connection: Connection) -> int:
     """An epoch above every other: under it, every queued request is fed again."""
     return int(connection.execute(text("select nextval('planner_epochs')")).scalar_one())

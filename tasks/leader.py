@@ -2,6 +2,7 @@
 
 import structlog
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from models import planning
 from tasks.planner import Planner, Rules
@@ -27,11 +28,20 @@ class Leader:
             raise
 
     def resign(self) -> None:
-        """Give the lead up and forget everything; closing the connection frees the lock."""
-        if self._connection is not None:
-            self._connection.invalidate()
-            self._connection.close()
+        """Give the lead up and forget everything."""
+        connection, leads = self._connection, self._planner is not None
         self._connection = self._planner = None
+        if connection is None:
+            return
+        try:
+            if leads:
+                connection.rollback()
+                planning.step_down(connection)
+        except SQLAlchemyError as error:  # then the server frees the lock when it notices
+            log.warning("lock not given back", error=str(error))
+        finally:
+            connection.invalidate()
+            connection.close()
 
     def _lead(self) -> Planner | None:
         connection = self._connection or self._engine.connect()
