@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]
 
 FEWEST = 30  # answers that make a group
-MOST_ROWS = 1024  # of a group for its ridge, whose time grows with their cube: 0.2 s on one core
+MOST_ROWS = 1024  # of a group for its ridge, whose time grows with their cube
 COMMON = ""  # the key of group 0
 
 

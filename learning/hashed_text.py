@@ -15,7 +15,7 @@ BYTE_BITS = 12
 BYTE_VALUES = 2**BYTE_BITS
 DIMENSION = WORD_VALUES + BYTE_VALUES + ASKS
 BYTE_LENGTHS = (4, 5)  # sequences of four and five bytes catch stems, code identifiers and languages without spaces
-MOST_CHARACTERS = 2048  # of a longer text the beginning: halves the time, changes no score by 1 %
+MOST_CHARACTERS = 2048  # of a longer text the beginning; 1,024 or 4,096 bytes changed no RMSE by 1 %
 MIX = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1], np.uint32)  # odd, bits well spread
 
 _words = HashingVectorizer(n_features=WORD_VALUES, binary=True, ngram_range=(1, 2), dtype=np.float32)
