@@ -12,12 +12,12 @@ from scheduling.policies.by_name import PolicySettings, make_policy
 from scheduling.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 
 EXPERIMENT = "ours"
-SECONDS = 300.0
+SECONDS = {"mixed": 300.0, "hard": 600.0, "azure_conv": 600.0, "azure_code": 600.0}
 RATES = {  # light load, half of what fusion can serve, most of it, all of it, overload
     "mixed": (8.0, 16.0, 24.0, 32.0, 48.0),
     "hard": (2.0, 4.0, 6.0, 8.0, 12.0),
-    "azure_conv": (4.0, 8.0, 12.0, 16.0, 24.0),
-    "azure_code": (4.0, 8.0, 12.0, 16.0, 24.0),
+    "azure_conv": (1.0, 2.0, 3.0, 4.0, 6.0),
+    "azure_code": (2.0, 4.0, 6.0, 8.0, 12.0),
 }
 MACHINE = {
     "mixed": (CHATGLM_6B_V100, 7, Limits(1024, 1024)),
@@ -48,7 +48,7 @@ def runs(predictor: str, quick: bool) -> list[Run]:
                         EXPERIMENT,
                         label,
                         partial(make_policy, name, settings),
-                        drawn(workload, predictions, rate, 40.0 if quick else SECONDS, limits),
+                        drawn(workload, predictions, rate, 40.0 if quick else SECONDS[workload], limits),
                         machine,
                         workers,
                         rate,

@@ -1,0 +1,49 @@
+import numpy as np
+from scheduling_builders import FLAT, a_memory, a_request
+
+from scheduling.fusion.admission import fits, fits_now, fits_soonest
+from scheduling.fusion.fleet import Fleet
+from scheduling.fusion.lanes import Heads, Waiting
+from scheduling.policy import Row, Worker
+
+
+def running(tokens: int, *rows: tuple[int, int]) -> Worker:
+    """Rows of (cached, remaining) tokens."""
+    made = tuple(
+        Row(a_request(f"r{n}", length=cached, predicted=left), 0, 0.0) for n, (cached, left) in enumerate(rows)
+    )
+    return Worker(f"w{tokens}", a_memory(tokens), FLAT, made)
+
+
+def heads(*requests: tuple[int, int]) -> Heads:
+    return Heads.of([Waiting(a_request(f"h{n}", length=p, predicted=r)) for n, (p, r) in enumerate(requests)])
+
+
+def test_rows_and_joiner_must_fit_padded_to_the_longest() -> None:
+    fleet = Fleet([running(130, (40, 10)), running(84, (40, 10)), running(83, (40, 10))])
+    # two rows of 40 + 2 tokens; a joiner of 60 pads both to 62
+    assert fits_now(fleet, heads((10, 5), (60, 5))).tolist() == [[True, True], [True, False], [False, False]]
+
+
+def test_an_idle_worker_takes_what_it_holds_to_its_end_and_the_largest_anything() -> None:
+    fleet = Fleet([running(100), running(200)])
+    assert fits_now(fleet, heads((60, 30), (60, 50), (60, 500))).tolist() == [[True, False, False], [True, True, True]]
+    assert fits(fleet, heads((60, 500)), np.array([1]), np.array([0])).tolist() == [True]
+
+
+def test_the_predicted_future_must_fit() -> None:
+    fleet = Fleet([running(120, (40, 10))])
+    pair = np.array([0]), np.array([0])
+    assert fits(fleet, heads((10, 10)), *pair).tolist() == [True]  # 2 · 50 when both end
+    assert fits(fleet, heads((10, 110)), *pair).tolist() == [True]  # then 10 + 110 alone
+    assert fits(fleet, heads((10, 111)), *pair).tolist() == [False]
+    assert fits(fleet, heads((51, 10)), *pair).tolist() == [False]  # 2 · 61
+
+
+def test_a_large_request_fits_soonest_where_what_is_left_ends_first() -> None:
+    slow = running(1000, (100, 500), (100, 400))
+    quick = running(1001, (100, 300), (100, 30), (100, 20))
+    # beside the row that is left with 300 to come, 2 · 400 fit after 30 iterations
+    assert fits_soonest(Fleet([slow, quick]), 300.0, 100.0) == 1
+    assert fits_soonest(Fleet([slow, running(1001)]), 300.0, 100.0) == 1  # nothing runs there
+    assert fits_soonest(Fleet([running(500), quick]), 900.0, 100.0) == 1  # where nothing runs it would never fit
