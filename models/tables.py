@@ -210,7 +210,7 @@ class Worker(Base):
 
 
 class ModelVersion(Base):
-    """A published length predictor or serving time estimator; its digest is checked before skops reads it."""
+    """A published length predictor or serving time estimator; its digest is checked before it is read."""
 
     __tablename__ = "model_versions"
 
