@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import ByteSize
 from rich.table import Table
 
 from cli import tables
@@ -16,8 +16,6 @@ from cli.errors import Failed
 from cli.options import json_option, settings_with, state_dir_option
 from models import fleet
 from scheduling.costs import ServingCurves
-
-CPU_BUDGET = "64MiB"
 
 
 @click.command()
@@ -42,6 +40,8 @@ def profile(
     # here and not above: these load torch, which `magnus profile --help` can do without
     import torch
 
+    from inference.budget import kv_budget_bytes
+    from inference.errors import InferenceError
     from inference.load import load_model
     from inference.profile import FULL, QUICK, measure
     from learning.curves import fit_curves
@@ -50,15 +50,16 @@ def profile(
         torch.set_num_threads(settings.torch_threads)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-    budget_bytes = _bytes(settings.kv_budget if settings.kv_budget != "auto" else CPU_BUDGET)
-    if settings.kv_budget == "auto" and loaded.device.type == "cuda":
-        budget_bytes = int(0.7 * torch.cuda.mem_get_info(loaded.device)[0])
+    try:
+        loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+        budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
+    except InferenceError as error:
+        raise Failed(str(error)) from error
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
     curves = fit_curves(measured.prefills, measured.decode_steps)
     if worker:
         with transaction(state_dir) as connection:
-            if not fleet.set_curves(connection, worker, asdict(curves)):
+            if not fleet.set_curves(connection, worker, asdict(curves) | ({"quick": True} if quick else {})):
                 raise Failed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
     facts: dict[str, Any] = {
         "model": loaded.name,
@@ -70,13 +71,6 @@ def profile(
         "decode_steps": measured.decode_steps,
     }
     click.echo(json.dumps(facts)) if as_json else _print(facts, curves)
-
-
-def _bytes(budget: str) -> int:
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(budget))
-    except ValidationError as error:
-        raise click.BadParameter(f"{budget} is no size; write for example 20GiB", param_hint="--kv-budget") from error
 
 
 def _print(facts: dict[str, Any], curves: ServingCurves) -> None:

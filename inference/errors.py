@@ -35,3 +35,11 @@ class QuantizationUnavailable(InferenceError):
     def __init__(self, quantize: str, reason: str) -> None:
         self.quantize, self.reason = quantize, reason
         super().__init__(f"cannot load the model in {quantize}: {reason}")
+
+
+class UnreadableBudget(InferenceError):
+    """MAGNUS_KV_BUDGET is no size; the operator must write one."""
+
+    def __init__(self, configured: str) -> None:
+        self.configured = configured
+        super().__init__(f"{configured} is no size of a KV cache; write for example 20GiB")

@@ -10,10 +10,10 @@ from typing import Any
 import structlog
 import torch
 from celery import signals
-from pydantic import ByteSize, TypeAdapter
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import gpu_queue
+from inference.budget import kv_budget_bytes
 from inference.engine import Engine
 from inference.load import LoadedModel, load_model
 from inference.profile import QUICK, measure
@@ -29,10 +29,8 @@ from tasks.messages import Messages
 
 MOST_BATCHES = 256  # in flight at once: continuous policies let every row be a batch
 WIND_DOWN_S = 8.0  # what a stopping worker has left to finish
-CPU_BUDGET_BYTES = 64 * 2**20
 PROFILE_WITHIN_S = 5.0
 FEWEST_MEASURED = 3  # batches, for curves with four coefficients each
-GPU_SHARE = 0.7  # Θ of the free memory: the rest is for activations (Magnus IV-A)
 
 log = structlog.get_logger()
 
@@ -47,7 +45,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
-    budget_bytes = _budget_bytes(kv_budget, loaded)
+    budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
     messages = Messages(app, redis_url)
     host = Host(
         make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
@@ -93,15 +91,6 @@ def _consume(name: str, host: Host) -> int:
     )
     worker.start()
     return worker.exitcode or 0
-
-
-def _budget_bytes(kv_budget: str, loaded: LoadedModel) -> int:
-    if kv_budget != "auto":
-        return int(TypeAdapter(ByteSize).validate_python(kv_budget))
-    if loaded.device.type != "cuda":
-        return CPU_BUDGET_BYTES
-    free_bytes, _ = torch.cuda.mem_get_info(loaded.device)
-    return int(GPU_SHARE * free_bytes)
 
 
 def _measured(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
