@@ -1,9 +1,22 @@
 """A waiting room in order of arrival, from which requests may also be taken by id."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from scheduling.request import Request
+
+Entry = TypeVar("Entry", tuple[float, str], tuple[float, float, str])
+
+
+def ascending(heap: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries of a heap in order, without taking them out: each makes way for the two below it."""
+    ahead = [(heap[0], 0)] if heap else []
+    while ahead:
+        entry, place = heapq.heappop(ahead)
+        yield entry
+        for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
+            heapq.heappush(ahead, (heap[below], below))
 
 
 class ArrivalQueue:
@@ -17,13 +30,12 @@ class ArrivalQueue:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Request]:
-        """In order, as of now; the first few of a hundred thousand cost no more than they."""
-        waiting, heap, last = dict(self._waiting), list(self._heap), ""
-        while heap:
-            _, request_id = heapq.heappop(heap)
-            if request_id in waiting and request_id != last:  # one that was discarded and came back is there twice
+        """In order, while nothing changes; the first few of a hundred thousand cost no more than they."""
+        last = ""
+        for _, request_id in ascending(self._heap):
+            if request_id in self._waiting and request_id != last:  # who was discarded and came back is there twice
                 last = request_id
-                yield waiting[request_id]
+                yield self._waiting[request_id]
 
     def add(self, request: Request) -> None:
         """Let a request wait."""

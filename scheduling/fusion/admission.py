@@ -1,28 +1,56 @@
 """Which requests may join which workers: rows and joiner must fit at every instant of their predicted future."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.costs import Ints
 from scheduling.fusion.fleet import NEXT, Fleet, reserved
+from scheduling.fusion.future_memory import peak
 from scheduling.fusion.lanes import Heads
+from scheduling.request import Request
+
+Booleans = NDArray[np.bool_]
 
 
-def fits_now(fleet: Fleet, heads: Heads) -> "np.ndarray[tuple[int, int], np.dtype[np.bool_]]":
-    """Whether each request would fit on each worker if it joined at once, (workers, requests).
+def with_room(fleet: Fleet, heads: Heads) -> Ints:
+    """The workers that may have room: for a request with the least prompt and the least to come of all."""
+    count, size = len(fleet), fleet.size + 1
+    least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
+    prefill, remaining, upper = (np.full(count, value) for value in least)
+    peaks = fleet.future.peaks_with(np.arange(count), prefill, reserved(remaining, upper, size))
+    at_once = size * (np.maximum(fleet.longest, prefill) + NEXT) <= fleet.capacity
+    return np.flatnonzero(at_once & ((peaks <= fleet.capacity) | (fleet.size == 0)))
+
+
+def fits_now(fleet: Fleet, heads: Heads, workers: Ints) -> Booleans:
+    """Whether each request would fit on each of these workers if it joined at once, (workers, requests).
 
     An idle worker takes what it can hold to its end; the largest takes anything whose prompt it can hold.
     """
-    size, capacity = fleet.size[:, None], fleet.capacity[:, None]
-    at_once = (size + 1) * (np.maximum(fleet.longest[:, None], heads.prefill) + NEXT) <= capacity
+    size, capacity, longest = (column[workers, None] for column in (fleet.size, fleet.capacity, fleet.longest))
+    at_once = (size + 1) * (np.maximum(longest, heads.prefill) + NEXT) <= capacity
     to_the_end = heads.prefill + heads.remaining_upper <= capacity
     return np.asarray(at_once & ((size > 0) | to_the_end | (capacity == fleet.capacity.max())), np.bool_)
 
 
-def fits(fleet: Fleet, heads: Heads, workers: Ints, places: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether the predicted peak stays within memory, for pairs of a worker and a request that fits now."""
-    remaining = reserved(heads.remaining[places], heads.remaining_upper[places], fleet.size[workers] + 1)
-    peaks = fleet.future.peaks_with(workers, heads.prefill[places], remaining)
-    return np.asarray((peaks <= fleet.capacity[workers]) | (fleet.size[workers] == 0), np.bool_)
+def fits(fleet: Fleet, heads: Heads, workers: Ints, lines: Ints, places: Ints) -> Booleans:
+    """Whether the predicted peak stays within memory, for pairs of one of these workers and a request that fits now."""
+    size, capacity = fleet.size[workers][lines], fleet.capacity[workers][lines]
+    remaining = reserved(heads.remaining[places], heads.remaining_upper[places], size + 1)
+    peaks = fleet.future_of(workers).peaks_with(lines, heads.prefill[places], remaining)
+    return np.asarray((peaks <= capacity) | (size == 0), np.bool_)
+
+
+def fits_one(fleet: Fleet, worker: int, request: Request) -> bool:
+    """Both of these for one worker and one request."""
+    size, capacity = int(fleet.size[worker]), fleet.capacity[worker]
+    if not fleet.holds(worker, request.prefill):
+        return False
+    if not size:
+        return bool(request.prefill + request.remaining_upper <= capacity or capacity == fleet.capacity.max())
+    remaining = reserved(request.remaining, request.remaining_upper, size + 1)
+    cached = np.append(fleet.cached[worker, :size], request.prefill)
+    return peak(cached, np.append(fleet.remaining[worker, :size], remaining)) <= float(capacity)
 
 
 def fits_soonest(fleet: Fleet, prefill: float, remaining: float) -> int:

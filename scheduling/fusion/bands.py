@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from scheduling.costs import Floats
-from scheduling.fusion.features import Features, coefficients, features
+from scheduling.fusion.features import NOTHING, Features, coefficients, features
 from scheduling.fusion.fleet import Fleet
 from scheduling.request import Request
 
@@ -24,23 +24,30 @@ class Backlog:
 
     def __init__(self) -> None:
         self._features = np.zeros((STEPS, 4))
+        self._total = NOTHING
 
     def add(self, request: Request) -> None:
         """Count a request."""
-        self._features[_step(request)] += features(request)
+        self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """Count it no more."""
-        self._features[_step(request)] -= features(request)
+        self._count(request, -1)
 
     def total(self) -> Features:
         """Of all."""
-        rows, prefill, tokens, cached = self._features.sum(axis=0).tolist()
-        return rows, prefill, tokens, cached
+        return self._total
 
     def work_s(self, fleet: Fleet) -> Floats:
         """Seconds of the fleet's mean worker, by step."""
-        return np.asarray(np.maximum(self._features @ coefficients(fleet), 0.0), np.float64)
+        return np.asarray(self._features @ coefficients(fleet), np.float64)
+
+    def _count(self, request: Request, sign: int) -> None:
+        """Features are halves of whole numbers, so their sums are exact whatever comes and goes."""
+        rows, prefill, tokens, cached = (sign * feature for feature in features(request))
+        self._features[_step(request)] += rows, prefill, tokens, cached
+        total = self._total
+        self._total = total[0] + rows, total[1] + prefill, total[2] + tokens, total[3] + cached
 
 
 def _step(request: Request) -> int:

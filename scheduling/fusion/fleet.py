@@ -1,6 +1,8 @@
 """The workers and their running rows as arrays, and what joins them while a decision is made."""
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import overload
 
 import numpy as np
 
@@ -34,21 +36,20 @@ class Fleet:
     def _read_rows(self) -> None:
         """Cached and predicted remaining tokens of every row, -inf remaining where there is none."""
         rows = [row for worker in self.workers for row in worker.rows]
-        count = len(rows)
+        requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1
         self.cached, self.remaining = np.zeros(shape), np.full(shape, -np.inf)
-        requests = [row.request for row in rows]
-        generated = np.fromiter((row.generated for row in rows), np.float64, count)
-        prompt = np.fromiter((request.length for request in requests), np.float64, count)
-        predicted = np.fromiter((request.predicted for request in requests), np.float64, count)
-        upper = np.fromiter((request.predicted_upper for request in requests), np.float64, count)
-        limit = np.fromiter((request.limit for request in requests), np.float64, count)
+        generated = np.fromiter(map(attrgetter("generated"), rows), np.float64, len(rows))
+        names = ("length", "predicted", "predicted_upper", "limit")
+        columns = (np.fromiter(map(attrgetter(name), requests), np.float64, len(rows)) for name in names)
+        prompt, predicted, upper, limit = columns
         median, upper = conditional_totals(predicted, upper, generated)
         median, upper = np.minimum(median, limit) - generated, np.minimum(upper, limit) - generated
         filled = np.arange(shape[1]) < self.size[:, None]
         self.cached[filled] = prompt + generated
         self.remaining[filled] = reserved(median, upper, np.repeat(self.size, self.size))
         self.longest = self.cached.max(axis=1)
+        self._future: Future | None = None
 
     def step_s(self) -> Floats:
         """Seconds of an iteration as it is now, of one row at least."""
@@ -66,12 +67,18 @@ class Fleet:
     @property
     def future(self) -> Future:
         """What the rows will take."""
-        return Future.of(self.cached, self.remaining)
+        if self._future is None:
+            self._future = Future.of(self.cached, self.remaining)
+        return self._future
+
+    def future_of(self, workers: Ints) -> Future:
+        """What the rows of these workers will take."""
+        return Future.of(self.cached[workers], self.remaining[workers])
 
     def join(self, worker: int, request: Request) -> None:
         """Count a joiner among the rows."""
         place, prefill = int(self.size[worker]), request.prefill
-        remaining = reserved(np.array(request.remaining), np.array(request.remaining_upper), np.array(place + 1))
+        remaining = reserved(request.remaining, request.remaining_upper, place + 1)
         if place == self.cached.shape[1]:
             self.cached = np.pad(self.cached, ((0, 0), (0, place)))
             self.remaining = np.pad(self.remaining, ((0, 0), (0, place)), constant_values=-np.inf)
@@ -79,9 +86,15 @@ class Fleet:
         self.longest[worker] = max(self.longest[worker], prefill)
         self.size[worker] += 1
         self.joiners[worker] += 1
+        self._future = None
 
 
-def reserved(median: Floats, upper: Floats, size: Ints) -> Floats:
+@overload
+def reserved(median: float, upper: float, size: int) -> float: ...
+@overload
+def reserved(median: Floats, upper: Floats, size: Ints) -> Floats: ...
+def reserved(median: float | Floats, upper: float | Floats, size: int | Ints) -> float | Floats:
     """Remaining tokens to reserve for one of so many rows: their errors are independent, so the spread of their sum is
     that of one row times √size, and each needs 1/√size of its own."""
-    return np.asarray(median + (upper - median) / np.sqrt(np.maximum(size, 1)), np.float64)
+    share: float | Floats = 1 / np.sqrt(size)
+    return median + (upper - median) * share

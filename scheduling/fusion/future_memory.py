@@ -25,8 +25,8 @@ class Future:
     def of(cls, cached: Floats, remaining: Floats) -> "Future":
         """Put the rows of each worker in order; `remaining` is -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
-        longest = np.maximum.accumulate(np.take_along_axis(cached, order, axis=1), axis=1)
-        return cls(np.take_along_axis(remaining, order, axis=1), longest)
+        worker = np.arange(len(order))[:, None]
+        return cls(remaining[worker, order], np.maximum.accumulate(cached[worker, order], axis=1))
 
     def peaks(self) -> Floats:
         """The peak of each worker in tokens; zero where there is no row."""
@@ -40,8 +40,14 @@ class Future:
         count = np.arange(1, theirs.shape[1] + 1)
         outlived = theirs <= remaining  # rows during whose end the new one is still there
         ends = (count + outlived) * (np.where(outlived, np.maximum(longest, cached), longest) + theirs)
-        beside = np.count_nonzero(~outlived, axis=1)[:, None]  # rows that are left when the new one ends
-        longest_beside = np.take_along_axis(longest, np.maximum(beside - 1, 0), axis=1)
-        longest_then = np.where(beside > 0, np.maximum(longest_beside, cached), cached)
-        own = (beside + 1) * (longest_then + remaining)
-        return np.asarray(np.maximum(np.max(ends, axis=1, initial=0.0), own[:, 0]), np.float64)
+        beside = np.count_nonzero(~outlived, axis=1)  # rows that are left when the new one ends
+        longest_beside = np.where(beside > 0, longest[np.arange(len(beside)), beside - 1], 0.0)
+        own = (beside + 1) * (np.maximum(longest_beside, cached[:, 0]) + remaining[:, 0])
+        return np.asarray(np.maximum(np.max(ends, axis=1, initial=0.0), own), np.float64)
+
+
+def peak(cached: Floats, remaining: Floats) -> float:
+    """The peak of one worker's rows."""
+    order = np.argsort(-remaining, kind="stable")
+    longest = np.maximum.accumulate(cached[order])
+    return float(np.max(np.arange(1, len(order) + 1) * (longest + remaining[order])))

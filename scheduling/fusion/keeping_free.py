@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scheduling.costs import Floats
+from scheduling.costs import Floats, Ints
 from scheduling.fusion.admission import fits_soonest
 from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.lanes import Lanes
@@ -34,12 +34,11 @@ class KeptFree:
 
     def among(self, fleet: Fleet) -> bool:
         """Whether the worker is still there."""
-        return any(worker.name == self._worker for worker in fleet.workers)
+        return self._worker in fleet.names
 
-    def close(self, fleet: Fleet, lanes: Lanes, key: Floats) -> None:
-        """Nobody else may join that worker: `key` of (workers, heads) becomes infinite there."""
-        for line, worker in enumerate(fleet.workers):
-            if worker.name == self._worker:
-                place = lanes.place_of(self._request_id)
-                others = np.arange(key.shape[1]) != (-1 if place is None else place)
-                key[line, others] = np.inf
+    def close(self, fleet: Fleet, workers: Ints, lanes: Lanes, key: Floats) -> None:
+        """Nobody else may join that worker: `key` of (these workers, heads) becomes infinite there."""
+        if self and self.among(fleet):
+            place = lanes.place_of(self._request_id)
+            others = np.arange(key.shape[1]) != (-1 if place is None else place)
+            key[np.ix_(workers == fleet.names.index(self._worker), others)] = np.inf

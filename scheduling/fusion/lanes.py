@@ -9,9 +9,11 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
+from scheduling.arrivals import ascending
 from scheduling.costs import Floats
 from scheduling.fusion.features import NOTHING, Features
 from scheduling.request import Request
@@ -112,6 +114,12 @@ class Lanes:
             while (waiting := self.first(lane)) and waiting.misses_deadline(now, step_s):
                 self.add(self.take(waiting.request.id), hopeless=True)
 
+    def front(self, most: int) -> list[Waiting]:
+        """The first requests of each lane, about so many of all."""
+        each = max(1, most // max(1, len(self._order)))
+        firsts = (islice(self._in(lane), each) for lane in self._order)
+        return [waiting for lane in firsts for waiting in lane]
+
     def heads(self) -> Heads:
         """The first of each lane."""
         columns = self._columns[:, : len(self._order)]
@@ -129,6 +137,14 @@ class Lanes:
     def first(self, lane: Lane) -> Waiting | None:
         """The request at the head of a lane."""
         return self._waiting[self._heaps[lane][0][2]] if lane in self._heaps else None
+
+    def _in(self, lane: Lane) -> Iterator[Waiting]:
+        """A lane in its order."""
+        last = ""
+        for _, _, request_id in ascending(self._heaps[lane]):
+            if self._lane_of.get(request_id) == lane and request_id != last:  # one that came back is there twice
+                last = request_id
+                yield self._waiting[request_id]
 
     def _advance(self, lane: Lane) -> None:
         """Bring the next request of a lane to its head; an empty lane gives its place to the last one."""

@@ -1,42 +1,60 @@
 """Which requests go to which workers in one round of a decision: pairs of the smallest keys that fit."""
 
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
 import numpy as np
 
 from scheduling.costs import Floats, Ints
-from scheduling.fusion.admission import fits, fits_now
+from scheduling.fusion.admission import fits, fits_now, fits_one
 from scheduling.fusion.fleet import Fleet
-from scheduling.fusion.lanes import Heads
+from scheduling.fusion.lanes import Heads, Lanes, Waiting
 
 TRIED = 8  # of the smallest keys on each worker, before it counts as full
+GROWTH = 4  # a round adds at most a quarter to a worker's rows, so that the keys of its beginning still hold
 
 
-def best_pairs(fleet: Fleet, heads: Heads, key: Floats) -> list[tuple[int, int]]:
-    """Workers with a request each, smallest key first; `key` of (workers, requests) is infinite where it must not be.
+def best_pairs(fleet: Fleet, lanes: Lanes, workers: Ints, key: Floats) -> Iterator[tuple[int, Waiting]]:
+    """Workers with requests that fit, smallest key first; each is to join its worker before the next is asked for.
 
-    A request that another worker without one should rather take is left to the next round; so is nobody else's when
-    the rows that it joins have changed. The pair of the smallest key is always among them.
+    `key` of (these workers, heads of the lanes) is infinite where a request must not go. The next of a lane is like its
+    head, but for its arrival. A request that another worker, which may still take one, should rather take is left to
+    the next round; the pair of the smallest key always comes.
     """
-    key = np.where(fits_now(fleet, heads), key, np.inf)
+    heads, names = lanes.heads(), lanes.names()
+    arrived_at = heads.arrived_at.tolist()  # as of now: the columns follow the lanes
+    lines, places, key = _that_fit(fleet, heads, workers, key)
+    pairs = list(zip(key[lines, places].tolist(), lines.tolist(), places.tolist(), strict=True))
+    heapify(pairs)
+    may_take = np.maximum(1, fleet.size[workers] // GROWTH)
+    some = False
+    while pairs:
+        least, line, place = heappop(pairs)
+        worker, waiting = int(workers[line]), lanes.first(names[place])
+        if not waiting or not may_take[line]:
+            continue
+        its_key = float(key[line, place]) + waiting.request.arrived_at - arrived_at[place]
+        if its_key > least:
+            heappush(pairs, (its_key, line, place))
+            continue
+        preferred = not some or key[line, place] <= key[may_take > 0, place].min()
+        if preferred and fits_one(fleet, worker, waiting.request):
+            yield worker, waiting
+            some = True
+            may_take[line] -= 1
+            heappush(pairs, (its_key, line, place))
+
+
+def _that_fit(fleet: Fleet, heads: Heads, workers: Ints, key: Floats) -> tuple[Ints, Ints, Floats]:
+    """The lines and places of the pairs that fit, of the few smallest keys of each worker; others become infinite."""
+    key = np.where(fits_now(fleet, heads, workers), key, np.inf)
     tried = _smallest(key)
-    workers = np.repeat(np.arange(len(fleet)), tried.shape[1])
-    open_pairs = np.isfinite(key[workers, tried.ravel()])
-    workers, places = workers[open_pairs], tried.ravel()[open_pairs]
-    too_much = ~fits(fleet, heads, workers, places)
-    key[workers[too_much], places[too_much]] = np.inf
-    fit = np.full_like(key, np.inf)
-    fit[workers, places] = key[workers, places]
-    chosen = fit.argmin(axis=1)
-    smallest = fit[np.arange(len(fleet)), chosen]
-    left = np.ones(len(fleet), np.bool_)
-    pairs: list[tuple[int, int]] = []
-    for worker in np.argsort(smallest, kind="stable").tolist():
-        place = int(chosen[worker])
-        if not np.isfinite(smallest[worker]):
-            break
-        if not pairs or smallest[worker] <= key[left, place].min():
-            pairs.append((worker, place))
-            left[worker] = False
-    return pairs
+    lines, places = np.repeat(np.arange(len(workers)), tried.shape[1]), tried.ravel()
+    finite = np.isfinite(key[lines, places])
+    lines, places = lines[finite], places[finite]
+    fit = fits(fleet, heads, workers, lines, places)
+    key[lines[~fit], places[~fit]] = np.inf
+    return lines[fit], places[fit], key
 
 
 def _smallest(key: Floats) -> Ints:

@@ -37,11 +37,17 @@ class Load:
 def keys(heads: Heads, delay_s: Floats, load: Load, now: float) -> Floats:
     """Keys of (workers, requests), relative to `now`; a delay of (workers, requests) in seconds."""
     scale_s = max(LEAST_SCALE_S, load.drain_s)
+    came_at = heads.arrived_at - now - PRIORITY_S * heads.priority
+    return np.asarray(np.minimum(came_at + scale_s * np.log(delay_s), keys_of_first(heads, load, now)), np.float64)
+
+
+def keys_of_first(heads: Heads, load: Load, now: float) -> Floats:
+    """The keys of requests that are due or would miss their deadline, whatever they delay; infinite for all others."""
+    slack_s = heads.deadline_at - now - heads.remaining_upper * load.step_s
+    urgent = slack_s < load.drain_s + heads.remaining * load.step_s
     fcfs_s = load.feature_s @ heads.ahead + heads.remaining * load.step_s
     due_at = heads.arrived_at + PATIENCE * fcfs_s
-    key = heads.arrived_at - now - PRIORITY_S * heads.priority + scale_s * np.log(delay_s)
-    slack_s = heads.deadline_at - now - heads.remaining_upper * load.step_s
-    key = np.where(slack_s < load.drain_s + heads.remaining * load.step_s, URGENT + np.maximum(slack_s, 0.0), key)
+    key = np.where(urgent, URGENT + np.maximum(slack_s, 0.0), np.inf)
     return np.asarray(np.where(due_at <= now, DUE + due_at - now, key), np.float64)
 
 

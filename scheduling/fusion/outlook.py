@@ -1,7 +1,7 @@
 """The waiting room as it would be served if nothing else came: for the dashboard and for ETAs."""
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -9,17 +9,22 @@ from scheduling.describing import waiting_batch
 from scheduling.fusion.fairness import VirtualTokenCounters
 from scheduling.fusion.features import features
 from scheduling.fusion.fleet import Fleet
-from scheduling.fusion.lanes import Heads, Lanes, Waiting
+from scheduling.fusion.lanes import Heads, Lanes
 from scheduling.fusion.order import Load, keys
 from scheduling.policy import WaitingBatch
 from scheduling.request import Request
+
+SEEN = 2000  # requests at the front whose order is foreseen
 
 
 def serving_order(
     lanes: Mapping[str, Lanes], shares: VirtualTokenCounters, load: Load, now: float
 ) -> Iterator[Request]:
-    """Each tenant's requests by key, the tenants by what they will have been served; lengths are believed."""
-    queues = {tenant: iter(_by_key(list(waiting), load, now)) for tenant, waiting in lanes.items()}
+    """Each tenant's requests by key, the tenants by what they will have been served; lengths are believed.
+
+    What lies behind the front of its lane, out of sight, follows by arrival.
+    """
+    queues = {tenant: _by_key(waiting, SEEN // len(lanes), load, now) for tenant, waiting in lanes.items()}
     turns = [(shares.served_s(tenant), tenant) for tenant in queues]
     heapq.heapify(turns)
     while turns:
@@ -29,10 +34,14 @@ def serving_order(
             heapq.heappush(turns, (served_s + float(load.feature_s @ features(request)), tenant))
 
 
-def _by_key(waiting: Sequence[Waiting], load: Load, now: float) -> list[Request]:
-    work_s = np.array([features(one.request) for one in waiting]) @ load.feature_s
-    key = keys(Heads.of(waiting), np.maximum(work_s, 1e-9), load, now)
-    return [waiting[place].request for place in np.argsort(key, kind="stable")]
+def _by_key(lanes: Lanes, seen: int, load: Load, now: float) -> Iterator[Request]:
+    front = lanes.front(seen)
+    work_s = np.array([features(one.request) for one in front]) @ load.feature_s
+    key = keys(Heads.of(front), np.maximum(work_s, 1e-9), load, now)
+    yield from (front[place].request for place in np.argsort(key, kind="stable"))
+    shown = {one.request.id for one in front}
+    behind = (one.request for one in lanes if one.request.id not in shown)
+    yield from sorted(behind, key=lambda request: (request.arrived_at, request.id))
 
 
 def in_batches(requests: Iterable[Request], fleet: Fleet, now: float) -> Iterator[WaitingBatch]:

@@ -45,10 +45,9 @@ class Room:
         self.backlog.remove(waiting.request)
         return waiting
 
-    def least_served(self, most: int) -> list[Lanes]:
-        """The lanes of the tenants who have been served least."""
-        tenants = sorted(self.lanes, key=lambda tenant: (self.shares.served_s(tenant), tenant))
-        return [self.lanes[tenant] for tenant in tenants[:most]]
+    def least_served(self, most: int) -> list[str]:
+        """The tenants who have been served least, of whom something waits."""
+        return sorted(self.lanes, key=lambda tenant: (self.shares.served_s(tenant), tenant))[:most]
 
     def mean_remaining(self) -> float:
         """Tokens that a request has to generate, on average."""

@@ -13,20 +13,22 @@ worker takes nobody else until it does, which is at most until that worker's row
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 
-from scheduling.costs import Floats
+import numpy as np
+
 from scheduling.curves import curves_of
 from scheduling.describing import waiting_batch
+from scheduling.fusion.admission import with_room
 from scheduling.fusion.bands import upper_edges
 from scheduling.fusion.delay import Crowd, delay_s
 from scheduling.fusion.features import NOTHING, coefficients, features
 from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.holding import Holding
 from scheduling.fusion.keeping_free import KeptFree
-from scheduling.fusion.lanes import Heads, Waiting
+from scheduling.fusion.lanes import Lanes, Waiting
 from scheduling.fusion.matching import best_pairs
-from scheduling.fusion.order import URGENT, Load, certainty, keys
+from scheduling.fusion.order import Load, certainty, keys, keys_of_first
 from scheduling.fusion.outlook import in_batches, serving_order
 from scheduling.fusion.room import Room
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
@@ -91,11 +93,8 @@ class Fusion(Policy):
         )
         for lanes in self._room.lanes.values():
             lanes.give_up_hopeless(now, load.step_s)
-        while pairs := self._match(fleet, crowd, load, now):
-            for worker, waiting in pairs:
-                fleet.join(worker, waiting.request)
-                self._holding.hold(fleet.names[worker], waiting, now)
-                self._room.shares.charge(waiting.request.tenant, float(load.feature_s @ features(waiting.request)))
+        while self._match(fleet, crowd, load, now):
+            pass
         released = self._holding.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
         lines = [(line, released[name]) for line, name in enumerate(fleet.names) if name in released]
         return [assignment for line, joiners in lines for assignment in _assignments(fleet, line, joiners)]
@@ -124,36 +123,46 @@ class Fusion(Policy):
             else:
                 fleet.join(line, waiting.request)
 
-    def _match(self, fleet: Fleet, crowd: Crowd, load: Load, now: float) -> list[tuple[int, Waiting]]:
-        """At most one request to each worker, of the least served tenant of whom something fits."""
+    def _match(self, fleet: Fleet, crowd: Crowd, load: Load, now: float) -> bool:
+        """Some of the least served tenant of whom something fits join, until another has been served less."""
         if self._kept_free and not (self._kept_free.request_id in self._room and self._kept_free.among(fleet)):
             self._kept_free.forget()
-        tenants = self._room.least_served(TENANTS_TRIED)
-        for lanes in tenants:
-            heads, names = lanes.heads(), lanes.names()
-            key = keys(heads, self._delay_s(fleet, crowd, heads), load, now)
-            self._kept_free.close(fleet, lanes, key)
-            pairs = best_pairs(fleet, heads, key)
-            if not pairs:
-                self._keep_free(fleet, lanes.first(names[int(key.min(axis=0).argmin())]), float(key.min()))
-                continue
-            taken = []
-            for worker, place in pairs if len(tenants) == 1 else pairs[:1]:
-                waiting = lanes.first(names[place])
-                if waiting and fleet.holds(worker, waiting.request.prefill):
-                    taken.append((worker, self._room.take(waiting.request.id)))
-            return taken
-        return []
+        shares, tenants = self._room.shares, self._room.least_served(TENANTS_TRIED)
+        for tenant, other in zip_longest(tenants, tenants[1:]):
+            lanes = self._room.lanes[tenant]
+            some = False
+            for worker, waiting in self._pairs(fleet, crowd, lanes, load, now):
+                self._room.take(waiting.request.id)
+                fleet.join(worker, waiting.request)
+                self._holding.hold(fleet.names[worker], waiting, now)
+                shares.charge(tenant, float(load.feature_s @ features(waiting.request)))
+                some = True
+                if other is not None and shares.served_s(other) < shares.served_s(tenant):
+                    break
+            if some:
+                return True
+            self._keep_free(fleet, lanes, load, now)
+        return False
 
-    def _delay_s(self, fleet: Fleet, crowd: Crowd, heads: Heads) -> Floats:
-        """What each request's joining would cost; as uncertain as lengths are, they are drawn towards their mean."""
+    def _pairs(self, fleet: Fleet, crowd: Crowd, lanes: Lanes, load: Load, now: float) -> Iterable[tuple[int, Waiting]]:
+        """Workers with requests of one tenant, the smallest key first."""
+        heads = lanes.heads()
+        workers = with_room(fleet, heads)
+        if not len(workers):
+            return ()
         mean = self._room.mean_remaining()
-        return delay_s(fleet, crowd, heads.prefill, mean * (heads.remaining / mean) ** self._certainty)
+        # as uncertain as lengths are, they are drawn towards their mean
+        remaining = mean * (heads.remaining / mean) ** self._certainty
+        key = keys(heads, delay_s(fleet, crowd, workers, heads.prefill, remaining), load, now)
+        self._kept_free.close(fleet, workers, lanes, key)
+        return best_pairs(fleet, lanes, workers, key)
 
-    def _keep_free(self, fleet: Fleet, waiting: Waiting | None, key: float) -> None:
+    def _keep_free(self, fleet: Fleet, lanes: Lanes, load: Load, now: float) -> None:
         """If one that is due or urgent fits nowhere, the worker where it will soonest is kept free for it."""
-        if waiting and key < URGENT / 2 and not self._kept_free:
-            self._kept_free.keep(fleet, waiting.request)
+        key = keys_of_first(lanes.heads(), load, now)
+        first = lanes.first(lanes.names()[int(key.argmin())])
+        if first and key.min() < np.inf and not self._kept_free:
+            self._kept_free.keep(fleet, first.request)
 
 
 def _assignments(fleet: Fleet, line: int, joiners: Sequence[Waiting]) -> Iterable[Assignment]:

@@ -1,7 +1,7 @@
 import numpy as np
 from scheduling_builders import FLAT, a_memory, a_request
 
-from scheduling.fusion.admission import fits, fits_now, fits_soonest
+from scheduling.fusion.admission import fits, fits_now, fits_one, fits_soonest, with_room
 from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.lanes import Heads, Waiting
 from scheduling.policy import Row, Worker
@@ -22,22 +22,33 @@ def heads(*requests: tuple[int, int]) -> Heads:
 def test_rows_and_joiner_must_fit_padded_to_the_longest() -> None:
     fleet = Fleet([running(130, (40, 10)), running(84, (40, 10)), running(83, (40, 10))])
     # two rows of 40 + 2 tokens; a joiner of 60 pads both to 62
-    assert fits_now(fleet, heads((10, 5), (60, 5))).tolist() == [[True, True], [True, False], [False, False]]
+    two = heads((10, 5), (60, 5))
+    assert fits_now(fleet, two, np.arange(3)).tolist() == [[True, True], [True, False], [False, False]]
 
 
 def test_an_idle_worker_takes_what_it_holds_to_its_end_and_the_largest_anything() -> None:
     fleet = Fleet([running(100), running(200)])
-    assert fits_now(fleet, heads((60, 30), (60, 50), (60, 500))).tolist() == [[True, False, False], [True, True, True]]
-    assert fits(fleet, heads((60, 500)), np.array([1]), np.array([0])).tolist() == [True]
+    three = heads((60, 30), (60, 50), (60, 500))
+    assert fits_now(fleet, three, np.arange(2)).tolist() == [[True, False, False], [True, True, True]]
+    assert fits(fleet, three, np.array([1]), np.array([0]), np.array([2])).tolist() == [True]
+    for worker, fitting in enumerate(([True, False, False], [True, True, True])):
+        assert [fits_one(fleet, worker, a_request(length=60, predicted=more)) for more in (30, 50, 500)] == fitting
 
 
 def test_the_predicted_future_must_fit() -> None:
     fleet = Fleet([running(120, (40, 10))])
-    pair = np.array([0]), np.array([0])
-    assert fits(fleet, heads((10, 10)), *pair).tolist() == [True]  # 2 · 50 when both end
-    assert fits(fleet, heads((10, 110)), *pair).tolist() == [True]  # then 10 + 110 alone
-    assert fits(fleet, heads((10, 111)), *pair).tolist() == [False]
-    assert fits(fleet, heads((51, 10)), *pair).tolist() == [False]  # 2 · 61
+    # 2 · 50 when both end; then 10 + 110 alone; 121; 2 · 61
+    for (length, predicted), expected in (((10, 10), True), ((10, 110), True), ((10, 111), False), ((51, 10), False)):
+        one = np.array([0])
+        assert fits(fleet, heads((length, predicted)), one, one, one).tolist() == [expected]
+        assert fits_one(fleet, 0, a_request(length=length, predicted=predicted)) == expected
+
+
+def test_only_workers_with_room_for_the_least_of_all_are_looked_at() -> None:
+    fleet = Fleet([running(84, (40, 10)), running(83, (40, 10)), running(99, (40, 10)), running(100, (40, 10))])
+    assert with_room(fleet, heads((10, 90), (60, 2))).tolist() == [0, 2, 3]  # 2 · (40 + 2) at once
+    assert with_room(fleet, heads((10, 90), (60, 10))).tolist() == [3]  # 2 · (40 + 10) before both end
+    assert with_room(Fleet([running(12), running(11)]), heads((10, 90))).tolist() == [0]
 
 
 def test_a_large_request_fits_soonest_where_what_is_left_ends_first() -> None:

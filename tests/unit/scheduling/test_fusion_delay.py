@@ -13,7 +13,9 @@ def a_fleet(*rows: int) -> Fleet:
 
 
 def delay(fleet: Fleet, prefill: int, remaining: int, crowd: float = 0.0, edge: float = 1e9) -> float:
-    seconds = delay_s(fleet, Crowd(crowd, np.array([edge])), np.array([float(prefill)]), np.array([float(remaining)]))
+    seconds = delay_s(
+        fleet, Crowd(crowd, np.array([edge])), np.array([0]), np.array([float(prefill)]), np.array([float(remaining)])
+    )
     return float(seconds[0, 0])
 
 

@@ -45,6 +45,17 @@ def test_who_cannot_keep_a_deadline_waits_by_arrival() -> None:
     assert len(lanes) == 3
 
 
+def test_the_front_is_the_first_of_every_lane_in_its_order() -> None:
+    lanes = lanes_of(*(a_request(name, at=at) for name, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 4.0))))
+    lanes.add(Waiting(a_request("long", length=100)))
+    lanes.add(Waiting(lanes.take("b").request))  # its old entry is still there
+    lanes.take("c")
+    assert [waiting.request.id for waiting in lanes.front(4)] == ["a", "b", "long"]
+    assert [waiting.request.id for waiting in lanes.front(1)] == ["a", "long"]
+    assert [waiting.request.id for waiting in lanes.front(9)] == ["a", "b", "d", "long"]
+    assert lanes_of().front(9) == []
+
+
 def test_there_may_be_many_lanes() -> None:
     lengths = [(2**one, 2**other) for one in range(10) for other in range(10)]
     lanes = lanes_of(*(a_request(str(pair), length=pair[0], predicted=pair[1]) for pair in lengths))

@@ -5,16 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduling_builders import a_request, a_row, a_worker, examples
 
+from scheduling.costs import Floats
 from scheduling.fusion.fleet import Fleet
-from scheduling.fusion.lanes import Heads, Waiting
-from scheduling.fusion.matching import TRIED, best_pairs
+from scheduling.fusion.lanes import Lanes, Waiting
+from scheduling.fusion.matching import GROWTH, TRIED, best_pairs
 
 LENGTHS = st.tuples(st.integers(1, 60), st.integers(1, 60))
 ROWS = st.lists(st.integers(1, 60), max_size=4)
+THREE = [(10, 10), (20, 10), (40, 10)]  # of three lanes
 
 
-def heads_of(lengths: list[tuple[int, int]]) -> Heads:
-    return Heads.of([Waiting(a_request(length=length, predicted=predicted)) for length, predicted in lengths])
+def lanes_of(lengths: list[tuple[int, int]], at: float = 0.0) -> Lanes:
+    """Requests of these lengths by the number of their lane's column; alike ones share a lane."""
+    lanes = Lanes()
+    for number, (length, predicted) in enumerate(lengths):
+        lanes.add(Waiting(a_request(f"{number:02}", at=at * number, length=length, predicted=predicted)))
+    return lanes
 
 
 def fleet_of(*rows: list[int], tokens: int = 200) -> Fleet:
@@ -22,39 +28,56 @@ def fleet_of(*rows: list[int], tokens: int = 200) -> Fleet:
     return Fleet([a_worker(tokens=tokens, rows=[a_row(length=row, predicted=2) for row in one]) for one in rows])
 
 
-def would_fit(fleet: Fleet, worker: int, length: int, predicted: int) -> bool:
-    """Decoded step by step: the worker's rows have one iteration left."""
-    rows = fleet.workers[worker].rows
-    longest = max([length, *(row.request.length + 1 for row in rows)])
-    size, capacity = len(rows) + 1, int(fleet.capacity[worker])
-    if not rows:
-        return length + 2 <= capacity  # all workers are equally large: an idle one takes anything
-    return size * (longest + 2) <= capacity and length + predicted <= capacity
+def matched(fleet: Fleet, lanes: Lanes, key: Floats) -> list[tuple[int, str]]:
+    """Workers and the requests that join them, in order."""
+    joined = []
+    for worker, waiting in best_pairs(fleet, lanes, np.arange(len(fleet)), key):
+        fleet.join(worker, lanes.take(waiting.request.id).request)
+        joined.append((worker, waiting.request.id))
+    return joined
 
 
-def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_worker_takes_one() -> None:
-    fleet, heads = fleet_of([], []), heads_of([(10, 10), (10, 10)])
-    assert best_pairs(fleet, heads, np.array([[1.0, 2.0], [5.0, 4.0]])) == [(0, 0), (1, 1)]
+def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_worker_takes_one() -> None:
+    key = np.array([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])
+    assert matched(fleet_of([], []), lanes_of(THREE), key) == [(0, "00"), (1, "02")]
 
 
 def test_a_request_that_a_worker_without_one_should_rather_take_is_left_to_the_next_round() -> None:
-    fleet, heads = fleet_of([], [], []), heads_of([(10, 10), (10, 10), (10, 10)])
-    # 1 would take its second choice only, which 2 wants even more but for its first choice
+    # 1 may not take its second choice, which 2 wants even more but for its first choice
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 3.0]])
-    assert best_pairs(fleet, heads, key) == [(0, 0), (2, 2), (1, 1)]
+    assert matched(fleet_of([], [], []), lanes_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 9.0]])
-    assert best_pairs(fleet, heads, key) == [(0, 0), (2, 1), (1, 1)]
+    assert matched(fleet_of([], [], []), lanes_of(THREE), key) == [(0, "00"), (2, "01"), (1, "02")]
 
 
 def test_a_request_is_left_to_the_next_round_for_a_worker_that_wants_it_more_but_has_not_tried_it() -> None:
-    fleet = fleet_of([], [], [10])
-    heads = heads_of([(10, 10)] + [(10, 195)] * TRIED + [(10, 10)])  # beside a row, 10 + 195 tokens exceed 200
+    long = [(length, predicted) for length in (10, 20) for predicted in (195, 250, 350, 500)]  # beside a row, too long
+    assert len(long) == TRIED
+    lengths = [(10, 10), *long, (20, 10)]
     key = np.full((3, 10), 9.0)
     key[0, 0], key[1, 9], key[2, 9] = 1.0, 5.0, 3.0
     key[2, 1:9] = 2.0  # what the third tries, in vain
-    assert best_pairs(fleet, heads, key) == [(0, 0)]
+    assert matched(fleet_of([], [], [10]), lanes_of(lengths), key) == [(0, "00"), (1, "01")]
     key[0] = np.inf
-    assert best_pairs(fleet, heads, key) == [(1, 9)]  # the least key left always goes
+    assert matched(fleet_of([], [], [10]), lanes_of(lengths), key) == [(1, "09")]  # the least key left always goes
+
+
+def test_a_round_adds_a_quarter_to_the_rows_of_a_worker() -> None:
+    fleet, key = fleet_of([1] * 3 * GROWTH, tokens=1000), np.array([[1.0, 3.0, 2.0]])
+    assert matched(fleet, lanes_of(THREE), key) == [(0, "00"), (0, "02"), (0, "01")]
+    assert len(matched(fleet_of([1] * 2 * GROWTH, tokens=1000), lanes_of(THREE), key)) == 2
+
+
+def test_the_next_of_a_lane_goes_when_its_later_arrival_is_its_turn() -> None:
+    lengths = [(10, 10), (20, 10), (10, 10), (10, 10)]  # the last two came 2 and 3 s after their lane's first
+    joined = matched(fleet_of([1] * 4 * GROWTH, tokens=1000), lanes_of(lengths, at=1.0), np.array([[1.0, 3.5]]))
+    assert joined == [(0, "00"), (0, "02"), (0, "01"), (0, "03")]
+
+
+def test_what_joined_before_it_in_the_round_leaves_no_room() -> None:
+    # ten rows of 2 tokens; beside one of 15 more the second has no room: 12 · (15 + 2) are more than 200
+    joined = matched(fleet_of([1] * 10), lanes_of([(15, 2), (12, 2)]), np.array([[1.0, 2.0]]))
+    assert joined == [(0, "00")]
 
 
 @examples(60)
@@ -62,12 +85,29 @@ def test_a_request_is_left_to_the_next_round_for_a_worker_that_wants_it_more_but
 def test_what_is_matched_fits_and_the_least_key_of_all_that_fit_is_matched_first(
     rows: list[list[int]], lengths: list[tuple[int, int]], random: Random
 ) -> None:
-    fleet, heads = fleet_of(*rows), heads_of(lengths)
-    key = np.array([[random.random() for _ in lengths] for _ in rows])
-    pairs = best_pairs(fleet, heads, key)
-    assert len({worker for worker, _ in pairs}) == len(pairs)
-    assert all(would_fit(fleet, worker, *lengths[place]) for worker, place in pairs)
-    fitting = [(worker, place) for worker in range(len(rows)) for place in range(len(lengths))]
-    fitting = [pair for pair in fitting if would_fit(fleet, pair[0], *lengths[pair[1]])]
-    if fitting and len(lengths) <= TRIED:
-        assert pairs[0] == min(fitting, key=lambda pair: float(key[pair]))
+    fleet, lanes = fleet_of(*rows), lanes_of(lengths)
+    ids = [waiting.request.id for name in lanes.names() if (waiting := lanes.first(name))]
+    key = np.array([[random.random() for _ in ids] for _ in rows])
+    joined = matched(fleet, lanes, key)
+    cached = [[length + 1 for length in one] for one in rows]
+    for worker, request_id in joined:
+        length, predicted = lengths[int(request_id)]
+        assert would_fit(cached[worker], length, predicted)
+        cached[worker].append(length)
+    fitting = [(worker, place) for worker in range(len(rows)) for place in range(len(ids))]
+    fitting = [
+        (worker, place)
+        for worker, place in fitting
+        if would_fit([length + 1 for length in rows[worker]], *lengths[int(ids[place])])
+    ]
+    if fitting and len(ids) <= TRIED:
+        worker, place = min(fitting, key=lambda pair: float(key[pair]))
+        assert joined[0] == (worker, ids[place])
+
+
+def would_fit(cached: list[int], length: int, predicted: int) -> bool:
+    """Of 200 tokens, next to rows that have one iteration left or joined just now."""
+    if not cached:
+        return length + 2 <= 200  # all workers are equally large: an idle one takes anything
+    size, longest = len(cached) + 1, max([length, *cached])
+    return size * (longest + 2) <= 200 and length + predicted <= 200
