@@ -107,7 +107,7 @@ def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[d
 
     `model` is what users of transformers have, `loaded` the same as the product loads it.
     """
-    plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.model)}.values())
+    plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.decoder)}.values())
     paged = GenerateBatch(plain, trial.batch, longest=max(len(row.prompt_ids) + row.limit for row in trial.work))
     engines: dict[str, Contender] = {
         GENERATE: Generate(plain),

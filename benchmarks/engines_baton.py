@@ -77,7 +77,7 @@ class VectorShaping(RunningBatch):
         lanes = torch.arange(len(rows) * kv.layout.heads, device=device).view(len(rows), -1, 1)
         width = kv.write_decode((lanes * kv.columns + positions[:, None]).view(-1), len(rows), max(starts) + length)
         hidden = torch.arange(width, device=device) > positions[:, None, :, None]
-        output = self.loaded.model(
+        output = self.loaded.decoder(
             tokens,
             attention_mask=hidden.to(kv.layout.dtype).mul_(torch.finfo(kv.layout.dtype).min),
             position_ids=positions.clamp_(max=self.loaded.max_positions - 1),

@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference.decoding import Cursor, decode_one_token, prefill
 from inference.errors import QuantizationUnavailable, UnsupportedModel
+from inference.fused import FusedModel, fusible
 from inference.kv import KvCache, KvLayout
 
 Quantize = Literal["4bit", "8bit"]
@@ -23,6 +24,7 @@ class LoadedModel:
     """A model on its device, with all that an engine must know of it."""
 
     model: Any
+    decoder: Any  # what runs its forward passes: the model itself, or the same in fewer operations
     tokenizer: Any
     name: str
     device: torch.device
@@ -85,12 +87,14 @@ def serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
 def _serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
+    layout = kv_layout(model, name)
     loaded = LoadedModel(
         model=model,
+        decoder=FusedModel(model) if fusible(model) else model,
         tokenizer=tokenizer,
         name=name,
         device=model.device,
-        layout=kv_layout(model, name),
+        layout=layout,
         eos_ids=eos_ids,
         pad_id=pad_id,
         max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
@@ -139,9 +143,9 @@ def check_decoding(loaded: LoadedModel) -> None:
     prompts = [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
     kv = KvCache(loaded.layout, budget_bytes=2**40)
     kv.reserve(len(prompts), 8)
-    ours = [prefill(loaded.model, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
+    ours = [prefill(loaded.decoder, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
     cursor = Cursor.at(kv, [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts], [True, True])
-    ours.append(decode_one_token(loaded.model, kv, cursor))
+    ours.append(decode_one_token(loaded.decoder, kv, cursor))
     for row, prompt in enumerate(prompts):
         whole = loaded.model(torch.tensor([prompt], device=loaded.device)).logits[0].float()
         for step, logits in enumerate(ours):

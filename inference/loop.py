@@ -30,7 +30,7 @@ class RunningBatch:
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
         self.make_room(max(places) + 1, max(map(len, prompts)))
-        logits = prefill(self.loaded.model, self.kv, places, prompts, self.loaded.pad_id)
+        logits = prefill(self.loaded.decoder, self.kv, places, prompts, self.loaded.pad_id)
         self.seat(rows, places)
         self._retire(rows, self._sample(logits, rows))
         self.tally.prefilled([len(prompt) for prompt in prompts], perf_counter() - started)
@@ -39,7 +39,7 @@ class RunningBatch:
         """Every row gets a token."""
         started = perf_counter()
         cursor = self._aim()
-        logits = decode_one_token(self.loaded.model, self.kv, cursor)
+        logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
         cursor.tokens = self._sample(logits, self.rows)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
         self.tally.decoded(len(self.rows), running, perf_counter() - started)

@@ -13,6 +13,10 @@ from transformers import (
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -90,6 +94,31 @@ MAKERS = {
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
+            max_position_embeddings=POSITIONS,
+            initializer_range=0.4,
+        )
+    ),
+    "mistral": lambda: MistralForCausalLM(
+        MistralConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            max_position_embeddings=POSITIONS,
+            sliding_window=None,
+            initializer_range=0.4,
+        )
+    ),
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
             max_position_embeddings=POSITIONS,
             initializer_range=0.4,
         )

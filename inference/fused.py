@@ -1,0 +1,151 @@
+"""The forward pass of Llama and its kin in a third of the operations that transformers takes for it.
+
+A step of few rows is bound by the number of operations, not by arithmetic. So projections of the same input are one
+matrix here, a product adds the residual that it belongs to, and rotation is three operations. The weights are the
+model's own: its modules become views of the joined matrices. Loading proves that both give the same logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+KIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """What a forward pass returns: [rows, kept tokens, vocabulary]."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The weights of one layer; those that addmm takes are transposed."""
+
+    attention_norm: Tensor
+    qkv: Tensor  # [(query heads + 2 key heads) * dim, hidden]
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None  # Qwen3's, [dim]
+    key_norm: Tensor | None
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor  # [2 * intermediate, hidden]
+    down: Tensor
+
+
+def fusible(model: Any) -> bool:
+    """Whether a model is of the kin, its layers alike, its weights plain, with no bias but for what attention reads."""
+    if type(model).__name__ not in KIN:
+        return False
+    if 2 * len(model.model.rotary_emb.inv_freq) != model.model.layers[0].self_attn.head_dim:
+        return False  # it rotates a part of each head
+    layers = list(model.model.layers)
+    plain = [(at.self_attn.o_proj, at.mlp.gate_proj, at.mlp.up_proj, at.mlp.down_proj) for at in layers]
+    biased = [(at.self_attn.q_proj, at.self_attn.k_proj, at.self_attn.v_proj) for at in layers]
+    return all(type(linear) is nn.Linear for linear in chain(*plain, *biased, [model.lm_head])) and all(
+        linear.bias is None for linear in chain(*plain, [model.lm_head])
+    )
+
+
+class FusedModel(nn.Module):
+    """Calls like the model that it was made from, as far as `prefill` and `decode_one_token` call it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        stack, attention = model.model, model.model.layers[0].self_attn
+        self._dim: int = attention.head_dim
+        self._heads = attention.q_proj.out_features // self._dim
+        self._key_heads = attention.k_proj.out_features // self._dim
+        self._epsilon: float = stack.norm.variance_epsilon
+        self._embedding, self._norm, self._head = stack.embed_tokens.weight.data, stack.norm.weight.data, model.lm_head
+        self._activate = stack.layers[0].mlp.act_fn
+        self._rotation = stack.rotary_emb
+        self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
+        self._sign[: self._dim // 2] = -1  # of the half that rotation subtracts
+        self._layers = [_fused(layer) for layer in stack.layers]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        past_key_values: Any,
+        attention_mask: Tensor | None = None,
+        use_cache: bool = True,
+        logits_to_keep: Tensor | None = None,
+    ) -> Logits:
+        """Logits of `tokens`, [rows, length], or of those that `logits_to_keep`, [rows, kept], names."""
+        rows, length = tokens.shape
+        rotated, key_heads = self._heads + self._key_heads, self._key_heads
+        x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
+        cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
+        sin = sin * self._sign
+        for index, layer in enumerate(self._layers):
+            normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
+            qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(rows, length, -1, self._dim)
+            qk, value = torch.split(qkv, [rotated, key_heads], 2)
+            if layer.query_norm is not None:
+                query, key = torch.split(qk, [self._heads, key_heads], 2)
+                query = functional.rms_norm(query, layer.query_norm.shape, layer.query_norm, self._epsilon)
+                key = functional.rms_norm(key, layer.query_norm.shape, layer.key_norm, self._epsilon)
+                qk = torch.cat([query, key], 2)
+            qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
+            query, key = torch.split(qk, [self._heads, key_heads], 2)
+            keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
+            x = torch.addmm(x, self._attend(query, keys, values, attention_mask), layer.output)
+            normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
+            gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
+            x = torch.addmm(x, self._activate(gate).mul_(up), layer.down)
+        x = x.view(rows, length, -1)
+        if logits_to_keep is not None:
+            x = x.gather(1, logits_to_keep[..., None].expand(-1, -1, x.shape[-1]))
+        return Logits(self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon)))
+
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """[rows, length, heads, dim] and [rows, key heads, columns, dim] to [rows * length, heads * dim]."""
+        rows, length = query.shape[:2]
+        if length == 1:  # query heads that share a key head are its queries
+            query = query.view(rows, self._key_heads, -1, self._dim)
+            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).view(rows, -1)
+        shared = self._heads // self._key_heads
+        if shared > 1:
+            keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
+        query = query.transpose(1, 2)
+        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        return attended.transpose(1, 2).reshape(rows * length, -1)
+
+
+def _fused(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = [projection.bias.data for projection in projections if projection.bias is not None]
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    query_norm, key_norm = (norm.weight.data if norm is not None else None for norm in norms)
+    return _Layer(
+        attention_norm=layer.input_layernorm.weight.data,
+        qkv=_joined(projections),
+        qkv_bias=torch.cat(biases) if biases else None,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        output=attention.o_proj.weight.data.t(),
+        mlp_norm=layer.post_attention_layernorm.weight.data,
+        gate_up=_joined((mlp.gate_proj, mlp.up_proj)),
+        down=mlp.down_proj.weight.data.t(),
+    )
+
+
+def _joined(projections: Sequence[nn.Linear]) -> Tensor:
+    """The weights of several projections in one matrix, laid out as they were, of which theirs become views."""
+    by_columns = not projections[0].weight.is_contiguous()
+    joined = torch.cat([projection.weight.data for projection in projections])
+    if by_columns:
+        joined = joined.t().contiguous().t()
+    parts = torch.split(joined, [projection.out_features for projection in projections])
+    for projection, part in zip(projections, parts, strict=True):
+        projection.weight.data = part
+    return joined
