@@ -59,7 +59,8 @@ def main(
     for experiment in dict.fromkeys(row["experiment"] for row in rows):
         click.echo(table([row for row in rows if row["experiment"] == experiment]))
     if json_path:
-        json_path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        rounded = json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}"))
+        json_path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
     if plot_directory:
         plot(rows, plot_directory)
 

@@ -18,16 +18,15 @@ def best_pairs(fleet: Fleet, lanes: Lanes, workers: Ints, key: Floats) -> Iterat
     """Workers with requests that fit, smallest key first; each is to join its worker before the next is asked for.
 
     `key` of (these workers, heads of the lanes) is infinite where a request must not go. The next of a lane is like its
-    head, but for its arrival. A request that another worker, which may still take one, should rather take is left to
+    head, but for its arrival. A worker that has taken all it may, or on which the smallest key fits no more, is left to
     the next round; the pair of the smallest key always comes.
     """
     heads, names = lanes.heads(), lanes.names()
     arrived_at = heads.arrived_at.tolist()  # as of now: the columns follow the lanes
-    lines, places, key = _that_fit(fleet, heads, workers, key)
+    lines, places = _that_fit(fleet, heads, workers, key)
     pairs = list(zip(key[lines, places].tolist(), lines.tolist(), places.tolist(), strict=True))
     heapify(pairs)
     may_take = np.maximum(1, fleet.size[workers] // GROWTH)
-    some = False
     while pairs:
         least, line, place = heappop(pairs)
         worker, waiting = int(workers[line]), lanes.first(names[place])
@@ -37,24 +36,23 @@ def best_pairs(fleet: Fleet, lanes: Lanes, workers: Ints, key: Floats) -> Iterat
         if its_key > least:
             heappush(pairs, (its_key, line, place))
             continue
-        preferred = not some or key[line, place] <= key[may_take > 0, place].min()
-        if preferred and fits_one(fleet, worker, waiting.request):
+        if fits_one(fleet, worker, waiting.request):
             yield worker, waiting
-            some = True
             may_take[line] -= 1
             heappush(pairs, (its_key, line, place))
+        else:
+            may_take[line] = 0
 
 
-def _that_fit(fleet: Fleet, heads: Heads, workers: Ints, key: Floats) -> tuple[Ints, Ints, Floats]:
-    """The lines and places of the pairs that fit, of the few smallest keys of each worker; others become infinite."""
+def _that_fit(fleet: Fleet, heads: Heads, workers: Ints, key: Floats) -> tuple[Ints, Ints]:
+    """The lines and places of the pairs that fit, of the few smallest keys of each worker."""
     key = np.where(fits_now(fleet, heads, workers), key, np.inf)
     tried = _smallest(key)
     lines, places = np.repeat(np.arange(len(workers)), tried.shape[1]), tried.ravel()
     finite = np.isfinite(key[lines, places])
     lines, places = lines[finite], places[finite]
     fit = fits(fleet, heads, workers, lines, places)
-    key[lines[~fit], places[~fit]] = np.inf
-    return lines[fit], places[fit], key
+    return lines[fit], places[fit]
 
 
 def _smallest(key: Floats) -> Ints:

@@ -40,26 +40,16 @@ def matched(fleet: Fleet, lanes: Lanes, key: Floats) -> list[tuple[int, str]]:
 def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_worker_takes_one() -> None:
     key = np.array([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])
     assert matched(fleet_of([], []), lanes_of(THREE), key) == [(0, "00"), (1, "02")]
-
-
-def test_a_request_that_a_worker_without_one_should_rather_take_is_left_to_the_next_round() -> None:
-    # 1 may not take its second choice, which 2 wants even more but for its first choice
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 3.0]])
     assert matched(fleet_of([], [], []), lanes_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
-    key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 9.0]])
-    assert matched(fleet_of([], [], []), lanes_of(THREE), key) == [(0, "00"), (2, "01"), (1, "02")]
 
 
-def test_a_request_is_left_to_the_next_round_for_a_worker_that_wants_it_more_but_has_not_tried_it() -> None:
+def test_a_worker_tries_its_smallest_keys_only() -> None:
     long = [(length, predicted) for length in (10, 20) for predicted in (195, 250, 350, 500)]  # beside a row, too long
     assert len(long) == TRIED
-    lengths = [(10, 10), *long, (20, 10)]
-    key = np.full((3, 10), 9.0)
-    key[0, 0], key[1, 9], key[2, 9] = 1.0, 5.0, 3.0
-    key[2, 1:9] = 2.0  # what the third tries, in vain
-    assert matched(fleet_of([], [], [10]), lanes_of(lengths), key) == [(0, "00"), (1, "01")]
-    key[0] = np.inf
-    assert matched(fleet_of([], [], [10]), lanes_of(lengths), key) == [(1, "09")]  # the least key left always goes
+    lanes, fleet = lanes_of([*long, (40, 10)]), fleet_of([10])
+    assert matched(fleet, lanes, np.array([[2.0] * TRIED + [3.0]])) == []
+    assert matched(fleet, lanes, np.array([[2.0] * (TRIED - 1) + [4.0, 3.0]])) == [(0, "08")]
 
 
 def test_a_round_adds_a_quarter_to_the_rows_of_a_worker() -> None:
