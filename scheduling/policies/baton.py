@@ -12,7 +12,7 @@ priority again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
+from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 
 from scheduling.arrivals import ArrivalQueue
@@ -57,10 +57,10 @@ class Baton(Policy):
         self._like = batches[0].worker
         for batch in batches:
             batch.shrink(self._shrink_above)
+        smallest = [(batch.size, place) for place, batch in enumerate(batches)]
+        heapify(smallest)
         while request := self._first():
-            open_batches = [batch for batch in batches if self._has_room(batch, request)]
-            roomiest = min(open_batches, key=lambda batch: batch.size, default=None)
-            goal = roomiest or self._preempt(batches, request)
+            goal = self._roomiest(batches, smallest, request) or self._preempt(batches, request)
             if not goal:
                 break
             self._queues[request.priority].take(1)
@@ -88,17 +88,36 @@ class Baton(Policy):
         heads = [head for queue in self._queues.values() if (head := queue.peek())]
         return min(heads, key=_key, default=None)
 
-    def _has_room(self, batch: "RunningBatch", request: Request) -> bool:
+    def _roomiest(
+        self, batches: Sequence["RunningBatch"], smallest: list[tuple[int, int]], request: Request
+    ) -> "RunningBatch | None":
+        """Of the batches with room for a request the one of the fewest rows.
+
+        `smallest` is a heap of rows and places; a batch without room for anyone falls out until the next decision.
+        """
+        passed_over, goal = [], None
+        while smallest and not goal:
+            size, place = heappop(smallest)
+            if self._has_room(batches[place], request.prefill):
+                goal = batches[place]
+                heappush(smallest, (size + 1, place))
+            elif self._has_room(batches[place], 1):
+                passed_over.append((size, place))
+        for entry in passed_over:
+            heappush(smallest, entry)
+        return goal
+
+    def _has_room(self, batch: "RunningBatch", prefill: int) -> bool:
         """An empty batch has for anyone."""
         if self._batch_size and batch.size >= self._batch_size:
             return False
-        return not batch.size or batch.tokens_with(request) <= self._grow_below * batch.capacity_tokens
+        return not batch.size or batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["RunningBatch"], request: Request) -> "RunningBatch | None":
         """The batch in which a row of lower priority has made room; None if no row has, or if one were too few."""
         candidates = [(row, batch) for batch in batches if (row := batch.least(below=request.priority))]
         for row, batch in sorted(candidates, key=lambda candidate: _leaves_first(candidate[0])):
-            if batch.tokens_with(request, without=row) <= self._grow_below * batch.capacity_tokens:
+            if batch.tokens_with(request.prefill, without=row) <= self._grow_below * batch.capacity_tokens:
                 batch.leave(row)
                 return batch
         return None
@@ -113,18 +132,17 @@ class RunningBatch:
         self._rows = list(worker.rows)
         self._joiners: list[Request] = []
         self._preempted: list[str] = []
+        self._longest = self._longest_without(None)
 
     @property
     def size(self) -> int:
         """Rows, joiners included."""
         return len(self._rows) + len(self._joiners)
 
-    def tokens_with(self, joiner: Request | None = None, without: Row | None = None) -> int:
-        """Cached tokens, padding included, an iteration from now."""
-        cached = [row.request.length + row.generated for row in self._rows if row is not without]
-        cached += [request.prefill for request in self._joiners]
-        cached += [joiner.prefill] if joiner else []
-        return len(cached) * (max(cached) + NEXT) if cached else 0
+    def tokens_with(self, prefill: int = 0, without: Row | None = None) -> int:
+        """Cached tokens, padding included, an iteration from now, perhaps with a joiner and without a row."""
+        longest = self._longest_without(without) if without else self._longest
+        return (self.size + bool(prefill) - bool(without)) * (max(prefill, longest) + NEXT)
 
     def least(self, below: int) -> Row | None:
         """The row of the lowest priority that joined last, of those below a priority that have not come back before."""
@@ -140,10 +158,17 @@ class RunningBatch:
         """Take a row out."""
         self._rows.remove(row)
         self._preempted.append(row.request.id)
+        self._longest = self._longest_without(None)
 
     def join(self, request: Request) -> None:
         """Let a request in."""
         self._joiners.append(request)
+        self._longest = max(self._longest, request.prefill)
+
+    def _longest_without(self, row: Row | None) -> int:
+        """Cached tokens of the longest of all rows and joiners but one row."""
+        cached = [other.request.length + other.generated for other in self._rows if other is not row]
+        return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignments(self) -> Iterator[Assignment]:
         """Joiners in groups that are prefilled together; those who leave do so before the first."""
