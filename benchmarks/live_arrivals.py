@@ -8,11 +8,14 @@ from pathlib import Path
 from cli.workload import Arrival, poisson
 from inference.toy.applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
+# The demo's have 10. With so few, HTTP and the database are half of the work on a small machine, whatever the policy.
+MEDIAN_WORDS = 30.0
+
 
 def arrivals_of(workload: str, requests: int, rate: float, seed: int) -> list[Arrival]:
     """Open-loop arrivals of about `rate` a second; a trace keeps its bursts and is sped up to that rate."""
     if workload == "toy":
-        return poisson(requests, rate, seed)
+        return poisson(requests, rate, seed, MEDIAN_WORDS)
     path = Path(workload)
     return _traced(path, requests, rate, seed) if path.suffix == ".csv" else _filed(path, requests, rate, seed)
 

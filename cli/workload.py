@@ -22,11 +22,11 @@ class Arrival:
     at_s: float
 
 
-def poisson(requests: int, rate: float, seed: int) -> list[Arrival]:
+def poisson(requests: int, rate: float, seed: int, median_words: float = 10.0) -> list[Arrival]:
     """Toy requests with exponential gaps, `rate` a second on average."""
     chance = random.Random(seed)
     at_s, arrivals = 0.0, []
-    for request in toy_requests(requests, seed):
+    for request in toy_requests(requests, seed, median_words=median_words):
         at_s += chance.expovariate(rate)
         arrivals.append(Arrival(request, at_s))
     return arrivals

@@ -27,6 +27,11 @@ class Leader:
             self.resign()
             raise
 
+    @property
+    def all_joinable(self) -> bool:
+        """Whether this process leads and saw every worker decode rows that others may join."""
+        return self._planner is not None and self._planner.all_joinable
+
     def resign(self) -> None:
         """Give the lead up and forget everything."""
         connection, leads = self._connection, self._planner is not None

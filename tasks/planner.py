@@ -56,6 +56,7 @@ class Planner:
         self._decision_s = self._typical_s = 0.0
         self._led_since: float | None = None
         self._recovered_at = self._snapshot_next_at = 0.0
+        self.all_joinable = False  # whether every worker had rows that others may join, at the last step
 
     def step(self) -> list[tuple[int, str]]:
         """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
@@ -71,6 +72,7 @@ class Planner:
         live = fleet.live_workers(connection, rules.alive_s)
         self._settle(live, now)
         workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
+        self.all_joinable = all(worker.rows for of_model in workers.values() for worker in of_model)
         claims = self._assign(workers, now)
         if now >= self._snapshot_next_at:
             started = perf_counter()

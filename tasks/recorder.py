@@ -1,6 +1,6 @@
 """Writes what the engine's thread says, so that the engine never waits for the database.
 
-Whatever has come in since the last write is written together, in one transaction, under the leases that still stand;
+What is said while it rests after a write is written together, in one transaction, under the leases that still stand;
 what was said under a lost lease is dropped. While the database is away it waits and tries again.
 """
 
@@ -22,6 +22,7 @@ from models.tables import BatchStatus, RequestStatus
 from tasks.events import BatchBegan, BatchEnded, Event, RowEnded, RowFailed, RowReturned
 
 RETRY_S = 0.5
+REST_S = 0.02  # between two writes: what is said meanwhile is written together
 
 log = structlog.get_logger()
 
@@ -65,6 +66,7 @@ class Recorder(Thread):
                 self._record(said)
             if None in events:
                 return
+            self._stopping.wait(REST_S)
 
     def _record(self, events: Sequence[Event]) -> None:
         """Write, once the database is there; events that it refuses cost their own batch only."""

@@ -52,6 +52,21 @@ def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_
     leader.resign()
 
 
+def test_it_may_rest_longer_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, policy="fusion"))
+    stage.worker("w1")
+    stage.request("r1")
+    leader.step()
+    assert not leader.all_joinable  # w1 was idle when it looked
+    leader.step()
+    assert leader.all_joinable
+    stage.worker("w2")
+    leader.step()
+    assert not leader.all_joinable
+    leader.resign()
+    assert not leader.all_joinable
+
+
 def test_one_planner_leads_and_the_next_takes_over_with_everything_that_waits(stage: Stage, leader: Leader):
     stage.request("r1")
     assert leader.step() == []  # leads, and has r1 in its waiting room; there is no worker
