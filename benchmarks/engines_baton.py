@@ -75,7 +75,8 @@ class VectorShaping(RunningBatch):
         tokens = torch.tensor([ids + [self.loaded.pad_id] * (length - len(ids)) for ids in fed], device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
         lanes = torch.arange(len(rows) * kv.layout.heads, device=device).view(len(rows), -1, 1)
-        width = kv.write_decode((lanes * kv.columns + positions[:, None]).view(-1), len(rows), max(starts) + length)
+        slots = (lanes * kv.columns + positions[:, None]).view(-1)
+        width = kv.write_decode(slots, starts, max(starts) + length)
         hidden = torch.arange(width, device=device) > positions[:, None, :, None]
         output = self.loaded.decoder(
             tokens,

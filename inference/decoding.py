@@ -19,6 +19,7 @@ class Cursor:
     slots: Tensor  # [rows * heads] where its keys and values go
     mask: Tensor  # [rows, 1, 1, columns] 0 where a row may look, the dtype's minimum elsewhere
     advance: Tensor  # [rows, 1] 1 for rows that go on, 0 for ended rows that keep their place
+    lengths: Sequence[int]  # positions as they were at first
     width: int  # columns that the longest row fills
 
     @classmethod
@@ -34,6 +35,7 @@ class Cursor:
             slots=(lanes * kv.columns + at).view(-1),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
             advance=torch.tensor(running, device=device).long()[:, None],
+            lengths=positions,
             width=max(positions),
         )
 
@@ -61,9 +63,8 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
     """Feed each row its last token: logits [rows, vocabulary] of the next one; the cursor moves on."""
     cursor.width += 1
-    rows = len(cursor.tokens)
-    cursor.mask.view(rows, -1).scatter_(1, cursor.positions, 0)
-    width = kv.write_decode(cursor.slots, rows, cursor.width)
+    cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
+    width = kv.write_decode(cursor.slots, cursor.lengths, cursor.width)
     mask = cursor.mask[..., :width]
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True

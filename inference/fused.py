@@ -85,6 +85,10 @@ class FusedModel(nn.Module):
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
         cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
         sin = sin * self._sign
+        pieces: list[tuple[slice, Tensor]] = []  # rows that attention reads together, and their mask
+        if length == 1 and attention_mask is not None:
+            rows_of = ((slice(piece.start, piece.stop), piece.width) for piece in past_key_values.pieces)
+            pieces = [(some, attention_mask[some, ..., :width]) for some, width in rows_of]
         for index, layer in enumerate(self._layers):
             normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
             qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(rows, length, -1, self._dim)
@@ -97,7 +101,12 @@ class FusedModel(nn.Module):
             qk = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
             query, key = torch.split(qk, [self._heads, key_heads], 2)
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
-            x = torch.addmm(x, self._attend(query, keys, values, attention_mask), layer.output)
+            if len(pieces) > 1:
+                read = zip(pieces, past_key_values.of_pieces(index), strict=True)
+                attended = torch.cat([self._attend(query[some], *views, mask) for (some, mask), views in read])
+            else:
+                attended = self._attend(query, keys, values, attention_mask)
+            x = torch.addmm(x, attended, layer.output)
             normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
             gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
             x = torch.addmm(x, self._activate(gate).mul_(up), layer.down)

@@ -8,6 +8,7 @@ token's column; what lies behind a row's last token is hidden by the mask.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers import Cache
 
 COLUMN_STEP = 64  # columns are allocated in such steps: a growth copies the cache once
 VIEW_STEP = 16  # what attention reads is rounded up to this, so its views last so many steps (and stay aligned on CUDA)
+PIECE_BYTES = 2**18  # of keys and values in one layer: on a CPU, reading them takes as long as one more attention call
 
 
 class BudgetExceeded(Exception):
@@ -43,21 +45,32 @@ class KvLayout:
         return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring rows that attention reads together, as far as the longest of them goes."""
+
+    start: int
+    stop: int
+    width: int
+
+
 HostRow = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer, [heads, tokens, dim], in host memory
 
 
 class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """The keys and values of a running batch, as the models of transformers expect a cache to behave."""
 
-    def __init__(self, layout: KvLayout, budget_bytes: int) -> None:
+    def __init__(self, layout: KvLayout, budget_bytes: int, piece_bytes: int = PIECE_BYTES) -> None:
         super().__init__(layers=[])
-        self.layout, self.budget_bytes = layout, budget_bytes
+        self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
         self.rows = self.columns = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._slots = torch.empty(0, dtype=torch.long)  # where the next forward pass writes
         self._views: list[tuple[Tensor, Tensor]] = []  # what it reads; empty: only what it writes (a prefill)
-        self._viewed = (0, 0)
+        self._viewed: tuple[Sequence[int], int] = (), 0
+        self.pieces: list[Piece] = []  # of what decoding reads
+        self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
     @property
     def nbytes(self) -> int:
@@ -92,26 +105,34 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def release(self) -> None:
         """Hold nothing any more."""
         self.rows = self.columns = 0
-        self._keys, self._values, self._views, self._viewed = [], [], [], (0, 0)
+        self._keys, self._values = [], []
+        self._forget_views()
 
     def write_prefill(self, rows: Sequence[int], length: int) -> None:
         """Aim the next forward pass at the first `length` columns of these rows; it attends to nothing but itself."""
         heads, device = self.layout.heads, self.layout.device
         lanes = torch.tensor(rows, device=device)[:, None] * heads + torch.arange(heads, device=device)
         self._slots = (lanes[..., None] * self.columns + torch.arange(length, device=device)).view(-1)
-        self._views, self._viewed = [], (0, 0)
+        self._forget_views()
 
-    def write_decode(self, slots: Tensor, rows: int, width: int) -> int:
-        """Aim the next forward pass at `slots`, [rows * heads]; returns the columns it attends to, at least `width`."""
-        width = min(-(-width // VIEW_STEP) * VIEW_STEP, self.columns)
+    def write_decode(self, slots: Tensor, lengths: Sequence[int], width: int) -> int:
+        """Aim the next forward pass at `slots`, [rows * heads]; returns the columns it attends to, at least `width`.
+
+        `lengths` are the rows' tokens when the longest had as many as the longest of `lengths`.
+        """
+        rows, width = len(lengths), min(-(-width // VIEW_STEP) * VIEW_STEP, self.columns)
         self._slots = slots
-        if (rows, width) != self._viewed:
-            self._views = [
-                (self._shaped(keys)[:rows, :, :width], self._shaped(values)[:rows, :, :width])
-                for keys, values in zip(self._keys, self._values, strict=True)
-            ]
-            self._viewed = (rows, width)
+        if (lengths, width) != self._viewed:
+            self._views = self._views_of(Piece(0, rows, width))
+            grown = width - max(lengths)
+            self.pieces = self._cut([length + grown for length in lengths])
+            self._piece_views = [self._views_of(piece) for piece in self.pieces]
+            self._viewed = lengths, width
         return width
+
+    def of_pieces(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each piece, [rows, heads, columns, dim]."""
+        return [views[layer_idx] for views in self._piece_views]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -177,4 +198,31 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                     fresh.view(rows, heads, columns, -1)[:kept_rows, :, :kept_columns] = source
                 tensors[layer] = fresh
         self.rows, self.columns = rows, columns
-        self._views, self._viewed = [], (0, 0)
+        self._forget_views()
+
+    def _forget_views(self) -> None:
+        self._views, self._viewed = [], ((), 0)
+        self.pieces, self._piece_views = [], []
+
+    def _views_of(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
+        start, stop, width = piece.start, piece.stop, piece.width
+        return [
+            (self._shaped(keys)[start:stop, :, :width], self._shaped(values)[start:stop, :, :width])
+            for keys, values in zip(self._keys, self._values, strict=True)
+        ]
+
+    def _cut(self, lengths: Sequence[int]) -> list[Piece]:
+        """Neighbours, with less hidden in a piece than one more attention call is worth; a single piece on a GPU."""
+        on_cpu = self.layout.device.type == "cpu"
+        most = self.piece_bytes * self.layout.layers // self.layout.token_bytes if on_cpu else inf
+        pieces, hidden = [Piece(0, 1, lengths[0])], 0
+        for row, length in enumerate(lengths[1:], 1):
+            last = pieces[-1]
+            width = max(last.width, length)
+            hidden += (row - last.start) * (width - last.width) + width - length
+            if hidden <= most:
+                pieces[-1] = Piece(last.start, row + 1, width)
+            else:
+                pieces.append(Piece(row, row + 1, length))
+                hidden = 0
+        return pieces

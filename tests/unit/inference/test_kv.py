@@ -58,13 +58,30 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
     kv.reserve(5, 100, keep=(2, 6))
     token = states(2, 1, 9)
     slots = torch.tensor([(row * LAYOUT.heads + head) * kv.columns + 6 for row in range(2) for head in range(3)])
-    width = kv.write_decode(slots, rows=2, width=7)
+    width = kv.write_decode(slots, lengths=[6, 6], width=7)
     assert width >= 7
     for layer in range(LAYOUT.layers):
         for read, old, new in zip(kv.update(*token, layer), written[layer], token, strict=True):
             assert torch.equal(read[:, :, :6], old)
             assert torch.equal(read[:, :, 6:7], new)
             assert not read[:, :, 7:].any()
+
+
+@pytest.mark.parametrize(
+    ("hidden_tokens", "pieces"),
+    [
+        (0, [(0, 1, 12), (1, 2, 32), (2, 4, 10)]),
+        (20, [(0, 2, 32), (2, 4, 10)]),  # 32 - 12 tokens are hidden in the first row
+        (1000, [(0, 4, 32)]),
+    ],
+)
+def test_neighbours_are_read_together_if_little_is_hidden(hidden_tokens, pieces):
+    kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // LAYOUT.layers)
+    kv.reserve(4, 64)
+    assert kv.write_decode(torch.zeros(12, dtype=torch.long), lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
+    assert [(piece.start, piece.stop, piece.width) for piece in kv.pieces] == pieces
+    for (start, stop, width), (keys, values) in zip(pieces, kv.of_pieces(1), strict=True):
+        assert (keys.shape, values.shape) == ((stop - start, 3, width, 4), (stop - start, 3, width, 5))
 
 
 def test_a_row_goes_to_the_host_and_into_another_place():
