@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from learning.hashed_text import rarity
 from learning.length import Prompt
 from learning.line import Line, fit_line
 from learning.ridge import fit_ridge
@@ -37,8 +38,8 @@ class Applications:
 
     keys: npt.NDArray[np.str_]  # (groups,)
     lines: Numbers  # (groups, the fields of Line)
-    weights: npt.NDArray[np.float32]  # (groups, dimension, 2)
-    offsets: npt.NDArray[np.float32]  # (groups, 2)
+    weights: npt.NDArray[np.float32]  # (groups, dimension)
+    offsets: npt.NDArray[np.float32]  # (groups,)
 
     def groups(self, prompts: Sequence[Prompt]) -> Groups:
         """Each prompt's group."""
@@ -49,12 +50,12 @@ class Applications:
         return Line(*self.lines[groups].T)
 
     def words(self, groups: Groups, texts: csr_array) -> Numbers:
-        """What each text's words say of z, in size and in order, (texts, 2)."""
-        said = np.zeros((len(groups), 2))
+        """What each text's words say of z, (texts,)."""
+        said = np.zeros(len(groups))
         for group in np.unique(groups):
             rows = np.flatnonzero(groups == group)
             said[rows] = texts[rows] @ self.weights[group] + self.offsets[group]
-        return said
+        return _size_of(said)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Their state, to be stored; weights in half precision."""
@@ -77,7 +78,7 @@ def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Groups:
 
 
 def fit_applications(prompts: Sequence[Prompt], lengths: Numbers, texts: csr_array) -> tuple[Applications, Numbers]:
-    """The groups of these answers, and what words say of each answer's z had it not been seen, (answers, 2)."""
+    """The groups of these answers, and what words say of each answer's z had it not been seen, (answers,)."""
     of_instruction = np.array([key_of(p.application, p.instruction) for p in prompts])
     of_application = np.array([key_of(p.application) for p in prompts])
     keys = [COMMON]
@@ -90,23 +91,40 @@ def fit_applications(prompts: Sequence[Prompt], lengths: Numbers, texts: csr_arr
     inputs = np.array([p.input_tokens for p in prompts], np.float64)
     chance = np.random.default_rng(0)
     lines, weights, offsets = [], [], []
-    said = np.zeros((len(prompts), 2))
+    said = np.zeros(len(prompts))
     for group, key in enumerate(keys):
         member = (of_instruction == key) | (of_application == key) | (key == COMMON)
         line = fit_line(inputs[member], lengths[member])
         some = chance.permutation(np.flatnonzero(member))[:MOST_ROWS]
         z = (lengths[some] - line.at(inputs[some])) / line.spread(inputs[some])
-        weight, offset, left_out = fit_ridge(texts[some], np.stack([z, order_of(z)], axis=1))
+        weight, offset, left_out = _fit_words(texts[some], _order_of(z))
         lines.append([getattr(line, f.name) for f in fields(Line)])
         weights.append(weight.astype(np.float32))
-        offsets.append(offset.astype(np.float32))
+        offsets.append(np.float32(offset))
         own = np.flatnonzero(groups == group)
         said[own] = texts[own] @ weight + offset
         unseen = groups[some] == group
         said[some[unseen]] = left_out[unseen]
-    return Applications(np.array(keys), np.array(lines), np.array(weights), np.array(offsets)), said
+    return Applications(np.array(keys), np.array(lines), np.array(weights), np.array(offsets)), _size_of(said)
 
 
-def order_of(z: Numbers) -> Numbers:
+def _fit_words(texts: csr_array, order: Numbers) -> tuple[Numbers, float, Numbers]:
+    """`fit_ridge` with all words alike or with rare ones weighing more, whichever orders left-out answers better.
+
+    Names in code are rare and say much; in what people ask, common words say more.
+    """
+    fits = [
+        (columns, *fit_ridge(csr_array(texts * columns), order)) for columns in (np.ones(texts.shape[1]), rarity(texts))
+    ]
+    columns, weights, offset, left_out = min(fits, key=lambda fit: float(np.sum((fit[3] - order) ** 2)))
+    return weights * columns, offset, left_out
+
+
+def _order_of(z: Numbers) -> Numbers:
     """z with its far ends drawn in, so that the order of common lengths counts for more than the size of rare ones."""
     return np.asarray(np.sign(z) * np.log1p(np.abs(z)))
+
+
+def _size_of(order: Numbers) -> Numbers:
+    """The z that `_order_of` drew in."""
+    return np.asarray(np.sign(order) * np.expm1(np.abs(order)))

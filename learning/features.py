@@ -1,11 +1,15 @@
-"""The paper's features (Magnus III-B): user input length, 4 application values, 16 user values."""
+"""The paper's features (Magnus III-B): user input length, 4 application values, 16 user values.
+
+The 16 are of a sentence encoder's vector. Hashed words are read one by one: sums of 48 that have nothing to do with
+each other took chat from RMSE 167 to 182 and Kendall's tau from 0.29 to 0.18 (five splits by text).
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from learning.encoders import Encoder, Vectors
+from learning.encoders import HASHING, Encoder, Vectors
 from learning.length import Prompt
 
 APPLICATION_VALUES = 4
@@ -35,5 +39,6 @@ def application_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
 
 
 def user_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
-    """The compressed user input of each prompt."""
-    return compress(encoder.encode([p.input for p in prompts]), USER_VALUES)
+    """The user input of each prompt, compressed unless it is hashed."""
+    vectors = encoder.encode([p.input for p in prompts])
+    return vectors if encoder.name == HASHING else compress(vectors, USER_VALUES)

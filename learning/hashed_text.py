@@ -11,7 +11,7 @@ from learning.asks import COLUMNS as ASKS
 from learning.asks import asks
 
 WORD_VALUES = 2048
-BYTE_BITS = 12
+BYTE_BITS = 13  # with 12 the ranks of code comments were 0.01 worse, with 14 0.01 better at twice the size
 BYTE_VALUES = 2**BYTE_BITS
 DIMENSION = WORD_VALUES + BYTE_VALUES + ASKS
 BYTE_LENGTHS = (4, 5)  # sequences of four and five bytes catch stems, code identifiers and languages without spaces
@@ -31,6 +31,21 @@ def hashed(texts: Sequence[str]) -> csr_array:
     values = np.concatenate([values for _, values in sequences])
     sequences_of = coo_array((values, (rows, columns)), shape=(len(texts), BYTE_VALUES))
     return csr_array(hstack([words, sequences_of, csr_array([asks(head) for head in heads])], format="csr"))
+
+
+def rarity(texts: csr_array) -> npt.NDArray[np.float64]:
+    """A weight for each column, (columns,): the rarer a word or sequence is in these texts, the more it says.
+
+    Logarithms of inverse document frequencies, such that rows keep their mean length in either part.
+    """
+    weights = np.ones(texts.shape[1])
+    counts = np.bincount(texts.indices, minlength=texts.shape[1])
+    squares = np.bincount(texts.indices, texts.data**2, minlength=texts.shape[1])
+    for part in (slice(0, WORD_VALUES), slice(WORD_VALUES, WORD_VALUES + BYTE_VALUES)):
+        rare = 1 + np.log((1 + texts.shape[0]) / (1 + counts[part]))
+        kept = squares[part].sum() / max(1e-9, (squares[part] * rare**2).sum())
+        weights[part] = rare * np.sqrt(kept)
+    return weights
 
 
 def _byte_sequences(text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

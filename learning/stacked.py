@@ -1,9 +1,9 @@
 """`forest`, our own length predictor: of each application a line and a ridge on words, over all a quantile forest.
 
 An answer's length is read as  line(input length) + spread(input length) · z,  so that short and long answers weigh
-alike in one forest. A ridge on the text's words predicts z in size and in order, the forest corrects it from what
-the text looks like, and each group mixes the two as its left-out answers say: what does not help gets no weight,
-so an application whose line says it all keeps its line.
+alike in one forest. A ridge on the text's words predicts the order of z, the forest corrects it from what the text
+looks like, and each group mixes the two as its left-out answers say: what does not help gets no weight, so an
+application whose line says it all keeps its line.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class StackedForest:
         base, spread = _line(applications, groups, prompts)
         z = (lengths - base) / spread
         forest, samples = grow(_features(prompts, base, spread, words), z, leaf=5, share=0.33)
-        mixes, stretches = _mix(z, spread, words[:, 0], samples, groups, len(applications.keys))
+        mixes, stretches = _mix(z, spread, words, samples, groups, len(applications.keys))
         self.fitted = Fitted(applications, forest, mixes, stretches)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
@@ -88,7 +88,7 @@ class StackedForest:
         words = fitted.applications.words(groups, self._texts(prompts))
         samples = fitted.forest.samples(_features(prompts, base, spread, words))
         median = np.median(samples, axis=1)
-        centre = fitted.mixes[groups, 0] * words[:, 0] + fitted.mixes[groups, 1] * median
+        centre = fitted.mixes[groups, 0] * words + fitted.mixes[groups, 1] * median
         around = samples - median[:, None]
         up = np.clip(np.linspace(-0.5, 0.5, samples.shape[1]) / (COVERAGE - 0.5), 0, None)  # 1 at the upper quantile
         wider = fitted.stretches[groups][:, None] * (around + LEAST_REACH * up)

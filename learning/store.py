@@ -1,7 +1,7 @@
 """Models as bytes and back: a digest that is checked before anything is read, then plain arrays, never pickle.
 
-skops would do as well, but importing it took 3.9 s here: it asks scikit-learn for every estimator that
-exists, which imports torch. Predictors must start in under 2 s and without torch, so a model is a numpy archive
+skops would do as well, but importing it takes 2 s of CPU: it asks scikit-learn for every estimator that exists,
+which imports torch. Predictors must start in under 2 s and without torch, so a model is a numpy archive
 of arrays and names, read with pickling off, and the class that it becomes is one of those in `KINDS`.
 """
 

@@ -1,12 +1,14 @@
 """Encoders, the paper's compression, and what our own features read from a text."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from learning.asks import PATTERNS, WEIGHT, asks
 from learning.encoders import make_encoder
 from learning.features import application_values, compress, user_input_length, user_values
-from learning.hashed_text import BYTE_VALUES, DIMENSION, WORD_VALUES, hashed
+from learning.hashed_text import BYTE_VALUES, DIMENSION, WORD_VALUES, hashed, rarity
 from learning.lexical import KINDS, lexical
 from learning.line import fit_line
 from learning.ridge import PENALTY, fit_ridge
@@ -44,12 +46,26 @@ def test_compression_takes_any_dimension() -> None:
     )
 
 
+class Letters:
+    """An encoder that is not hashing: how many of the first 32 codes a text has."""
+
+    name, dimension = "letters", 32
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        return np.array([[text.count(chr(code)) for code in range(97, 129)] for text in texts], np.float32)
+
+
 def test_the_papers_features_are_twenty_one() -> None:
-    encoder, prompts = make_encoder("hashing"), [prompt(words=7), prompt("other", 9)]
-    parts = [user_input_length(prompts), application_values(prompts, encoder), user_values(prompts, encoder)]
+    prompts = [prompt(words=7), prompt("other", 9)]
+    parts = [user_input_length(prompts), application_values(prompts, Letters()), user_values(prompts, Letters())]
     assert [part.shape for part in parts] == [(2, 1), (2, 4), (2, 16)]
     assert parts[0].tolist() == [[7], [9]]
     assert not np.array_equal(parts[1][0], parts[1][1])  # the instructions differ
+
+
+def test_hashed_words_are_not_summed_with_others() -> None:
+    encoder = make_encoder("hashing")
+    assert np.array_equal(user_values([prompt(text="red house")], encoder), encoder.encode(["red house"]))
 
 
 def test_lexical_features_count_what_they_say() -> None:
@@ -110,20 +126,30 @@ def test_spread_grows_with_the_input_where_errors_do() -> None:
 
 def test_left_out_predictions_are_what_a_ridge_without_the_row_says() -> None:
     texts = hashed([f"word{i % 7} other{i % 3} {i}" for i in range(30)])
-    targets = np.random.default_rng(0).normal(size=(30, 2))
+    targets = np.random.default_rng(0).normal(size=30)
     _, _, left_out = fit_ridge(texts, targets)
     rows = texts.toarray()
     centred = rows - rows.mean(axis=0)
-    means = targets.mean(axis=0)
+    mean = targets.mean()
     others = np.arange(30) != 4
     gram = centred[others] @ centred[others].T + PENALTY * np.eye(29)
-    expected = centred[4] @ centred[others].T @ np.linalg.solve(gram, (targets - means)[others]) + means
+    expected = centred[4] @ centred[others].T @ np.linalg.solve(gram, (targets - mean)[others]) + mean
     assert left_out[4] == pytest.approx(expected, abs=1e-4)
 
 
 def test_ridge_weights_give_the_fitted_values() -> None:
     texts = hashed([f"word{i % 5}" for i in range(40)])
-    targets = np.array([[float(i % 5)] for i in range(40)])
+    targets = np.array([float(i % 5) for i in range(40)])
     weights, offset, _ = fit_ridge(texts, targets)
     said = texts @ weights + offset
-    assert np.corrcoef(said[:, 0], targets[:, 0])[0, 1] > 0.99
+    assert np.corrcoef(said, targets)[0, 1] > 0.99
+
+
+def test_rare_words_weigh_more_and_rows_keep_their_mean_length() -> None:
+    texts = hashed([f"everywhere name{i}" for i in range(40)])
+    weights = rarity(texts)
+    everywhere, name = (hashed([word]).indices[0] for word in ("everywhere", "name7"))
+    assert weights[everywhere] < weights[name]
+    assert np.array_equal(weights[WORD_VALUES + BYTE_VALUES :], np.ones(DIMENSION - WORD_VALUES - BYTE_VALUES))
+    words = (texts * weights).toarray()[:, :WORD_VALUES]
+    assert np.mean(np.sum(words**2, axis=1)) == pytest.approx(1)

@@ -18,7 +18,7 @@ def outcomes(n: int) -> list[Outcome]:
     ]
 
 
-@pytest.mark.parametrize("name", ["uilo", "inst", "usin"])
+@pytest.mark.parametrize("name", ["uilo", "raft", "inst", "usin", "forest"])
 def test_a_stored_predictor_answers_as_before(name: str) -> None:
     predictor = make_predictor(name, make_encoder("hashing"))
     predictor.fit(outcomes(200))
