@@ -2,8 +2,8 @@
 
 Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of Table II, or with
 `--train together` once for all tasks. Errors and ranks are of predictions that saw nothing of the test. Coverage is
-given as fitted and as served: there, outcomes come in while later requests are predicted. With `--splits 3` all of it is
-done for three splits by text; the table has the means.
+given as fitted and as served: there, outcomes come in while later requests are predicted. With `--splits 3` it is done
+for three splits by text; the table has the means.
 """
 
 import json
@@ -89,7 +89,7 @@ def main(
     figures: dict[str, Any] = {}
     for name in predictors.split(","):
         make = partial(make_predictor, name, make_encoder(encoder), model)
-        runs = []
+        runs: list[dict[str, Any]] = []
         for split in range(seed, seed + splits):
             predicted, speed = _run(make, answered, split, together=train == "together")
             runs.append({"speed": speed, "rows": _rows(predicted, answered)})
