@@ -95,8 +95,9 @@ class Fleet:
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
         requests = self._underway[batch.id].requests
+        iterations = share * max((request.remaining for request in requests.values()), default=0)
         for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
-            gained = max(batch.progress_tokens, int(share * request.remaining))
+            gained = max(batch.progress_tokens, int(iterations))
             yield Row(request, min(request.generated + gained, request.limit - 1), started_at)
 
 

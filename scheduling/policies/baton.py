@@ -16,10 +16,8 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 
 from scheduling.arrivals import ArrivalQueue
-from scheduling.curves import curves_of
 from scheduling.describing import waiting_batch
 from scheduling.policy import Assignment, Mode, Policy, Row, WaitingBatch, Worker
-from scheduling.prefilling import prefill_groups
 from scheduling.recovery import reserve_limit
 from scheduling.request import Request
 
@@ -65,7 +63,7 @@ class Baton(Policy):
                 break
             self._queues[request.priority].take(1)
             goal.join(request)
-        return [assignment for batch in batches for assignment in batch.assignments()]
+        return [assignment for batch in batches if (assignment := batch.assignment())]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """They wait again; a request that did not fit alone is known to need more than was thought."""
@@ -170,18 +168,20 @@ class RunningBatch:
         cached = [other.request.length + other.generated for other in self._rows if other is not row]
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
-    def assignments(self) -> Iterator[Assignment]:
-        """Joiners in groups that are prefilled together; those who leave do so before the first."""
+    def assignment(self) -> Assignment | None:
+        """Who leaves and who joins then; the worker prefills joiners of similar length together."""
         if not self._joiners and not self._preempted:
-            return
-        preempts, costs = tuple(self._preempted), self.worker.costs
-        groups = prefill_groups(self._joiners, curves_of(costs)) if self._joiners else [()]
-        for group in groups:
-            longest = max((request.prefill for request in group), default=1)
-            generation_length = max((request.remaining for request in group), default=0)
-            estimated_s = costs.serve_s(self.size, longest, generation_length) if group else 0.0
-            yield Assignment(self.worker.name, group, joins=True, estimated_s=estimated_s, preempts=preempts)
-            preempts = ()
+            return None
+        longest = max((request.prefill for request in self._joiners), default=1)
+        generation_length = max((request.remaining for request in self._joiners), default=0)
+        estimated_s = self.worker.costs.serve_s(self.size, longest, generation_length) if self._joiners else 0.0
+        return Assignment(
+            self.worker.name,
+            tuple(self._joiners),
+            joins=True,
+            estimated_s=estimated_s,
+            preempts=tuple(self._preempted),
+        )
 
 
 def _key(request: Request) -> tuple[float, float, str]:

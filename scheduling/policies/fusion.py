@@ -17,7 +17,6 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from scheduling.curves import curves_of
 from scheduling.describing import waiting_batch
 from scheduling.fusion.admission import with_room
 from scheduling.fusion.bands import upper_edges
@@ -32,7 +31,6 @@ from scheduling.fusion.order import Load, certainty, keys, keys_of_first
 from scheduling.fusion.outlook import in_batches, serving_order
 from scheduling.fusion.room import Room
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.prefilling import prefill_groups
 from scheduling.recovery import reserve_limit
 from scheduling.request import Request
 
@@ -97,7 +95,7 @@ class Fusion(Policy):
             pass
         released = self._holding.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
         lines = [(line, released[name]) for line, name in enumerate(fleet.names) if name in released]
-        return [assignment for line, joiners in lines for assignment in _assignments(fleet, line, joiners)]
+        return [_assignment(fleet, line, joiners) for line, joiners in lines]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """What waits in the order in which it would be served, in batches of what fits one worker."""
@@ -165,9 +163,8 @@ class Fusion(Policy):
             self._kept_free.keep(fleet, first.request)
 
 
-def _assignments(fleet: Fleet, line: int, joiners: Sequence[Waiting]) -> Iterable[Assignment]:
-    """One worker's joiners in groups that are prefilled together."""
-    worker = fleet.workers[line]
-    for group in prefill_groups([waiting.request for waiting in joiners], curves_of(worker.costs)):
-        iterations = max(request.remaining for request in group)
-        yield Assignment(worker.name, group, joins=True, estimated_s=iterations * float(fleet.step_s()[line]))
+def _assignment(fleet: Fleet, line: int, joiners: Sequence[Waiting]) -> Assignment:
+    """One worker's joiners; it prefills those of similar length together."""
+    requests = tuple(waiting.request for waiting in joiners)
+    iterations = max(request.remaining for request in requests)
+    return Assignment(fleet.names[line], requests, joins=True, estimated_s=iterations * float(fleet.step_s()[line]))

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.prefilling import prefill_groups
 from scheduling.request import Request
 from scheduling.simulation.engine import EngineCosts, Tokens
 
@@ -84,9 +85,13 @@ class ContinuousBatch:
         return size * (longest + 1) <= self._capacity_tokens
 
     def join(self, requests: Sequence[Request], stops_at: Sequence[int], now: float) -> None:
-        """Prefill these rows as one group; they decode from the next iteration on, or after the last chunk."""
-        longest = max(request.prefill for request in requests)
-        prefill_s = self.pace * self.costs.curves.prefill_s(len(requests), longest)
+        """Prefill these rows, those of similar length together; they decode from the next iteration on, or after the
+        last chunk."""
+        curves, longest = self.costs.curves, max(request.prefill for request in requests)
+        prefill_s = self.pace * sum(
+            curves.prefill_s(len(group), max(request.prefill for request in group))
+            for group in prefill_groups(requests, curves)
+        )
         chunks = math.ceil(longest / self.costs.chunk_tokens) if self.costs.chunk_tokens and self.rows else 0
         if self.rows:
             prefill_s += self.costs.join_s

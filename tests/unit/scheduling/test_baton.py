@@ -77,7 +77,7 @@ def test_a_level_of_priority_is_worth_300_s_of_waiting() -> None:
     assert served == [[["soon"]], [["old"]], [["late"]]]
 
 
-def test_joiners_of_different_length_are_prefilled_apart_and_rows_leave_before_the_first() -> None:
+def test_joiners_of_all_lengths_join_at_once_and_rows_leave_before() -> None:
     policy = Baton(shrink_above=0.95)
     add_all(policy, [a_request("long", length=320), a_request("s0", length=100), a_request("s1", length=100)])
     rows = [a_row("r0", length=1300), a_row("r1", length=1300), a_row("r2", length=1300)]
@@ -85,7 +85,7 @@ def test_joiners_of_different_length_are_prefilled_apart_and_rows_leave_before_t
     (leaving,) = policy.assign([a_worker(tokens=4000, costs=SLOPED, rows=rows)], 0.0)
     assert (leaving.preempts, leaving.requests) == (("r0",), ())
     assignments = policy.assign([a_worker(tokens=4000, costs=SLOPED)], 0.0)
-    assert ids(assignments) == {"w": [["long"], ["s0", "s1"]]}
+    assert ids(assignments) == {"w": [["long", "s0", "s1"]]}
     assert all(assignment.joins and not assignment.preempts for assignment in assignments)
 
 

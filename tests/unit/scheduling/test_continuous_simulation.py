@@ -10,6 +10,7 @@ from test_simulator import COSTS, Scripted, a_fleet, an_arrival, finished
 
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
+from scheduling.prefilling import prefill_groups
 from scheduling.simulation.engine import EngineCosts
 from scheduling.simulation.worker import Instance
 from scheduling.simulator import Arrival, simulate
@@ -30,6 +31,16 @@ def test_rows_leave_one_by_one_and_joiners_stall_the_others() -> None:
     assert trace.tokens.iterations == 10
     assert trace.batch_size_mean == pytest.approx(1.5)  # (2 + 2 + 1 + 1) + (2 + 2 + 2) + (1 + 1 + 1) over 10
     assert trace.busy_s["w0"] == pytest.approx(1.08)
+
+
+def test_joiners_of_different_length_are_prefilled_apart() -> None:
+    requests = tuple(a_request(name, length=length) for name, length in (("long", 320), ("s0", 100), ("s1", 100)))
+    policy = Scripted("continuous", [(0.0, Assignment("w0", requests, joins=True))])
+    arrivals = [an_arrival(request.id, length=request.length, total=1) for request in requests]
+    (first, *others) = finished(simulate(policy, arrivals, a_fleet(), EngineCosts(SLOPED), seed=0)).values()
+    prefill_s = SLOPED.prefill_s(1, 320) + SLOPED.prefill_s(2, 100)
+    assert others == [first, first]
+    assert first == pytest.approx(prefill_s + SLOPED.decode_step_s(3, 321), abs=1e-3)
 
 
 def test_a_chunked_prefill_lets_the_others_go_on() -> None:
@@ -134,7 +145,8 @@ def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts) -> dict[str
         while joining:
             group = joining.pop(0)
             at += costs.join_s if rows else 0.0
-            at += costs.curves.prefill_s(len(group), max(arrival.request.length for arrival in group))
+            for alike in prefill_groups([arrival.request for arrival in group], costs.curves):
+                at += costs.curves.prefill_s(len(alike), max(request.length for request in alike))
             rows.update((a.request.id, [a.request.length, a.generation_length]) for a in group)
             come(at)
 
