@@ -21,6 +21,7 @@ import click
 import torch
 
 from benchmarks.engines_baton import Baton, PrefillDecode
+from benchmarks.engines_floor import bandwidth, floor_share, synchronized
 from benchmarks.engines_ours import Continuous, RunToCompletion, Served
 from benchmarks.engines_peers import Generate, GenerateBatch
 from benchmarks.engines_workload import SHAPES, mixed_lengths, random_model, real_lengths, sequences, served
@@ -51,12 +52,7 @@ class ForwardTime:
 @contextmanager
 def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
     """Times each forward pass, on CUDA to the end of its kernels; only for runs that are not timed themselves."""
-    spent, began = ForwardTime(), 0.0
-
-    def now() -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return clock()
+    spent, began, now = ForwardTime(), 0.0, synchronized(clock)
 
     def before(*_: Any) -> None:
         nonlocal began
@@ -76,11 +72,10 @@ def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -
 
 def timed(serve: Callable[[], Served], clock: Callable[[], float]) -> tuple[Served, float]:
     """What was served, and the seconds it took by this clock."""
-    started = clock()
+    now = synchronized(clock)
+    started = now()
     served = serve()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return served, clock() - started
+    return served, now() - started
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +197,14 @@ def main(
         work = sequences(lengths, model.config.vocab_size, seed)
         trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
         lines = [line for trial in trials for line in compare(model, loaded, trial)]
-        everything += [{"size": size, "device": machine, **line} for line in lines]
-        click.echo(f"\n{size}, {machine}, {prompts} prompts, {'real' if data else 'mixed'} lengths\n\n{table(lines)}")
+        bytes_per_s = bandwidth(model.device, CLOCKS[clock])
+        shares = {batch: floor_share(loaded, batch, bytes_per_s, CLOCKS[clock]) for batch in batches}
+        for line in lines:
+            share = shares[line["batch"]] if line["engine"] == CONTINUOUS else None
+            everything.append({"size": size, "device": machine, **line, "bandwidth_floor_share": share})
+        click.echo(f"\n{size}, {machine}, {prompts} prompts, {'real' if data else 'mixed'} lengths\n\n{table(lines)}\n")
+        for batch, share in shares.items():
+            click.echo(f"batch {batch}: a decoding step reaches {share:.1%} of {bytes_per_s / 1e9:.0f} GB/s")
         if json_file is not None:
             json_file.write_text(json.dumps(everything, indent=1) + "\n")
 

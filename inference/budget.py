@@ -18,5 +18,6 @@ def kv_budget_bytes(configured: str, device: torch.device) -> int:
             raise UnreadableBudget(configured) from error
     if device.type != "cuda":
         return CPU_BUDGET_BYTES
+    torch.cuda.empty_cache()  # what loading left behind is free as well
     free_bytes, _ = torch.cuda.mem_get_info(device)
     return int(GPU_SHARE * free_bytes)

@@ -103,7 +103,7 @@ class FusedModel(nn.Module):
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
             if len(pieces) > 1:
                 read = zip(pieces, past_key_values.of_pieces(index), strict=True)
-                attended = torch.cat([self._attend(query[some], *views, mask) for (some, mask), views in read])
+                attended = torch.cat([self._attend(query[some], k, v, mask) for (some, mask), (k, v) in read])
             else:
                 attended = self._attend(query, keys, values, attention_mask)
             x = torch.addmm(x, attended, layer.output)
@@ -120,7 +120,7 @@ class FusedModel(nn.Module):
         rows, length = query.shape[:2]
         if length == 1:  # query heads that share a key head are its queries
             query = query.view(rows, self._key_heads, -1, self._dim)
-            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).view(rows, -1)
+            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).reshape(rows, -1)
         shared = self._heads // self._key_heads
         if shared > 1:
             keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
