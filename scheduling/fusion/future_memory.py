@@ -28,11 +28,6 @@ class Future:
         worker = np.arange(len(order))[:, None]
         return cls(remaining[worker, order], np.maximum.accumulate(cached[worker, order], axis=1))
 
-    def peaks(self) -> Floats:
-        """The peak of each worker in tokens; zero where there is no row."""
-        count = np.arange(1, self.remaining.shape[1] + 1)
-        return np.asarray(np.max(count * (self.longest + self.remaining), axis=1, initial=0.0), np.float64)
-
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
         """The peak of a worker once one row more has joined it, for many pairs of worker and row."""
         theirs, longest = self.remaining[workers], self.longest[workers]

@@ -11,6 +11,7 @@ from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.lanes import Heads, Lanes, Waiting
 
 TRIED = 8  # of the smallest keys on each worker, before it counts as full
+WORKERS_TRIED = 256  # in one round, those of the smallest keys
 GROWTH = 4  # a round adds at most a quarter to a worker's rows, so that the keys of its beginning still hold
 
 
@@ -23,36 +24,46 @@ def best_pairs(fleet: Fleet, lanes: Lanes, workers: Ints, key: Floats) -> Iterat
     """
     heads, names = lanes.heads(), lanes.names()
     arrived_at = heads.arrived_at.tolist()  # as of now: the columns follow the lanes
-    lines, places = _that_fit(fleet, heads, workers, key)
-    pairs = list(zip(key[lines, places].tolist(), lines.tolist(), places.tolist(), strict=True))
-    heapify(pairs)
-    may_take = np.maximum(1, fleet.size[workers] // GROWTH)
-    while pairs:
-        least, line, place = heappop(pairs)
-        worker, waiting = int(workers[line]), lanes.first(names[place])
-        if not waiting or not may_take[line]:
+    if len(workers) > WORKERS_TRIED:
+        tried = np.argpartition(key.min(axis=1), WORKERS_TRIED)[:WORKERS_TRIED]
+        workers, key = workers[tried], key[tried]
+    may_take = np.maximum(1, fleet.size[workers] // GROWTH).tolist()
+    choices = _that_fit(fleet, heads, workers, key)
+    turns = [(lines[-1][0], place) for place, lines in choices.items()]
+    heapify(turns)
+    while turns:
+        least, place = heappop(turns)
+        waiting, lines = lanes.first(names[place]), choices[place]
+        while lines and not may_take[lines[-1][1]]:
+            lines.pop()
+        if not waiting or not lines:
             continue
-        its_key = float(key[line, place]) + waiting.request.arrived_at - arrived_at[place]
-        if its_key > least:
-            heappush(pairs, (its_key, line, place))
-            continue
-        if fits_one(fleet, worker, waiting.request):
-            yield worker, waiting
-            may_take[line] -= 1
-            heappush(pairs, (its_key, line, place))
-        else:
-            may_take[line] = 0
+        head_key, line = lines[-1]
+        its_key = head_key + waiting.request.arrived_at - arrived_at[place]
+        if its_key <= least:
+            if fits_one(fleet, int(workers[line]), waiting.request):
+                yield int(workers[line]), waiting
+                may_take[line] -= 1
+            else:
+                may_take[line] = 0
+        heappush(turns, (its_key, place))
 
 
-def _that_fit(fleet: Fleet, heads: Heads, workers: Ints, key: Floats) -> tuple[Ints, Ints]:
-    """The lines and places of the pairs that fit, of the few smallest keys of each worker."""
+def _that_fit(fleet: Fleet, heads: Heads, workers: Ints, key: Floats) -> dict[int, list[tuple[float, int]]]:
+    """By place of a request, the keys and lines of the workers that it fits, smallest last, of the few smallest keys
+    of each worker."""
     key = np.where(fits_now(fleet, heads, workers), key, np.inf)
     tried = _smallest(key)
     lines, places = np.repeat(np.arange(len(workers)), tried.shape[1]), tried.ravel()
     finite = np.isfinite(key[lines, places])
     lines, places = lines[finite], places[finite]
     fit = fits(fleet, heads, workers, lines, places)
-    return lines[fit], places[fit]
+    lines, places = lines[fit], places[fit]
+    keys = key[lines, places]
+    choices: dict[int, list[tuple[float, int]]] = {}
+    for pair in np.argsort(keys, kind="stable")[::-1].tolist():
+        choices.setdefault(int(places[pair]), []).append((float(keys[pair]), int(lines[pair])))
+    return choices
 
 
 def _smallest(key: Floats) -> Ints:

@@ -8,7 +8,7 @@ from scheduling_builders import a_request, a_row, a_worker, examples
 from scheduling.costs import Floats
 from scheduling.fusion.fleet import Fleet
 from scheduling.fusion.lanes import Lanes, Waiting
-from scheduling.fusion.matching import GROWTH, TRIED, best_pairs
+from scheduling.fusion.matching import GROWTH, TRIED, WORKERS_TRIED, best_pairs
 
 LENGTHS = st.tuples(st.integers(1, 60), st.integers(1, 60))
 ROWS = st.lists(st.integers(1, 60), max_size=4)
@@ -50,6 +50,12 @@ def test_a_worker_tries_its_smallest_keys_only() -> None:
     lanes, fleet = lanes_of([*long, (40, 10)]), fleet_of([10])
     assert matched(fleet, lanes, np.array([[2.0] * TRIED + [3.0]])) == []
     assert matched(fleet, lanes, np.array([[2.0] * (TRIED - 1) + [4.0, 3.0]])) == [(0, "08")]
+
+
+def test_of_many_workers_those_with_the_smallest_keys_are_tried() -> None:
+    workers = [[] for _ in range(WORKERS_TRIED + 2)]
+    key = np.arange(float(len(workers)), 0.0, -1.0)[:, None]
+    assert matched(fleet_of(*workers), lanes_of([(10, 10), (10, 10)]), key) == [(257, "00"), (256, "01")]
 
 
 def test_a_round_adds_a_quarter_to_the_rows_of_a_worker() -> None:
