@@ -22,7 +22,7 @@ REQUESTS = toy_requests(24, seed=5, median_words=20.0)
 def said_alone() -> list[tuple[str, int]]:
     """Text and number of tokens of each request's answer by `model.generate`, one after the other."""
     model = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32)
-    prompts = load_prompt_format(BUNDLED_MODEL)
+    prompts = load_prompt_format(str(BUNDLED_MODEL))
     answers = []
     for request in REQUESTS:
         prompt = torch.tensor([prompts.encode(request.instruction, request.input)])
