@@ -17,9 +17,10 @@ from inference.sequences import Sampling
     scores=st.lists(st.integers(-40, 40), min_size=2, max_size=30, unique=True),
     top_k=st.integers(0, 40),
     top_p=st.floats(0.05, 1.0),
+    candidates=st.sampled_from([1, 2, 5, 64]),
 )
-def test_what_top_k_and_top_p_keep_is_what_transformers_keeps(scores, top_k, top_p):
-    ours = truncate(torch.tensor([scores]) / 4, [Sampling(temperature=1, top_k=top_k, top_p=top_p)])
+def test_what_top_k_and_top_p_keep_is_what_transformers_keeps(scores, top_k, top_p, candidates):
+    ours = truncate(torch.tensor([scores]) / 4, [Sampling(temperature=1, top_k=top_k, top_p=top_p)], candidates)
     theirs = torch.tensor([scores]) / 4
     if top_k:
         theirs = TopKLogitsWarper(min(top_k, len(scores)))(None, theirs)
