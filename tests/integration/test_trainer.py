@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from learning.encoders import make_encoder
 from learning.store import load
@@ -35,6 +38,55 @@ def answered(stage: Stage, count: int, *, of: int, predicted: int = 1) -> None:
             output_tokens=2 * words,
             finished_at=ended + timedelta(milliseconds=n),
         )
+
+
+Start = Callable[[], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """What trainer processes say."""
+    return tmp_path / "trainer.log"
+
+
+@pytest.fixture
+def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
+    """Starts trainer processes that refit twice a second; those that are left are killed."""
+    environment = {
+        "MAGNUS_DATABASE_URL": database_url,
+        "MAGNUS_REDIS_URL": redis_url,
+        "MAGNUS_TRAIN_LENGTH_EVERY_S": "0.5",
+    }
+    started: list[subprocess.Popen[bytes]] = []
+    with log.open("ab") as said:
+
+        def start_one() -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "tasks.train"]
+            started.append(subprocess.Popen(command, env={**os.environ, **environment}, stdout=said, stderr=said))
+            return started[-1]
+
+        yield start_one
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def in_service(stage: Stage) -> str:
+    """The name of the version in service, whose bytes are whole."""
+    with stage.database.begin() as connection:
+        published = training.active_version(connection, "length")
+    assert published is not None
+    assert load(published.stored, published.sha256).predict([]) == []
+    return published.version
+
+
+def trainers(stage: Stage) -> int:
+    """How many hold the trainer's lock."""
+    ((count,),) = stage.sql(
+        "select count(*) from pg_locks where locktype = 'advisory' and objid = :lock and granted",
+        lock=training.TRAINER_LOCK,
+    )
+    return int(count)
 
 
 def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it(stage: Stage, trainer: Trainer):
@@ -106,23 +158,57 @@ def test_serving_times_are_learned_from_finished_batches(stage: Stage, trainer: 
 
 
 def test_the_trainers_process_refits_on_its_own_clock_one_at_a_time_until_it_is_asked_to_stop(
-    stage: Stage, database_url: str, redis_url: str
+    stage: Stage, start: Start
 ):
     answered(stage, 400, of=60)
-    environment = {
-        "MAGNUS_DATABASE_URL": database_url,
-        "MAGNUS_REDIS_URL": redis_url,
-        "MAGNUS_TRAIN_LENGTH_EVERY_S": "0.5",
-    }
-    trainers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tasks.train"], env={**os.environ, **environment}, stderr=subprocess.PIPE
-        )
-        for _ in range(2)
-    ]
+    processes = [start(), start()]
     eventually(lambda: stage.sql("select 1 from model_versions"), within_s=60)
-    holders = "select count(*) from pg_locks where locktype = 'advisory' and objid = :lock and granted"
-    assert stage.sql(holders, lock=training.TRAINER_LOCK) == [(1,)]
-    for process in trainers:
+    assert trainers(stage) == 1
+    for process in processes:
         process.terminate()
-    assert [process.communicate(timeout=30) and process.returncode for process in trainers] == [0, 0]
+    assert [process.wait(timeout=30) for process in processes] == [0, 0]
+
+
+def test_a_trainer_killed_while_it_fits_leaves_the_version_in_service_and_the_next_one_goes_on(
+    stage: Stage, trainer: Trainer, start: Start, log: Path
+):
+    answered(stage, 800, of=60)
+    trainer.refit_length()
+    good = in_service(stage)
+    answers = stage.requests("output_tokens")
+    for _ in range(2):
+        stage.sql("delete from service_state where name = 'prediction'")
+        process = start()
+        eventually(lambda: stage.sql("select 1 from service_state where name = 'prediction'"), within_s=60)
+        process.kill()  # the log is read and this is written just before it fits
+        process.wait()
+        assert "refitted" not in log.read_text()
+        assert in_service(stage) == good
+        eventually(lambda: trainers(stage) == 0)
+    start()
+    eventually(lambda: stage.sql("select 1 from model_versions where version <> :good", good=good), within_s=60)
+    assert in_service(stage) != good
+    assert stage.requests("output_tokens") == answers
+
+
+def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_in_service(
+    stage: Stage, trainer: Trainer, start: Start
+):
+    answered(stage, 400, of=60)
+    trainer.refit_length()
+    good = in_service(stage)
+    stage.sql(
+        """create function hold() returns trigger language plpgsql as
+        $$ begin perform pg_advisory_xact_lock(7); return new; end $$"""
+    )
+    stage.sql("create trigger hold before insert on model_versions for each row execute function hold()")
+    with stage.database.connect() as holder:
+        holder.execute(text("select pg_advisory_xact_lock(7)"))
+        process = start()
+        waiting = "select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
+        eventually(lambda: stage.sql(waiting), within_s=60)
+        process.kill()  # the old version is marked as out of service, the new one half inserted
+        process.wait()
+    eventually(lambda: trainers(stage) == 0 and not stage.sql(waiting))
+    assert in_service(stage) == good
+    assert stage.sql("select count(*) from model_versions") == [(1,)]
