@@ -106,7 +106,7 @@ class Settings(BaseSettings):
         description="hashing, or a sentence-transformers model by name or path, say sentence-transformers/LaBSE",
     )
     predictor: Literal["uilo", "inst", "usin", "forest"] = Field(
-        "usin", description="The length predictor that the trainer fits"
+        "forest", description="The length predictor that the trainer fits"
     )
     train_length_every_s: float = Field(
         180.0, gt=0, description="Interval of the length predictor's retraining (Magnus III-B)"

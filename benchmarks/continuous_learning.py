@@ -1,8 +1,8 @@
 """Both models over an hour of learning (Magnus Fig. 14): `python -m benchmarks.continuous_learning --data DIR`.
 
-Run one changes the traffic's mix in the middle: every second task in the first half hour, the others in the second.
-Run two serves all tasks and is poisoned from minute 20 to minute 40: what the log says of lengths is shuffled. Errors
-are of requests that no stream contains; those of the second run are of their true lengths.
+Run one changes the traffic's mix in the middle: every second task in the first half, the others in the second. Run two
+serves all tasks and is poisoned in its second third, minute 20 to minute 40: what the log says of lengths is shuffled.
+Errors are of requests that no stream contains; those of the second run are of their true lengths.
 """
 
 import json
@@ -30,8 +30,6 @@ from learning.encoders import make_encoder
 from learning.predictors import make_predictor
 from learning.training_set import Bounds
 
-DURATION_S = 3600
-POISON_S = (1200, 2400)
 TEST_A_TASK = 60
 NOT_WORSE = 1.02  # a published version may do so much worse than the one before on requests that neither has seen
 
@@ -42,6 +40,7 @@ NOT_WORSE = 1.02  # a published version may do so much worse than the one before
 @click.option("--encoder", default="hashing", show_default=True)
 @click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
 @click.option("--rate", default=2.0, show_default=True, help="Requests a second.")
+@click.option("--minutes", default=60, show_default=True, help="Virtual time of each run.")
 @click.option("--outcomes", default=Bounds().outcomes, show_default=True, help="Bound of the training set.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
@@ -52,6 +51,7 @@ def main(
     encoder: str,
     tokenizer: str,
     rate: float,
+    minutes: int,
     outcomes: int,
     seed: int,
     json_path: Path | None,
@@ -64,14 +64,15 @@ def main(
     trails = {}
     for name, mixes in (("changing mix", halves), ("poisoned", [answered])):
         chance = random.Random(seed)
-        arrivals = stream(mixes, rate, DURATION_S, chance)
+        arrivals = stream(mixes, rate, 60 * minutes, chance)
         if name == "poisoned":
-            arrivals = poisoned(arrivals, *POISON_S, chance)
+            arrivals = poisoned(arrivals, 20 * minutes, 40 * minutes, chance)
         learner = Learner(lambda: make_predictor(predictor, make_encoder(encoder)), Bounds(outcomes))
-        trails[name] = _run(learner, arrivals, [_test_of(mix, chance) for mix in mixes], chance)
+        trails[name] = _run(learner, arrivals, [_test_of(mix, chance) for mix in mixes], minutes, chance)
         click.echo(_report(name, trails[name]))
     if json_path:
-        settings = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer, "rate": rate, "seed": seed}
+        settings: dict[str, str | float] = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer}
+        settings |= {"rate": rate, "minutes": minutes, "outcomes": outcomes, "seed": seed}
         runs = {
             name: {
                 "minutes": t.minutes,
@@ -87,12 +88,16 @@ def main(
 
 
 def _run(
-    learner: Learner, arrivals: Sequence[Arrival], tests: Sequence[Sequence[Answered]], chance: random.Random
+    learner: Learner,
+    arrivals: Sequence[Arrival],
+    tests: Sequence[Sequence[Answered]],
+    minutes: int,
+    chance: random.Random,
 ) -> Trail:
     trail = Trail()
     learner.batches = batches_of(arrivals, chance)
-    for second in range(60, DURATION_S + 1, 60):
-        mix = min(len(tests) - 1, int((second - 1) / DURATION_S * len(tests)))
+    for second in range(60, 60 * minutes + 1, 60):
+        mix = int((second - 1) / (60 * minutes) * len(tests))
         learner.serve([a for a in arrivals if second - 60 <= a.at < second])
         if second % LENGTH_EVERY_S == 0:
             before = length_rmse(learner.predictor, tests[mix])
