@@ -70,7 +70,8 @@ def place(seen: Seen, room: WaitingRoom | None) -> Place:
     """Where this request stands.
 
     Running: the batch's start plus its estimated serving time. Waiting and named in the snapshot: what it says.
-    Waiting otherwise (too new, or behind what the snapshot lists): behind everything that the planner knows.
+    Waiting otherwise (too new, or behind what the snapshot lists): as it was told when it came, or else behind
+    everything that the planner knows.
     """
     if seen.request.status is RequestStatus.in_progress:
         batch = seen.batch
@@ -83,4 +84,5 @@ def place(seen: Seen, room: WaitingRoom | None) -> Place:
     named = room.places.get(seen.request.id)
     if named is not None:
         return named
-    return Place(None, max(room.at + timedelta(seconds=room.backlog_s + room.typical_s), seen.now))
+    told = seen.request.eta_at
+    return Place(None, max(told or room.at + timedelta(seconds=room.backlog_s + room.typical_s), seen.now))

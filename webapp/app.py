@@ -9,6 +9,7 @@ from flask import Response, request
 
 from inference.prompt import load_prompt_format
 from models import responses
+from models.expectation import Expectation, read_expectation
 from models.queue import WaitingRoom, read_waiting_room
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
@@ -99,6 +100,10 @@ def make_context(settings: Settings, database_url: str) -> Context:
         with sessions() as session:
             return read_waiting_room(session)
 
+    def expectation() -> Expectation:
+        with sessions() as session:
+            return read_expectation(session)
+
     def overview(hours: int) -> Overview:
         with sessions() as session:
             return read_overview(session, hours, settings.lease_s)
@@ -117,6 +122,7 @@ def make_context(settings: Settings, database_url: str) -> Context:
             settings.max_output_tokens,
         ),
         rooms=Recent(read_room, keep_s=0.5),
+        expectations=Recent(expectation, keep_s=1.0),
         overviews={hours: Recent(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
         waiters=Waiters(finished, most=MOST_WAITING),
         limit=RateLimit(settings.rate_limit),

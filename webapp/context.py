@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flask import current_app
 from sqlalchemy.orm import Session, sessionmaker
 
+from models.expectation import Expectation
 from models.queue import WaitingRoom
 from webapp.limits import RateLimit
 from webapp.overview import Overview
@@ -21,6 +22,7 @@ class Context:
     sessions: sessionmaker[Session]
     served: Served
     rooms: Recent[WaitingRoom | None]  # the planner's snapshot
+    expectations: Recent[Expectation]
     overviews: Mapping[str, Recent[Overview]]  # by the hours that its charts reach back
     waiters: Waiters
     limit: RateLimit

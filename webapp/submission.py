@@ -92,11 +92,11 @@ def new_request(asked: Asked) -> NewRequest:
     served.check(asked.model)
     limit_tokens = served.limit(asked.limit, param=asked.limit_param)
     counted = served.count(asked.prompt, param=asked.prompt_param)
-    room = context().rooms.get()
+    application = application_of(asked.metadata, asked.prompt.instructions)
     return NewRequest(
         tenant=tenant(),
         model=served.name,
-        application=application_of(asked.metadata, asked.prompt.instructions),
+        application=application,
         instructions=asked.prompt.instructions,
         input=asked.prompt.input,
         body=kept(asked),
@@ -105,7 +105,7 @@ def new_request(asked: Asked) -> NewRequest:
         limit_tokens=limit_tokens,
         priority=asked.priority,
         deadline_s=asked.deadline_s,
-        eta_s=None if room is None else room.backlog_s + room.typical_s,
+        eta_s=context().expectations.get().response_s(application, counted.input_tokens, context().rooms.get()),
     )
 
 
