@@ -4,6 +4,7 @@ A file of its own, started by path with `python -I -S`, because a supervisor mus
 (deadlocks with threads) and because Linux clears the death signal when the user changes, so it is set last.
 """
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -13,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, command: list[str]) -> None:
     """Replace this process by `command`; `uid` and `gid` -1 keep the user. Never returns."""
-    os.nice(nice)
+    be_nice(nice)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -23,6 +24,14 @@ def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, comma
         if os.getppid() != parent:  # it died before the death signal was set
             sys.exit(1)
     os.execv(command[0], command)  # noqa: S606
+
+
+def be_nice(nice: int) -> None:
+    """Let others go first; Linux shares CPUs among sessions, if so configured, whatever is nice within each."""
+    os.nice(nice)
+    if nice:
+        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as autogroup:
+            autogroup.write(str(nice))
 
 
 if __name__ == "__main__":

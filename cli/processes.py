@@ -11,6 +11,7 @@ BIN = Path(sys.executable).parent
 CELERY = str(BIN / "celery")
 WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
 WEB_FLAGS = ("-k", "gthread", "-w1", "--threads=32", "--graceful-timeout=5", "--keep-alive=75", "--no-control-socket")
+CPU_WORKER_NICE = 5
 
 # One thread is enough beside the workers, and numpy would otherwise spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -41,10 +42,14 @@ def predictor() -> Program:
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> Program:
-    """One engine on one device; its KV budget is MAGNUS_KV_BUDGET. A large model may load for minutes."""
+    """One engine on one device; its KV budget is MAGNUS_KV_BUDGET. A large model may load for minutes.
+
+    On a CPU that all share, it lets those go first who need little and keep all workers busy.
+    """
     command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device)
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    return Program(name, command, env=environment, ready=ready, ready_within_s=1800.0, stop_within_s=20.0)
+    nice = CPU_WORKER_NICE if device == "cpu" else 0
+    return Program(name, command, env=environment, nice=nice, ready=ready, ready_within_s=1800.0, stop_within_s=20.0)
 
 
 def trainer() -> Program:

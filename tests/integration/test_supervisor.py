@@ -147,6 +147,18 @@ def test_a_program_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> Non
     assert not psutil.pid_exists(pid)
 
 
+def test_a_nice_program_lets_others_go_first_also_where_sessions_share_the_cpus(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "nice.log"
+    code = "import signal; print('here', flush=True); signal.pause()"
+    nice = Program("nice", (sys.executable, "-c", code), nice=7, ready=lambda: "here" in log.read_text())
+    with Supervisor(tmp_path, print) as supervisor:
+        supervisor.start(nice)
+        pid = listed(tmp_path)["nice"]
+        session = Path(f"/proc/{pid}/autogroup")
+        assert psutil.Process(pid).nice() == 7
+        assert not session.exists() or session.read_text().endswith(" nice 7\n")
+
+
 def test_a_log_that_grew_too_long_is_rotated_once_and_written_on(tmp_path: Path, supervising: object) -> None:
     log = tmp_path / "logs" / "a.log"
     with log.open("ab") as child:
