@@ -15,7 +15,7 @@ from learning.length import LengthPredictor, Outcome
 from learning.rules import LENGTH_RULE, SERVING_RULE, Rule
 from learning.serving_time import ServedBatch, ServingTimes
 from learning.training_set import Bounds, bounded, is_held_out
-from learning.verdict import LEARNABLE, compare, noisy_spans, relative_error, verdict
+from learning.verdict import compare, follows, noisy_spans, verdict
 from scheduling.costs import ServingCurves
 
 Profiles = Mapping[tuple[str, str], ServingCurves]  # what workers measured of themselves, by worker and model
@@ -111,7 +111,7 @@ def _learnable_alone(fresh: LengthPredictor, whole: Sequence[Outcome], span: tup
     if not _enough(training, held_out):
         return False
     fresh.fit(training)
-    return relative_error(fresh, held_out) < LEARNABLE
+    return follows(fresh, held_out)
 
 
 def refit_serving_times(

@@ -14,7 +14,7 @@ from learning.rules import LENGTH_RULE, SERVING_RULE
 from learning.scores import score
 from learning.serving_time import ServedBatch, ServingTimes
 from learning.training_set import Bounds, bounded, is_held_out
-from learning.verdict import constants, noisy_spans, relative_error, verdict
+from learning.verdict import constants, follows, noisy_spans, relative_error, verdict
 from scheduling.costs import ServingCurves
 from tests.unit.learning.lengths import outcomes, prompt
 
@@ -171,6 +171,25 @@ def test_errors_are_relative_to_knowing_no_prompt() -> None:
     assert relative_error(predictor, shuffled(test)) > 1.5
     assert noisy_spans(predictor, None, test) == []
     assert len(noisy_spans(predictor, None, shuffled(test))) == 3  # 200 outcomes are three stretches
+
+
+def test_a_candidate_that_has_learned_noise_does_not_hide_it() -> None:
+    current, candidate = fresh(), fresh()
+    current.fit(outcomes(300))
+    candidate.fit([*outcomes(300), *later(shuffled(outcomes(600, seed=1)), 300)])
+    held_out = [*outcomes(240, seed=2), *later(shuffled(outcomes(240, seed=3)), 240)]
+    spans = noisy_spans(candidate, current, held_out)
+    assert [first for first, _ in spans] == [240, 300, 360, 420]  # stretches of 60, one a second
+
+
+def test_answers_follow_from_their_prompts_if_knowing_these_helps() -> None:
+    predictor = fresh()
+    predictor.fit(outcomes(300))
+    test = outcomes(100, seed=5)
+    assert follows(predictor, test)
+    assert not follows(predictor, shuffled(test))
+    predictor.fit([replace(o, generated_tokens=7) for o in outcomes(100)])
+    assert follows(predictor, [replace(o, generated_tokens=7) for o in test])  # all alike: no rank, no error
 
 
 def test_a_candidate_that_ranks_worse_is_kept_back_even_with_smaller_errors() -> None:
