@@ -11,6 +11,7 @@ from benchmarks.paper_runs import Row
 def plot(rows: Sequence[Row], directory: Path) -> None:
     """One picture an experiment and workload that has more than one rate."""
     mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "paper"})  # small files, the same from the same rows
     from matplotlib import pyplot  # after the backend is chosen: there may be no screen
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ def plot(rows: Sequence[Row], directory: Path) -> None:
             panel.set_yscale("log")
         panels[0].legend(fontsize="small")
         file = f"{name} {workload}".replace(",", "").replace(" ", "-")
-        figure.savefig(directory / f"{file}.svg")
+        figure.savefig(directory / f"{file}.svg", metadata={"Date": None})
         pyplot.close(figure)
 
 
