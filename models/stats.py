@@ -12,11 +12,19 @@ STATS = text("""
         select clock_timestamp() as now,
             coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
             coalesce(to_timestamp(:until), clock_timestamp()) as last
-    ), served as (
-        select count(*) as batches, coalesce(sum(size), 0) as rows, coalesce(sum(valid_tokens), 0) as valid,
-            coalesce(sum(pad_tokens), 0) as pad, coalesce(sum(invalid_tokens), 0) as invalid
+    ), ended as (
+        select batches.*, tstzrange(started_at, finished_at) as span,
+            extract(epoch from finished_at - started_at) as lasted_s
         from batches, bounds where status = 'finished' and started_at >= first and started_at < last
             and finished_at >= first
+    ), served as (
+        -- a row gives a token an iteration, so these are the seconds that rows ran, also of those that left early
+        select count(*) as batches, coalesce(sum(valid_tokens), 0) as valid, coalesce(sum(pad_tokens), 0) as pad,
+            coalesce(sum(invalid_tokens), 0) as invalid,
+            sum((valid_tokens + invalid_tokens) * lasted_s / nullif(iterations, 0))::float8 as rows_s
+        from ended
+    ), serving as (
+        select worker, unnest(range_agg(span)) as span from ended group by worker
     ), busy as (
         select worker, unnest(range_agg(
             tstzrange(started_at, greatest(started_at, coalesce(finished_at, now))) * tstzrange(first, last)
@@ -36,9 +44,11 @@ STATS = text("""
         from requests where status in ('queued', 'in_progress')
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
-        extract(epoch from last)::float8 as until, batches, rows, valid, pad, invalid, queued, running,
+        extract(epoch from last)::float8 as until, batches, valid, pad, invalid, queued, running,
         (select count(*) from batches where status in ('assigned', 'running')) as open_batches,
         (select count(*) from present) as workers,
+        rows_s / (select nullif(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from serving)
+            as mean_batch_size,
         (select coalesce(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from busy
             where worker in (select name from present)) as busy_s,
         (select extract(epoch from sum(greatest(span, interval '0')))::float8 from present) as present_s
@@ -58,17 +68,12 @@ class Stats:
     in_progress: int
     open_batches: int
     batches: int
-    rows: int  # requests in these batches, one in several slices counted as often
+    mean_batch_size: float | None  # rows that a worker decoded together, on average over the time that it did
     valid_tokens: int
     pad_tokens: int
     invalid_tokens: int
     workers: int
     worker_idle_share: float | None  # of the time that workers were there; None without a worker
-
-    @property
-    def mean_batch_size(self) -> float | None:
-        """Rows a batch."""
-        return self.rows / self.batches if self.batches else None
 
 
 def stats(session: Session, since: float | None = None, until: float | None = None) -> Stats:
@@ -85,7 +90,7 @@ def stats(session: Session, since: float | None = None, until: float | None = No
         in_progress=row.running,
         open_batches=row.open_batches,
         batches=row.batches,
-        rows=row.rows,
+        mean_batch_size=row.mean_batch_size,
         valid_tokens=row.valid,
         pad_tokens=row.pad,
         invalid_tokens=row.invalid,

@@ -37,7 +37,7 @@ class ServiceStats(Answer):
     in_progress: int = Field(description="Requests in a batch, now")
     open_batches: int = Field(description="Batches that are assigned or running, now")
     batches: int
-    mean_batch_size: float | None
+    mean_batch_size: float | None = Field(description="Rows that a worker decoded together, on average over time")
     valid_tokens: int = Field(description="Generated before the end of an answer")
     invalid_tokens: int = Field(description="Generated behind it, while the rest of the batch went on")
     pad_tokens: int = Field(description="Computed to make prompts of one batch equally long")
