@@ -1,0 +1,117 @@
+"""What a long queue costs: how long decisions take while thousands of requests wait and two workers serve.
+
+    python -m benchmarks.backlog [--policies fusion,magnus] [--waiting 20000] [--seconds 20] [--json F]
+
+A fresh service each; the requests are put into the queue at once, as they would be after an hour without workers.
+"""
+
+import json
+import statistics
+import threading
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import text
+
+from benchmarks.live import fresh_service
+from benchmarks.live_arrivals import MEDIAN_WORDS
+from cli.client import Json
+from cli.options import POLICIES
+from cli.report import percentile
+from cli.workload import poisson
+from inference.prompt import load_prompt_format
+from inference.toy.applications import ToyRequest, toy_requests
+from models.session import make_engine
+from settings import BUNDLED_MODEL
+
+SAMPLE_EVERY_S = 0.1
+PREDICTED_WITHIN_S = 300.0
+
+QUEUE = text("""
+    insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+        limit_tokens)
+    values (:id, 'default', :model, :application, :instructions, :input,
+        '{"metadata": {}, "background": true, "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "seed": null},
+          "stop": []}', :prompt_tokens, :input_tokens, 256)
+""")
+UNPREDICTED = text("select count(*) from requests where status = 'queued' and predicted_tokens is null")
+PLANNER = text("""
+    select value->>'waiting' as waiting, (value->>'decision_s')::float8 as decision_s, updated_at
+    from service_state where name = 'planner'
+""")
+
+
+@click.command(help=__doc__)
+@click.option("--policies", default="fusion,baton,magnus,scls", show_default=True, help="Comma-separated.")
+@click.option("--waiting", default=20_000, show_default=True, help="Requests in the queue.")
+@click.option("--seconds", default=20.0, show_default=True, help="How long decisions are watched.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+def main(policies: str, waiting: int, seconds: float, json_file: Path | None) -> None:
+    """Fill, watch, print."""
+    unknown = set(policies.split(",")) - set(POLICIES)
+    if unknown:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no policy ({', '.join(POLICIES)})")
+    rows = [measured(name, waiting, seconds) for name in policies.split(",")]
+    table = Table("policy", "waiting", "decisions seen", "P50 ms", "P99 ms", "max ms")
+    for row in rows:
+        times = [f"{row[key]:.1f}" for key in ("decision_ms_p50", "decision_ms_p99", "decision_ms_max")]
+        table.add_row(row["policy"], str(row["waiting"]), str(row["decisions"]), *times)
+    Console().print(table)
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def measured(policy: str, waiting: int, seconds: float) -> Json:
+    """Decision times under this policy, in milliseconds, as the planner says them twice a second."""
+    with fresh_service(policy, 2, "64MiB", poisson(1, 1.0, 0), seed=0) as (service, _):
+        engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
+        with engine.begin() as connection:
+            connection.execute(QUEUE, queued(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))
+        predicted_by = time.monotonic() + PREDICTED_WITHIN_S
+        with engine.connect() as connection:
+            while connection.execute(UNPREDICTED).scalar_one():
+                connection.rollback()
+                if time.monotonic() > predicted_by:
+                    raise click.ClickException(f"not all requests were predicted within {PREDICTED_WITHIN_S:.0f} s")
+                pause.wait(SAMPLE_EVERY_S)
+            seen, left = {}, waiting
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                said = connection.execute(PLANNER).one()
+                connection.rollback()
+                seen[said.updated_at], left = 1000 * said.decision_s, int(said.waiting)
+                pause.wait(SAMPLE_EVERY_S)
+        engine.dispose()
+    times = sorted(seen.values())
+    return {
+        "policy": policy,
+        "waiting": left,
+        "decisions": len(times),
+        "decision_ms_p50": statistics.median(times),
+        "decision_ms_p99": percentile(times, 0.99),
+        "decision_ms_max": times[-1],
+    }
+
+
+def queued(requests: list[ToyRequest]) -> list[Json]:
+    """Rows of the queue."""
+    prompts = load_prompt_format(str(BUNDLED_MODEL))
+    return [
+        {
+            "id": f"resp_{n:032x}",
+            "model": prompts.name,
+            "application": request.application,
+            "instructions": request.instruction,
+            "input": request.input,
+            "prompt_tokens": len(prompts.encode(request.instruction, request.input)),
+            "input_tokens": prompts.count(request.input),
+        }
+        for n, request in enumerate(requests)
+    ]
+
+
+if __name__ == "__main__":
+    main()
