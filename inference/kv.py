@@ -85,13 +85,16 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """
         if rows <= self.rows and columns <= self.columns:
             return False
-        token_bytes = self.layout.token_bytes
-        if rows * columns * token_bytes > self.budget_bytes:
-            raise BudgetExceeded(rows * columns * token_bytes)
-        if rows > self.rows > 0 and rows + rows // 2 <= self.budget_bytes // (columns * token_bytes):
-            rows += rows // 2
-        roomy = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
-        self._move(rows, min(roomy, self.budget_bytes // (rows * token_bytes)), keep)
+        tokens = self.budget_bytes // self.layout.token_bytes
+        if rows * columns > tokens:
+            raise BudgetExceeded(rows * columns * self.layout.token_bytes)
+        wider, more = self.columns, max(rows, self.rows)
+        if columns > self.columns:
+            wider = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
+        if rows > self.rows > 0:
+            more += rows // 2
+        wider = max(columns, min(wider, tokens // rows))
+        self._move(min(more, tokens // wider), wider, keep)
         return True
 
     def trim(self, rows: int, columns: int) -> bool:
