@@ -81,12 +81,12 @@ class Settings(BaseSettings):
     torch_threads: int = Field(0, ge=0, description="CPU threads a worker; 0: cores divided by workers")
 
     # scheduling
-    policy: PolicyName = Field("magnus", description="The scheduling policy that a fresh database starts with")
+    policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
     wma_threshold: int | None = Field(
         None, ge=0, description="Φ of Magnus's Algorithm 1; 50000 as in the paper, 1500 for the bundled model if unset"
     )
     slice_tokens: int | None = Field(
-        None, ge=1, description="Slice length S of scls; 128 as in the paper, 16 for the bundled model if unset"
+        None, ge=1, description="Slice length S of scls; 128 as in the paper, 32 for the bundled model if unset"
     )
     tick_s: float = Field(0.1, gt=0, description="Beat's tick for predict and plan")
     lease_s: float = Field(
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     @property
     def slice_length(self) -> int:
         """S of scls, a small part of the longest answer."""
-        return self.slice_tokens if self.slice_tokens is not None else 16 if self._is_bundled else 128
+        return self.slice_tokens if self.slice_tokens is not None else 32 if self._is_bundled else 128
 
     @property
     def _is_bundled(self) -> bool:

@@ -13,8 +13,9 @@ STATS = text("""
             coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
             coalesce(to_timestamp(:until), clock_timestamp()) as last
     ), ended as (
-        select batches.*, tstzrange(started_at, finished_at) as span,
-            extract(epoch from finished_at - started_at) as lasted_s
+        -- both instants are reckoned back from when they were written, so a short batch may seem to end before it began
+        select batches.*, tstzrange(started_at, greatest(started_at, finished_at)) as span,
+            greatest(0.0, extract(epoch from finished_at - started_at)) as lasted_s
         from batches, bounds where status = 'finished' and started_at >= first and started_at < last
             and finished_at >= first
     ), served as (

@@ -56,6 +56,7 @@ def test_the_mean_batch_size_is_that_of_the_rows_that_decode_together_over_time(
         batch(connection, "a", 0, 2, size=4, valid_tokens=30, invalid_tokens=10, iterations=10)  # 4 rows for 2 s
         batch(connection, "b", 0, 4, size=2, valid_tokens=20, invalid_tokens=0, iterations=20)  # 1 on average for 4 s
         batch(connection, "b", 2, 6, size=9, valid_tokens=60, invalid_tokens=0, iterations=20)  # joined: 3 for 4 s
+        batch(connection, "b", 8, 7.999, size=1)  # so short that it seems to end before it began
     assert read(database_url, T0, T0 + 10).mean_batch_size == pytest.approx((4 * 2 + 1 * 4 + 3 * 4) / (2 + 6))
 
 
