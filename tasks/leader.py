@@ -32,6 +32,11 @@ class Leader:
         """Whether this process leads and saw every worker decode rows that others may join."""
         return self._planner is not None and self._planner.all_joinable
 
+    @property
+    def due_in_s(self) -> float | None:
+        """Seconds after the last step in which the next is due, whatever happens; None if nothing is."""
+        return self._planner.due_in_s if self._planner else None
+
     def resign(self) -> None:
         """Give the lead up and forget everything."""
         connection, leads = self._connection, self._planner is not None

@@ -1,6 +1,7 @@
 """The task `tasks.plan`: one step of the planner, at beat's ticks and when somebody kicks."""
 
 from functools import cache
+from threading import Timer
 from time import monotonic, sleep
 
 import structlog
@@ -80,7 +81,12 @@ def plan() -> None:
         log.error("step failed", error=str(error))
         return
     messages().serve(batches)
-    pace.rest(REST_WHILE_JOINING_S if leader().all_joinable else REST_S)
+    due_in_s = leader().due_in_s
+    pace.rest(REST_WHILE_JOINING_S if leader().all_joinable and due_in_s is None else REST_S)
+    if due_in_s is not None and due_in_s < settings.tick_s:
+        kick = Timer(due_in_s, messages().kick_planner)
+        kick.daemon = True
+        kick.start()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]

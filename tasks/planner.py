@@ -57,6 +57,7 @@ class Planner:
         self._led_since: float | None = None
         self._recovered_at = self._snapshot_next_at = 0.0
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
+        self.due_in_s: float | None = None  # when the policies want to be asked again, if nothing happens before
 
     def step(self) -> list[tuple[int, str]]:
         """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
@@ -78,6 +79,8 @@ class Planner:
             started = perf_counter()
             self._write_snapshot(workers, now)
             self._snapshot_next_at = now + max(rules.snapshot_every_s, SNAPSHOT_REST * (perf_counter() - started))
+        wakes_at = [at for _, policy in self._rooms if (at := policy.wake_at(now)) is not None]
+        self.due_in_s = max(0.0, min(wakes_at) - now) if wakes_at else None
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _follow(self, standing: Standing) -> None:

@@ -67,6 +67,19 @@ def test_it_may_rest_longer_only_while_every_worker_decodes_rows_that_others_may
     assert not leader.all_joinable
 
 
+def test_it_says_when_a_policy_that_holds_joiners_wants_to_be_asked_again(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, policy="fusion"))
+    stage.worker("w1")
+    stage.request("r1")
+    leader.step()
+    assert leader.due_in_s is None
+    stage.request("r2")
+    leader.step()  # to stop r1 for r2 alone is not worth it yet
+    assert leader.due_in_s is not None
+    assert 0 <= leader.due_in_s < 10
+    leader.resign()
+
+
 def test_one_planner_leads_and_the_next_takes_over_with_everything_that_waits(stage: Stage, leader: Leader):
     stage.request("r1")
     assert leader.step() == []  # leads, and has r1 in its waiting room; there is no worker
