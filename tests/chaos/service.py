@@ -92,7 +92,7 @@ class Service:
         ((name,),) = eventually(
             lambda: self.stage.sql(
                 """select worker from batches where status = 'running' and started_at is not null
-                and progress_tokens between 1 and 300 limit 1"""
+                and progress_tokens between 1 and 350 limit 1"""
             ),
             within_s=90.0,
         )
@@ -125,6 +125,7 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
         "MAGNUS_MODEL": str(model),
         "MAGNUS_MODEL_NAME": MODEL,
         "MAGNUS_LEASE_S": "3",
+        "MAGNUS_HEARTBEAT_S": "0.1",  # the small model is fast: a batch is in the middle for half a second
         "MAGNUS_KV_BUDGET": "1MiB",
         "MAGNUS_MAX_PROMPT_TOKENS": "100",
         "MAGNUS_MAX_OUTPUT_TOKENS": "1200",

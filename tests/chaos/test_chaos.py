@@ -84,8 +84,9 @@ def test_the_predictor_gone_for_good(service: Service):
 
 
 def test_policies_switched_under_load(service: Service):
-    ids = service.submit("switch", 100)
-    for name in ("ccb", "scls", "vs", "magnus"):
+    ids = []
+    for name in ("ccb", "scls", "vs", "magnus", "fusion"):
+        ids += service.submit(f"before-{name}-", 50)
         service.worker_in_the_middle_of_a_batch()
         with service.stage.database.begin() as connection:
             planning.set_policy(connection, name)
