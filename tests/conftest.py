@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,13 @@ from models.schema import upgrade
 
 TEMPLATE = "migrated"
 _numbers = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """Hear signals that whoever started the suite ignores (nohup, a shell's background): children inherit deafness."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
