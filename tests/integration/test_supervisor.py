@@ -92,7 +92,7 @@ def test_what_outlived_a_killed_supervisor_is_stopped_by_the_next(tmp_path: Path
         threading.Thread(target=survivor.wait).start()  # its parent, this test, has to collect it
         with Supervisor(tmp_path, said.append):
             pass
-        assert survivor.wait(10) == -signal.SIGTERM
+        survivor.wait(10)  # with which status, only the first who waited for it heard: this test or the supervisor
         assert stranger.poll() is None  # the pid of another command by now
         assert said == [f"stopping process {survivor.pid}, left behind by a killed `magnus up`"]
         stranger.kill()
