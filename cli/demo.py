@@ -28,7 +28,7 @@ from cli.supervisor import AlreadyRunning, clear, stop_signals
 from cli.workload import Arrival, poisson, send, training_examples
 from settings import Settings
 
-RATE = 120.0  # a second: two CPU workers are busy, and batches of more than four form
+RATE = 240.0  # a second: two CPU workers are busy, and decode more than four rows together
 TRAINING_EXAMPLES = 1500
 POLL_S = 0.4
 LONGEST_CLOSING_S = 4.0
