@@ -17,7 +17,7 @@ from tasks.planner import Rules
 
 REST_S = 0.02  # what a kick waits at most while others keep coming; a step takes a third of it
 # While every worker decodes rows that others may join: fewer and larger joins, each of which costs a message, a
-# transaction and a prefill. No worker idles meanwhile.
+# transaction and a prefill. A worker whose rows all end meanwhile waits for the rest of it.
 REST_WHILE_JOINING_S = 0.06
 
 log = structlog.get_logger()
@@ -50,9 +50,10 @@ def messages() -> Messages:
 
 
 class Pace:
-    """Keeps steps apart: kicks that come meanwhile are one."""
+    """Keeps steps at least `rest_s` apart, also those that fail: kicks that come meanwhile are one."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest_s: float) -> None:
+        self._rest_s = rest_s
         self._began_at = self._next_at = 0.0
 
     def wait(self) -> None:
@@ -61,13 +62,14 @@ class Pace:
         if now < self._next_at:
             sleep(self._next_at - now)
         self._began_at = max(now, self._next_at)
+        self.rest(self._rest_s)
 
     def rest(self, rest_s: float) -> None:
         """Let the next step begin no sooner than this after the last one began."""
         self._next_at = self._began_at + rest_s
 
 
-pace = Pace()
+pace = Pace(REST_S)
 
 
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
@@ -82,7 +84,8 @@ def plan() -> None:
         return
     messages().serve(batches)
     due_in_s = leader().due_in_s
-    pace.rest(REST_WHILE_JOINING_S if leader().all_joinable and due_in_s is None else REST_S)
+    if leader().all_joinable and due_in_s is None:
+        pace.rest(REST_WHILE_JOINING_S)
     if due_in_s is not None and due_in_s < settings.tick_s:
         kick = Timer(due_in_s, messages().kick_planner)
         kick.daemon = True

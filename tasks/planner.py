@@ -73,7 +73,7 @@ class Planner:
         live = fleet.live_workers(connection, rules.alive_s)
         self._settle(live, now)
         workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
-        self.all_joinable = all(worker.rows for of_model in workers.values() for worker in of_model)
+        self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         claims = self._assign(workers, now)
         if now >= self._snapshot_next_at:
             started = perf_counter()

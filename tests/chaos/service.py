@@ -92,7 +92,7 @@ class Service:
         ((name,),) = eventually(
             lambda: self.stage.sql(
                 """select worker from batches where status = 'running' and started_at is not null
-                and progress_tokens between 1 and 350 limit 1"""
+                and progress_tokens between 1 and 300 limit 1"""
             ),
             within_s=90.0,
         )

@@ -54,6 +54,8 @@ def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_
 
 def test_it_may_rest_longer_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
     leader = Leader(stage.database, replace(RULES, policy="fusion"))
+    leader.step()
+    assert not leader.all_joinable  # nobody is there
     stage.worker("w1")
     stage.request("r1")
     leader.step()

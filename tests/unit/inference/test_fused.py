@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from inference.decoding import Cursor, decode_one_token, prefill
 from inference.fused import FusedModel, fusible
 from inference.kv import KvCache
-from tests.unit.inference.tiny import POSITIONS, VOCABULARY, known
+from tests.unit.inference.tiny import SHAPE, known
 
 FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
 
@@ -15,12 +15,7 @@ FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
 def llama(**options):
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=POSITIONS,
+            **SHAPE,
             **options,
         )
     ).eval()

@@ -10,19 +10,14 @@ from inference.engine import Engine
 from inference.errors import QuantizationUnavailable, UnsupportedModel
 from inference.load import load_model, quantization, serving
 from inference.sequences import Sequence
-from tests.unit.inference.tiny import EOS, POSITIONS, VOCABULARY, Letters
+from tests.unit.inference.tiny import EOS, POSITIONS, SHAPE, VOCABULARY, Letters
 
 
 def mistral(**options):
     return MistralForCausalLM(
         MistralConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             num_key_value_heads=1,
-            max_position_embeddings=POSITIONS,
             **options,
         )
     )

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from transformers import (
@@ -62,16 +63,20 @@ class Known:
     pool: tuple[Answered, ...]
 
 
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": POSITIONS,
+}
+
 MAKERS = {
     "llama": lambda: LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             num_key_value_heads=2,
-            max_position_embeddings=POSITIONS,
             initializer_range=0.4,
         )
     ),
@@ -89,50 +94,30 @@ MAKERS = {
     ),
     "neox": lambda: GPTNeoXForCausalLM(
         GPTNeoXConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=POSITIONS,
+            **SHAPE,
             initializer_range=0.4,
         )
     ),
     "mistral": lambda: MistralForCausalLM(
         MistralConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             num_key_value_heads=1,
-            max_position_embeddings=POSITIONS,
             sliding_window=None,
             initializer_range=0.4,
         )
     ),
     "qwen2": lambda: Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             num_key_value_heads=4,
-            max_position_embeddings=POSITIONS,
             initializer_range=0.4,
         )
     ),
     "qwen3": lambda: Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             num_key_value_heads=2,
             head_dim=16,
-            max_position_embeddings=POSITIONS,
             initializer_range=0.4,
         )
     ),
