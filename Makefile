@@ -49,7 +49,7 @@ fmt: install ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 model: install ## train the bundled model again from seeded synthetic text (minutes)
-	$(BIN)/python -m inference.toy.train
+	$(BIN)/python -m inference.toy.toy_training
 
 clean: ## remove the virtual environment and the local state
 	rm -rf $(VENV) .magnus *.egg-info

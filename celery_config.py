@@ -50,7 +50,7 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
-        "beat_scheduler": "tasks.ticks:Ticks",
+        "beat_scheduler": "tasks.beat_scheduler:Ticks",
         "beat_max_loop_interval": tick_s,
         "beat_schedule": {
             "predict": {"task": "tasks.predict", "schedule": tick_s, "options": {"expires": TICKS_KEPT_S}},

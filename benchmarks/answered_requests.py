@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.prompt import load_prompt_format
-from learning.length import Outcome, Prompt
+from inference.prompt_format import load_prompt_format
+from learning.predictors.length_predictor import Outcome, Prompt
 
 TEST_SHARE = 0.2
 CRUDE = "crude"
@@ -19,7 +19,7 @@ Count = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     """One line of a task file."""
 
     application: str
@@ -45,7 +45,7 @@ def counter(tokenizer: str) -> Count:
     return load_prompt_format(tokenizer).count
 
 
-def read_answered(data: Path, count: Count, limit: int = 1 << 16) -> list[Answered]:
+def read_answered(data: Path, count: Count, limit: int = 1 << 16) -> list[AnsweredRequest]:
     """Every line of `*.jsonl` in `data/requests` or in `data`.
 
     A task is an application of its own in the predictors' eyes: a service serves one model, and two files of one
@@ -60,5 +60,5 @@ def read_answered(data: Path, count: Count, limit: int = 1 << 16) -> list[Answer
             input_tokens = count(row["input"])
             prompt_tokens = count(row["instruction"]) + input_tokens
             prompt = Prompt(task, row["instruction"], row["input"], input_tokens, prompt_tokens, limit)
-            answered.append(Answered(row["application"], task, Outcome(prompt, max(1, count(row["output"])))))
+            answered.append(AnsweredRequest(row["application"], task, Outcome(prompt, max(1, count(row["output"])))))
     return answered

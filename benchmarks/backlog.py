@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from benchmarks.live import fresh_service
-from benchmarks.live_arrivals import MEDIAN_WORDS
-from cli.client import Json
+from benchmarks.live.__main__ import fresh_service
+from benchmarks.live.live_arrivals import MEDIAN_WORDS
+from cli.api_client import Json
+from cli.demo_workload import poisson
 from cli.options import POLICIES
-from cli.report import percentile
-from cli.workload import poisson
-from inference.prompt import load_prompt_format
-from inference.toy.applications import ToyRequest, toy_requests
+from cli.run_report import percentile
+from inference.prompt_format import load_prompt_format
+from inference.toy.toy_applications import ToyRequest, toy_requests
 from models.session import make_engine
 from settings import BUNDLED_MODEL
 

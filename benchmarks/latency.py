@@ -17,9 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from cli.client import Client
+from cli.api_client import Client
 from cli.options import client_of, service_options
-from inference.toy.applications import ToyRequest, toy_requests
+from inference.toy.toy_applications import ToyRequest, toy_requests
 
 POLL_S = 0.005
 PERCENTILES = {"p50": 50, "p95": 95, "max": 100}

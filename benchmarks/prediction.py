@@ -21,12 +21,12 @@ from typing import Any
 
 import click
 
-from benchmarks.answered_requests import CRUDE, Answered, counter, read_answered
-from learning.calibrated import Calibrated
-from learning.encoders import make_encoder
-from learning.length import LengthPredictor, Outcome, Prediction
-from learning.predictors import make_predictor
-from learning.scores import score
+from benchmarks.answered_requests import CRUDE, AnsweredRequest, counter, read_answered
+from learning.calibration.calibrated_predictor import CalibratedPredictor
+from learning.features.text_encoders import make_encoder
+from learning.metrics import score
+from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
+from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 
 IN_FLIGHT = 16  # requests that are predicted before the first of their outcomes is known
@@ -51,7 +51,7 @@ Sequence Scheduling Table 3, 10,000 Alpaca prompts, Vicuna-7B (error, Acc-50, Ac
 FIRST_PREDICTION = """
 import sys, time
 began = time.perf_counter()
-from learning.length import Prompt
+from learning.predictors.length_predictor import Prompt
 from learning.store import load
 stored = open(sys.argv[1], "rb").read()
 predictor = load(stored, bytes.fromhex(sys.argv[2]))
@@ -102,7 +102,7 @@ def main(
 
 
 def _run(
-    make: Callable[[], LengthPredictor], answered: Sequence[Answered], split: int, together: bool
+    make: Callable[[], LengthPredictor], answered: Sequence[AnsweredRequest], split: int, together: bool
 ) -> tuple[Predicted, dict[str, float]]:
     """Every test request as fitted and as served, by task, and how long it took."""
     by_task = _by_task(answered)
@@ -145,7 +145,7 @@ def _timed(
 
 def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
     """What a service would have said of these requests, learning from outcomes as they come in."""
-    service = Calibrated(predictor)
+    service = CalibratedPredictor(predictor)
     served: list[Prediction] = []
     for chunk in _chunks(outcomes, IN_FLIGHT):
         served += service.predict([o.prompt for o in chunk])
@@ -169,7 +169,7 @@ def _first_prediction(predictor: LengthPredictor) -> dict[str, float]:
     }
 
 
-def _rows(predicted: Predicted, answered: Sequence[Answered]) -> dict[str, dict[str, float]]:
+def _rows(predicted: Predicted, answered: Sequence[AnsweredRequest]) -> dict[str, dict[str, float]]:
     """Scores by task, by application, of the groups and of all."""
     application_of = {a.task: a.application for a in answered}
     rows = {f"task: {task}": [task] for task in sorted(predicted)}
@@ -210,8 +210,8 @@ def _table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _by_task(answered: Iterable[Answered]) -> dict[str, list[Answered]]:
-    by_task: dict[str, list[Answered]] = defaultdict(list)
+def _by_task(answered: Iterable[AnsweredRequest]) -> dict[str, list[AnsweredRequest]]:
+    by_task: dict[str, list[AnsweredRequest]] = defaultdict(list)
     for each in answered:
         by_task[each.task].append(each)
     return dict(sorted(by_task.items()))

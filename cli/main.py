@@ -10,19 +10,19 @@ from pydantic import ValidationError
 from settings import UnknownSetting
 
 COMMANDS = {
-    "up": "cli.up:up",
-    "demo": "cli.demo:demo",
-    "submit": "cli.requests:submit",
-    "status": "cli.requests:status",
-    "cancel": "cli.requests:cancel",
-    "keys": "cli.keys:keys",
-    "migrate": "cli.migrate:migrate",
-    "train": "cli.train:train",
-    "models": "cli.model_versions:models",
-    "policy": "cli.policy:policy",
-    "worker": "cli.worker:worker",
-    "profile": "cli.profile:profile",
-    "doctor": "cli.doctor:doctor",
+    "up": "cli.commands.up_command:up",
+    "demo": "cli.commands.demo_command:demo",
+    "submit": "cli.commands.request_commands:submit",
+    "status": "cli.commands.request_commands:status",
+    "cancel": "cli.commands.request_commands:cancel",
+    "keys": "cli.commands.keys_command:keys",
+    "migrate": "cli.commands.migrate_command:migrate",
+    "train": "cli.commands.train_command:train",
+    "models": "cli.commands.models_command:models",
+    "policy": "cli.commands.policy_command:policy",
+    "worker": "cli.commands.worker_command:worker",
+    "profile": "cli.commands.profile_command:profile",
+    "doctor": "cli.commands.doctor_command:doctor",
 }
 
 

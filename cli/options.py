@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import click
 
-from cli.client import Client
-from cli.service import api_address
+from cli.api_client import Client
+from cli.hosting.service_files import api_address
 from settings import PolicyName, Settings, read_settings
 
 POLICIES: tuple[str, ...] = get_args(PolicyName)

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from inference.prompt import PromptFormat, load_prompt_format
-from learning.continuous import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
-from learning.encoders import make_encoder
-from learning.length import LengthPredictor, Outcome, Prompt
-from learning.predictors import make_predictor
+from inference.prompt_format import PromptFormat, load_prompt_format
+from learning.features.text_encoders import make_encoder
+from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
+from learning.predictors.predictor_factory import make_predictor
+from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
-from models import training
+from models import training_log
 from settings import Settings
-from webapp.prompts import application_of
+from webapp.prompt_limits import application_of
 
 KIND = "length"
 
@@ -44,14 +44,14 @@ def pretrain(connection: Connection, examples: Iterable[Example], settings: Sett
     prompt_format = load_prompt_format(settings.model)
     outcomes = [_outcome(example, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
-    active = training.active_version(connection, KIND)
+    active = training_log.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
     candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
     if candidate is None:
         raise TooFewExamples(len(outcomes))
     if candidate.publish or force:
         stored = dump(candidate.model)
-        training.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+        training_log.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
     return candidate
 
 

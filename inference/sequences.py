@@ -49,7 +49,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedSequence:
     """A row that left; `generated_ids` holds all of its tokens, a final EOS or stop string included."""
 
     id: str

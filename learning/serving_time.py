@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.neighbors import KDTree
 
-from learning.curves import ROUGH, fit_batches
+from learning.estimators.cost_curves import ROUGH, fit_batches
 from scheduling.costs import Floats, Ints, ServingCurves, ServingTime
 
 NEIGHBOURS = 5

@@ -12,13 +12,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from learning.perception import Perception
-from learning.pooled import PooledStates
-from learning.raft import ForestPerTask
-from learning.semantic import SemanticForest
+from learning.predictors.forest import ForestPredictor
+from learning.predictors.inst_usin import SemanticForest
+from learning.predictors.perception import Perception
+from learning.predictors.pooled_states import PooledStates
+from learning.predictors.raft import ForestPerTask
+from learning.predictors.uilo import UserInputLength
 from learning.serving_time import ServingTimes
-from learning.stacked import StackedForest
-from learning.uilo import UserInputLength
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -42,7 +42,7 @@ KINDS: dict[str, type[Storable]] = {
     "perception": Perception,
     "raft": ForestPerTask,
     "semantic": SemanticForest,
-    "stacked": StackedForest,
+    "stacked": ForestPredictor,
     "serving_times": ServingTimes,
 }
 KIND = "kind"

@@ -1,1 +1,1 @@
-"""Alembic: the database's history, one file a step; run by `models.schema.upgrade`."""
+"""Alembic: the database's history, one file a step; run by `models.schema_upgrade.upgrade`."""

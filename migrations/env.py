@@ -1,4 +1,4 @@
-"""Runs the steps in `versions/` on the connection that `models.schema` hands over; there is no alembic.ini."""
+"""Runs the steps in `versions/` on the connection that `models.schema_upgrade` hands over; there is no alembic.ini."""
 
 from alembic import context
 

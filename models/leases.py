@@ -38,7 +38,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TakenRequest:
     """A request of a taken batch; `generated_ids` are tokens of earlier slices."""
 
     id: str
@@ -58,7 +58,7 @@ class TakenBatch:
     iteration_limit: int | None
     preempts: tuple[str, ...]
     estimated_s: float
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[TakenRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> 
         preempts=tuple(batch.preempts),
         estimated_s=batch.estimated_s,
         prompts=tuple(
-            Prompt(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
+            TakenRequest(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
             for row in rows
         ),
     )

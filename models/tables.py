@@ -70,7 +70,7 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
 
 
-class Request(Base):
+class StoredRequest(Base):
     """One request, from its arrival to its answer."""
 
     __tablename__ = "requests"
@@ -152,7 +152,7 @@ class Request(Base):
     )
 
 
-class Batch(Base):
+class StoredBatch(Base):
     """One batch on one worker: the decision, its lease, its figures."""
 
     __tablename__ = "batches"
@@ -193,7 +193,7 @@ class Batch(Base):
     )
 
 
-class Worker(Base):
+class StoredWorker(Base):
     """A worker that announced itself; alive while its heartbeat is fresh by the database's clock."""
 
     __tablename__ = "workers"

@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from scheduling.arrivals import ArrivalQueue
+from scheduling.arrival_queue import ArrivalQueue
 from scheduling.costs import ServingTime
-from scheduling.memory import KvMemory
+from scheduling.kv_memory import KvMemory
 from scheduling.policy import Worker
 from scheduling.request import Request
 

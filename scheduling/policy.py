@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
-from scheduling.memory import KvMemory
+from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 
 Mode = Literal["batch", "queue", "continuous"]
@@ -30,7 +30,7 @@ Mode = Literal["batch", "queue", "continuous"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunningRow:
     """A request that is in a worker's running batch; `generated` counts all its tokens so far."""
 
     request: Request
@@ -46,7 +46,7 @@ class Worker:
     name: str
     memory: KvMemory
     costs: ServingTime
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RunningRow, ...] = ()
     busy_s: float = 0.0
     queued: int = 0
 

@@ -7,7 +7,7 @@ follows from the hardware, and what was chosen. GB are 10^9 bytes, MiB 2^20.
 from dataclasses import dataclass
 
 from scheduling.costs import ServingCurves
-from scheduling.memory import KvMemory
+from scheduling.kv_memory import KvMemory
 
 
 @dataclass(frozen=True, slots=True)

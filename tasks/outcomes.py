@@ -1,7 +1,7 @@
 """The log's rows as outcomes that models learn from."""
 
-from learning.length import Outcome, Prompt
-from models.training import FinishedRequest
+from learning.predictors.length_predictor import Outcome, Prompt
+from models.training_log import FinishedRequest
 
 
 def outcome_of(request: FinishedRequest) -> Outcome:

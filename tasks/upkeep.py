@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import history, upkeep
+from models import minute_history, retention
 from models.session import make_engine, make_sessions
 from tasks.app import app, database_url, settings
 
@@ -27,11 +27,11 @@ def keep_up() -> None:
     """Do a little of everything; an error is logged and the next tick begins anew."""
     try:
         with make_sessions(database())() as session:
-            history.close_minutes(session)
+            minute_history.close_minutes(session)
         with database().begin() as connection:
-            upkeep.forget_workers(connection, WORKERS_FORGOTTEN_S)
-            upkeep.delete_superseded_versions(connection)
-        for delete in (upkeep.delete_old_requests, upkeep.delete_old_batches):
+            retention.forget_workers(connection, WORKERS_FORGOTTEN_S)
+            retention.delete_superseded_versions(connection)
+        for delete in (retention.delete_old_requests, retention.delete_old_batches):
             with database().begin() as connection:
                 deleted = delete(connection, settings.retention_s, CHUNK)
             if deleted:

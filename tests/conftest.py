@@ -12,8 +12,8 @@ import pytest
 import redis
 from psycopg import sql
 
-from cli.servers import create_database, postgres, running, valkey
-from models.schema import upgrade
+from cli.hosting.embedded_servers import create_database, postgres, running, valkey
+from models.schema_upgrade import upgrade
 
 TEMPLATE = "migrated"
 _numbers = itertools.count(1)

@@ -7,21 +7,21 @@ import structlog
 from apiflask import APIFlask
 from flask import Response, request
 
-from inference.prompt import load_prompt_format
-from models import responses
-from models.expectation import Expectation, read_expectation
-from models.queue import WaitingRoom, read_waiting_room
+from inference.prompt_format import load_prompt_format
+from models import client_requests
+from models.queue_position import QueueSnapshot, read_queue_snapshot
+from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, catalog, chat, dashboard, errors, health, logs, openapi, stats
-from webapp import responses as responses_api
-from webapp.context import Context
-from webapp.limits import RateLimit
-from webapp.overview import Overview, read_overview
-from webapp.parsing import ApiRequest, StrictJson
-from webapp.prompts import Served
-from webapp.recent import Recent
-from webapp.waiting import Waiters
+from webapp import auth, chat_api, client_errors, dashboard, health, logs, models_api, openapi_document, stats_api
+from webapp import responses_api as responses_api
+from webapp.app_context import AppContext
+from webapp.dashboard_overview import Overview, read_overview
+from webapp.prompt_limits import PromptLimits
+from webapp.rate_limits import RateLimit
+from webapp.strict_json import ApiRequest, StrictJson
+from webapp.ttl_cache import TtlCache
+from webapp.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
 
@@ -75,16 +75,16 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.extensions["magnus"] = made
     health.observe(app, made)
     app.before_request(auth.require_key)
-    errors.register(app)
-    apis = [responses_api.api, chat.api, catalog.api, stats.api]
+    client_errors.register(app)
+    apis = [responses_api.api, chat_api.api, models_api.api, stats_api.api]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(harden)
-    app.spec_processor(partial(openapi.describe, model=made.served.name))
+    app.spec_processor(partial(openapi_document.describe, model=made.served.name))
     return app
 
 
-def make_context(settings: Settings, database_url: str) -> Context:
+def make_context(settings: Settings, database_url: str) -> AppContext:
     """What the views share."""
     engine = make_engine(
         database_url,
@@ -96,13 +96,13 @@ def make_context(settings: Settings, database_url: str) -> Context:
     sessions = make_sessions(engine)
     prompt_format = load_prompt_format(settings.model)
 
-    def read_room() -> WaitingRoom | None:
+    def read_room() -> QueueSnapshot | None:
         with sessions() as session:
-            return read_waiting_room(session)
+            return read_queue_snapshot(session)
 
-    def expectation() -> Expectation:
+    def expectation() -> ResponseTimeEstimate:
         with sessions() as session:
-            return read_expectation(session)
+            return read_response_times(session)
 
     def overview(hours: int) -> Overview:
         with sessions() as session:
@@ -110,21 +110,21 @@ def make_context(settings: Settings, database_url: str) -> Context:
 
     def finished(ids: Any) -> set[str]:
         with sessions() as session:
-            return responses.finished(session, ids)
+            return client_requests.finished(session, ids)
 
     password = settings.dashboard_password
-    return Context(
+    return AppContext(
         sessions=sessions,
-        served=Served(
+        served=PromptLimits(
             settings.model_name or prompt_format.name,
             prompt_format,
             settings.max_prompt_tokens,
             settings.max_output_tokens,
         ),
-        rooms=Recent(read_room, keep_s=0.5),
-        expectations=Recent(expectation, keep_s=1.0),
-        overviews={hours: Recent(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
-        waiters=Waiters(finished, most=MOST_WAITING),
+        rooms=TtlCache(read_room, keep_s=0.5),
+        expectations=TtlCache(expectation, keep_s=1.0),
+        overviews={hours: TtlCache(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
+        waiters=WaitingCalls(finished, most=MOST_WAITING),
         limit=RateLimit(settings.rate_limit),
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,

@@ -5,10 +5,10 @@ import time
 
 from flask import Response, g, request
 
-from models import keys
-from models.keys import Caller
-from webapp.context import context
-from webapp.errors import InvalidKey
+from models import api_keys
+from models.api_keys import Caller
+from webapp.app_context import context
+from webapp.client_errors import InvalidKey
 
 DASHBOARD_USER = "magnus"
 
@@ -21,7 +21,7 @@ def require_key() -> None:
     if scheme.lower() != "bearer" or not given.strip():
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
     with context().sessions() as session:
-        found = keys.find(session, given.strip())
+        found = api_keys.find(session, given.strip())
     if found is None:
         raise InvalidKey("This API key is unknown or revoked.")
     context().limit.count(found.key_id, time.time())

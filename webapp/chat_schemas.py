@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, field_validator
 
-from webapp.answers import Answer, Magnus
-from webapp.fields import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.schemas import TEXT_OR_LIST, Extras, Said, TextFormat
+from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
+from webapp.response_objects import ApiObject, Magnus
+from webapp.response_schemas import TEXT_OR_LIST, Extras, Said, TextFormat
 
 Nothing = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
@@ -85,7 +85,7 @@ class CreateCompletion(Common):
         return value
 
 
-class CompletionUsage(Answer):
+class CompletionUsage(ApiObject):
     """Tokens read and written."""
 
     prompt_tokens: int
@@ -93,7 +93,7 @@ class CompletionUsage(Answer):
     total_tokens: int
 
 
-class AssistantMessage(Answer):
+class AssistantMessage(ApiObject):
     """The answer of a chat."""
 
     role: Literal["assistant"] = "assistant"
@@ -101,7 +101,7 @@ class AssistantMessage(Answer):
     refusal: None = None
 
 
-class ChatChoice(Answer):
+class ChatChoice(ApiObject):
     """The one choice of a chat."""
 
     index: int = 0
@@ -110,7 +110,7 @@ class ChatChoice(Answer):
     logprobs: None = None
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(ApiObject):
     """OpenAI's ChatCompletion."""
 
     id: str
@@ -122,7 +122,7 @@ class ChatCompletion(Answer):
     magnus: Magnus
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(ApiObject):
     """The one choice of a completion."""
 
     index: int = 0
@@ -131,7 +131,7 @@ class CompletionChoice(Answer):
     logprobs: None = None
 
 
-class Completion(Answer):
+class Completion(ApiObject):
     """OpenAI's Completion."""
 
     id: str

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
-from models import responses
-from models.queue import place
+from models import client_requests
+from models.queue_position import place
 from models.tables import RequestStatus
+from webapp.app_context import context
 from webapp.auth import require_dashboard_password
-from webapp.context import context
-from webapp.quantities import count, duration, instant, memory, plural
-from webapp.schemas import ListQuery
+from webapp.quantity_format import count, duration, instant, memory, plural
+from webapp.response_schemas import ListQuery
 from webapp.submission import RESPONSE_ID
 
 pages = APIBlueprint("dashboard", __name__, enable_openapi=False)
@@ -61,7 +61,7 @@ def requests() -> str:
     except ValidationError:
         abort(400)
     with context().sessions() as session:
-        page = responses.page(
+        page = client_requests.page(
             session,
             None,
             statuses=[query.status] if query.status else [],
@@ -81,7 +81,7 @@ def one_request(id: str) -> str:
     seen = None
     if RESPONSE_ID.fullmatch(id):
         with context().sessions() as session:
-            seen = responses.fetch(session, None, id)
+            seen = client_requests.fetch(session, None, id)
     if seen is None:
         abort(404)
     return render_template("request.html", seen=seen, place=place(seen, context().rooms.get()))

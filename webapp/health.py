@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.history import totals
-from models.overview import standing
-from models.schema import is_current
-from webapp.context import Context, context
+from models.minute_history import totals
+from models.operator_overview import request_counts
+from models.schema_upgrade import is_current
+from webapp.app_context import AppContext, context
 
 pages = APIBlueprint("health", __name__, enable_openapi=False)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -46,7 +46,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Gauges of this moment, and counters over the closed minutes."""
         with self._sessions() as session:
-            now = standing(session, self._worker_alive_s)
+            now = request_counts(session, self._worker_alive_s)
             finished = totals(session)
         yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
         yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
@@ -71,7 +71,7 @@ def metrics() -> Response:
     return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
 
 
-def observe(app: Flask, made: Context) -> None:
+def observe(app: Flask, made: AppContext) -> None:
     """Collect the service's figures, and the durations of this process's requests by route and status."""
     app.extensions["metrics"] = registry = CollectorRegistry()
     registry.register(ServiceCollector(made.sessions, made.worker_alive_s))

@@ -10,23 +10,23 @@ from typing import Any
 from flask import request
 from pydantic import BaseModel
 
-from models import responses
-from models.responses import NewRequest, Seen
+from models import client_requests
+from models.client_requests import NewRequest, RequestView
+from webapp.app_context import context
 from webapp.auth import tenant
-from webapp.context import context
-from webapp.errors import InvalidRequest, NotFound
-from webapp.prompts import Prompt, application_of
+from webapp.client_errors import InvalidRequest, NotFound
+from webapp.prompt_limits import ClientPrompt, application_of
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Submission:
     """What a client asks for, however it said it; `limit_param` and `prompt_param` are its names for the fields."""
 
     model: str
-    prompt: Prompt
+    prompt: ClientPrompt
     limit: int | None
     metadata: Mapping[str, str]
     background: bool
@@ -42,7 +42,7 @@ class Asked:
     limit_param: str = "max_output_tokens"
 
 
-def submit(asked: Asked) -> Seen:
+def submit(asked: Submission) -> RequestView:
     """Store a request, once for each Idempotency-Key."""
     new = new_request(asked)
     key = request.headers.get("Idempotency-Key")
@@ -50,10 +50,10 @@ def submit(asked: Asked) -> Seen:
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     digest = None if key is None else canonical_digest(asked.body)
     with context().sessions() as session:
-        return responses.submit(session, new, idempotency_key=key, digest=digest)
+        return client_requests.submit(session, new, idempotency_key=key, digest=digest)
 
 
-def submit_and_wait(asked: Asked) -> Seen:
+def submit_and_wait(asked: Submission) -> RequestView:
     """Store a request and wait for its end, at most as long as the service allows; raises Busy before storing it."""
     waiters = context().waiters
     waiters.reserve()
@@ -65,10 +65,10 @@ def submit_and_wait(asked: Asked) -> Seen:
     return find(stored)
 
 
-def find(id: str) -> Seen:
+def find(id: str) -> RequestView:
     """A request of the caller's tenant; raises NotFound."""
     with context().sessions() as session:
-        seen = responses.fetch(session, tenant(), known(id))
+        seen = client_requests.fetch(session, tenant(), known(id))
     if seen is None:
         raise absent(id)
     return seen
@@ -86,7 +86,7 @@ def absent(id: str) -> NotFound:
     return NotFound(f"Response with id '{id[:80]}' not found.", param="id", code="response_not_found")
 
 
-def new_request(asked: Asked) -> NewRequest:
+def new_request(asked: Submission) -> NewRequest:
     """The row of what is asked; raises ClientErrors for another model, too long a prompt or too high a limit."""
     served = context().served
     served.check(asked.model)
@@ -109,7 +109,7 @@ def new_request(asked: Asked) -> NewRequest:
     )
 
 
-def kept(asked: Asked) -> dict[str, Any]:
+def kept(asked: Submission) -> dict[str, Any]:
     """The row's `body`; greedy decoding is the default."""
     body: dict[str, Any] = {
         "metadata": dict(asked.metadata),

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 
-from scheduling.arrivals import ArrivalQueue
-from scheduling.describing import waiting_batch
-from scheduling.policy import Assignment, Mode, Policy, Row, WaitingBatch, Worker
-from scheduling.recovery import reserve_limit
+from scheduling.arrival_queue import ArrivalQueue
+from scheduling.batch_estimates import waiting_batch
+from scheduling.out_of_memory import reserve_limit
+from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker
 from scheduling.request import Request
 
 PRIORITY_S = 300.0  # how much waiting a level of priority is worth
@@ -49,7 +49,7 @@ class Baton(Policy):
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Shrink what outgrows its memory, fill what has room, and preempt for priority where nothing has."""
-        batches = [RunningBatch(worker) for worker in workers if not worker.queued]
+        batches = [BatonBatch(worker) for worker in workers if not worker.queued]
         if not batches:
             return []
         self._like = batches[0].worker
@@ -87,8 +87,8 @@ class Baton(Policy):
         return min(heads, key=_key, default=None)
 
     def _roomiest(
-        self, batches: Sequence["RunningBatch"], smallest: list[tuple[int, int]], request: Request
-    ) -> "RunningBatch | None":
+        self, batches: Sequence["BatonBatch"], smallest: list[tuple[int, int]], request: Request
+    ) -> "BatonBatch | None":
         """Of the batches with room for a request the one of the fewest rows.
 
         `smallest` is a heap of rows and places; a batch without room for anyone falls out until the next decision.
@@ -105,13 +105,13 @@ class Baton(Policy):
             heappush(smallest, entry)
         return goal
 
-    def _has_room(self, batch: "RunningBatch", prefill: int) -> bool:
+    def _has_room(self, batch: "BatonBatch", prefill: int) -> bool:
         """An empty batch has for anyone."""
         if self._batch_size and batch.size >= self._batch_size:
             return False
         return not batch.size or batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
-    def _preempt(self, batches: Sequence["RunningBatch"], request: Request) -> "RunningBatch | None":
+    def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":
         """The batch in which a row of lower priority has made room; None if no row has, or if one were too few."""
         candidates = [(row, batch) for batch in batches if (row := batch.least(below=request.priority))]
         for row, batch in sorted(candidates, key=lambda candidate: _leaves_first(candidate[0])):
@@ -121,7 +121,7 @@ class Baton(Policy):
         return None
 
 
-class RunningBatch:
+class BatonBatch:
     """A worker's rows as they will be once what is decided is carried out."""
 
     def __init__(self, worker: Worker) -> None:
@@ -137,12 +137,12 @@ class RunningBatch:
         """Rows, joiners included."""
         return len(self._rows) + len(self._joiners)
 
-    def tokens_with(self, prefill: int = 0, without: Row | None = None) -> int:
+    def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> int:
         """Cached tokens, padding included, an iteration from now, perhaps with a joiner and without a row."""
         longest = self._longest_without(without) if without else self._longest
         return (self.size + bool(prefill) - bool(without)) * (max(prefill, longest) + NEXT)
 
-    def least(self, below: int) -> Row | None:
+    def least(self, below: int) -> RunningRow | None:
         """The row of the lowest priority that joined last, of those below a priority that have not come back before."""
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
         return min(rows, key=_leaves_first, default=None)
@@ -152,7 +152,7 @@ class RunningBatch:
         while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
             self.leave(min(self._rows, key=_leaves_first))
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: RunningRow) -> None:
         """Take a row out."""
         self._rows.remove(row)
         self._preempted.append(row.request.id)
@@ -163,7 +163,7 @@ class RunningBatch:
         self._joiners.append(request)
         self._longest = max(self._longest, request.prefill)
 
-    def _longest_without(self, row: Row | None) -> int:
+    def _longest_without(self, row: RunningRow | None) -> int:
         """Cached tokens of the longest of all rows and joiners but one row."""
         cached = [other.request.length + other.generated for other in self._rows if other is not row]
         return max(cached + [request.prefill for request in self._joiners], default=0)
@@ -188,5 +188,5 @@ def _key(request: Request) -> tuple[float, float, str]:
     return request.arrived_at - PRIORITY_S * request.priority, request.arrived_at, request.id
 
 
-def _leaves_first(row: Row) -> tuple[int, float, float, str]:
+def _leaves_first(row: RunningRow) -> tuple[int, float, float, str]:
     return row.request.priority, -row.started_at, -row.request.arrived_at, row.request.id

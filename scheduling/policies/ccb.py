@@ -10,10 +10,10 @@ import heapq
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from scheduling.describing import waiting_batch
+from scheduling.batch_estimates import waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
+from scheduling.out_of_memory import reserve_limit
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.recovery import reserve_limit
 from scheduling.request import Request
 
 

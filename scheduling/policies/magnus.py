@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 
-from scheduling.batching import Batch, Batcher
+from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
+from scheduling.batch_estimates import batch_shape
+from scheduling.batch_order import BatchTable, Choice
 from scheduling.costs import ServingTime
-from scheduling.describing import batch_shape
-from scheduling.ordering import BatchTable, Choice
+from scheduling.out_of_memory import split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.recovery import split
 from scheduling.request import Request
 
 Kind = tuple[ServingTime, int]  # costs and capacity in tokens: workers of a kind choose alike
@@ -38,7 +38,7 @@ class FixedSize:
         return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
 
 
-class Magnus(Policy):
+class MagnusPolicy(Policy):
     """Packs each request as it comes (Algorithm 1) and gives idle workers the batch with the highest response ratio.
 
     On a fleet of unequal memory batches grow to what the largest worker holds; a smaller worker takes batches that fit
@@ -49,7 +49,7 @@ class Magnus(Policy):
         self, wma_threshold: int = 50_000, fixed_size: FixedSize | None = None, by_response_ratio: bool = True
     ) -> None:
         self._fixed_size = fixed_size
-        self._batcher = Batcher(wma_threshold)
+        self._batcher = AdaptiveBatcher(wma_threshold)
         self._table = BatchTable(by_response_ratio)
         self._costs: ServingTime | None = None  # of the worker that estimates in the waiting room are for
 
@@ -137,7 +137,7 @@ class Magnus(Policy):
         return changed
 
 
-def _part_that_fits(batch: Batch, capacity_tokens: int) -> tuple[Request, ...]:
+def _part_that_fits(batch: AdaptiveBatch, capacity_tokens: int) -> tuple[Request, ...]:
     """The requests that need the least memory, as many as fit together, at least one."""
     ordered = sorted(
         batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
@@ -148,7 +148,7 @@ def _part_that_fits(batch: Batch, capacity_tokens: int) -> tuple[Request, ...]:
     return tuple(ordered[: max(1, sum(size * tokens <= capacity_tokens for size, tokens in rows))])
 
 
-def _described(batch: Batch, estimated_s: float, response_ratio: float) -> WaitingBatch:
+def _described(batch: AdaptiveBatch, estimated_s: float, response_ratio: float) -> WaitingBatch:
     return WaitingBatch(
         tuple(batch.requests.values()), batch.length, batch.generation_length, estimated_s, response_ratio, batch.sealed
     )

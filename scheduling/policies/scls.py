@@ -11,12 +11,12 @@ behind it in a worker's queue come only later batches. A request needs at most â
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduling.arrivals import ArrivalQueue
-from scheduling.describing import batch_shape, waiting_batch
-from scheduling.memory import KvMemory
+from scheduling.arrival_queue import ArrivalQueue
+from scheduling.batch_estimates import batch_shape, waiting_batch
+from scheduling.kv_memory import KvMemory
 from scheduling.offloading import InTurn, LeastLoaded, Placement
+from scheduling.out_of_memory import discard_from, split
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.recovery import discard_from, split
 from scheduling.request import Request
 from scheduling.serving_time_batching import least_serving_time
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from scheduling.arrivals import ArrivalQueue
+from scheduling.arrival_queue import ArrivalQueue
+from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
-from scheduling.describing import batch_shape, waiting_batch
+from scheduling.out_of_memory import discard_from, reserve_limit, split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.recovery import discard_from, reserve_limit, split
 from scheduling.request import Request
 
 

@@ -10,10 +10,10 @@ are dealt out, have been; in slices, once each of those has had at most ⌈limit
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from scheduling.describing import batch_shape, waiting_batch
+from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
+from scheduling.out_of_memory import discard_from, split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.recovery import discard_from, split
 from scheduling.request import Request
 
 

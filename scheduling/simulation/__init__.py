@@ -1,1 +1,1 @@
-"""The parts of the simulated world: engines, workers and the trace; `scheduling.simulator` runs them."""
+"""The parts of the simulated world: engines, workers and the trace; `scheduling.simulation.simulator` runs them."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.simulation.engine import Tokens
+from scheduling.simulation.engine_costs import Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatedAnswer:
     """One answered request; instants in virtual seconds."""
 
     id: str
@@ -56,7 +56,7 @@ class ResponseTimes:
 class Trace:
     """All that happened in one simulation."""
 
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, SimulatedAnswer] = field(default_factory=dict)
     failed: dict[str, float] = field(default_factory=dict)  # too large for any worker's memory: id -> when
     batches: list[BatchRun] = field(default_factory=list)
     tokens: Tokens = field(default_factory=Tokens)

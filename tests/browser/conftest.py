@@ -12,7 +12,7 @@ from models.session import make_engine
 from settings import Settings
 from tests.browser.chromium import FLAGS, NoChromium, find
 from tests.browser.site import PASSWORD, Site, Visitor
-from tests.integration.stage import Stage
+from tests.integration.database_stage import Stage
 from webapp.app import create_app
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
-from tests.integration.stage import Stage
+from tests.integration.database_stage import Stage
 
 PASSWORD = "open sesame"
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from models import history
+from models import minute_history
 from models.session import make_sessions
 from tests.browser.site import PASSWORD, Site, Visitor
 
@@ -73,7 +73,7 @@ def test_history_is_drawn_from_the_closed_minutes(visitor: Visitor, site: Site) 
         "update requests set arrived_at = arrived_at - interval '5 min', finished_at = finished_at - interval '5 min'"
     )
     with make_sessions(site.stage.database)() as session:
-        assert history.close_minutes(session) > 0
+        assert minute_history.close_minutes(session) > 0
     site.stage.sql("delete from requests")
     page = visitor.go("/?hours=6")
     bars = page.locator("#part-charts figure").first.locator("rect.good title")

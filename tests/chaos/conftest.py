@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.service import Service, running_service
+from tests.chaos.breakable_service import Service, running_service
 from tests.integration.small_model import make_small_model
 
 

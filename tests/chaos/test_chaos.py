@@ -2,9 +2,9 @@
 
 import pytest
 
-from models import planning
-from tests.chaos.service import Service
-from tests.integration.stage import eventually
+from models import batch_claims
+from tests.chaos.breakable_service import Service
+from tests.integration.database_stage import eventually
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -89,7 +89,7 @@ def test_policies_switched_under_load(service: Service):
         ids += service.submit(f"before-{name}-", 50)
         service.worker_in_the_middle_of_a_batch()
         with service.stage.database.begin() as connection:
-            planning.set_policy(connection, name)
+            batch_claims.set_policy(connection, name)
         eventually(
             lambda name=name: service.stage.sql("select 1 from service_state where value->>'policy' = :name", name=name)
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.service import Up, running_up
+from tests.e2e.whole_service import Up, running_up
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,10 @@ import pytest
 import redis
 from sqlalchemy import text
 
-from cli.service import running_service
+from cli.hosting.service_files import running_service
 from models.session import make_engine
-from tests.chaos.service import ENDINGS
-from tests.e2e.service import MAGNUS, Up, eventually
+from tests.chaos.breakable_service import ENDINGS
+from tests.e2e.whole_service import MAGNUS, Up, eventually
 
 pytestmark = pytest.mark.timeout(400)
 

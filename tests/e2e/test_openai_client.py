@@ -8,8 +8,8 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from inference.toy.applications import APPLICATIONS
-from tests.e2e.service import Up
+from inference.toy.toy_applications import APPLICATIONS
+from tests.e2e.whole_service import Up
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cli.client import Client, output_text
-from inference.prompt import load_prompt_format
-from inference.toy.applications import ToyRequest, toy_requests
-from scheduling.policies.by_name import POLICIES
+from cli.api_client import Client, output_text
+from inference.prompt_format import load_prompt_format
+from inference.toy.toy_applications import ToyRequest, toy_requests
+from scheduling.policies.policy_factory import POLICIES
 from settings import BUNDLED_MODEL
-from tests.e2e.service import MAGNUS, Up
+from tests.e2e.whole_service import MAGNUS, Up
 
 pytestmark = pytest.mark.timeout(300)
 

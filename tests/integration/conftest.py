@@ -10,11 +10,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from models import keys
+from models import api_keys
 from models.session import make_engine, make_sessions
 from settings import Settings
-from tests.integration.service import MODEL, Api
-from tests.integration.stage import Stage
+from tests.integration.api_service import MODEL, Api
+from tests.integration.database_stage import Stage
 from webapp.app import create_app
 
 
@@ -47,7 +47,7 @@ def served(settings: Settings) -> Iterator[Api]:
     app = create_app(settings)
     engine = make_engine(str(settings.database_url))
     with make_sessions(engine).begin() as session:
-        _, key = keys.create(session, name="test", tenant="acme")
+        _, key = api_keys.create(session, name="test", tenant="acme")
     yield Api(app.test_client(), engine, key)
     app.extensions["magnus"].close()
     engine.dispose()

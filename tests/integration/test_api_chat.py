@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.service import Api
-from tests.integration.stage import eventually
+from tests.integration.api_service import Api
+from tests.integration.database_stage import eventually
 
 CHAT = {
     "model": "words",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from settings import Settings
-from tests.integration.service import Api
+from tests.integration.api_service import Api
 from webapp.app import create_app
 
 VALID = {"model": "words", "input": "eins", "background": True}

@@ -8,8 +8,8 @@ import pytest
 from openai import OpenAI
 from werkzeug.serving import make_server
 
-from tests.integration.service import Api
-from tests.integration.stage import eventually
+from tests.integration.api_service import Api
+from tests.integration.database_stage import eventually
 
 
 @pytest.fixture

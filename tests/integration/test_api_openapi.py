@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.integration.service import Api
+from tests.integration.api_service import Api
 
 CHECKS = [
     schemathesis.checks.not_a_server_error,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.service import Api
+from tests.integration.api_service import Api
 
 
 def finish(api: Api, id: str, *, text: str = "one two", status: str = "completed") -> None:

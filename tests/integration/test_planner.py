@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models import planning
-from scheduling.policies.by_name import PolicySettings
-from tasks.leader import Leader
-from tasks.planner import Rules
-from tests.integration.stage import Stage, eventually
+from models import batch_claims
+from scheduling.policies.policy_factory import PolicySettings
+from tasks.planning.leader import Leader
+from tasks.planning.planner import PlannerRules
+from tests.integration.database_stage import Stage, eventually
 
-RULES = Rules(policy="magnus", settings=PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
+RULES = PlannerRules(policy="magnus", settings=PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
         stage.request(f"r{n}")
     leader.step()
     with stage.database.begin() as connection:
-        planning.set_policy(connection, "vs")
+        batch_claims.set_policy(connection, "vs")
     leader.step()
     assert stage.sql("select value->>'policy' from service_state where name = 'planner'") in ([("vs",)], [("magnus",)])
     stage.end_batch(min(stage.batches()))
@@ -147,7 +147,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
 
 def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Leader):
     with stage.database.begin() as connection:
-        planning.set_policy(connection, "best")
+        batch_claims.set_policy(connection, "best")
     stage.worker("w1")
     stage.request("r1")
     assert len(leader.step()) == 1

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from learning.serving_time import KnnServingTime
-from models import planning
+from models import batch_claims
 from scheduling.costs import ServingCurves
-from scheduling.memory import KvMemory
-from scheduling.policies.by_name import PolicySettings, make_policy
+from scheduling.kv_memory import KvMemory
+from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.request import Request
-from scheduling.simulation.engine import EngineCosts
-from scheduling.simulation.worker import Instance
-from scheduling.simulator import Arrival, simulate
-from tasks.planner import Planner, Rules
-from tests.integration.stage import CURVES, Stage
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tasks.planning.planner import Planner, PlannerRules
+from tests.integration.database_stage import CURVES, Stage
 
 CURVE = ServingCurves(tuple(CURVES["prefill"]), tuple(CURVES["decode"]))
 KV_TOKENS = 6000
@@ -67,12 +67,12 @@ def served_live(stage: Stage, name, arrivals, trace, asked_at) -> Decisions:
     """The planner's batches, when it is asked at these instants, and requests arrive and end as in the trace."""
     for instance in ("w1", "w2"):
         stage.worker(instance, kv_tokens=KV_TOKENS)
-    rules = Rules(policy=name, settings=SETTINGS, lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
+    rules = PlannerRules(policy=name, settings=SETTINGS, lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
     served: Decisions = []
     before = float("-inf")
     with stage.database.connect() as connection:
         with connection.begin():
-            planner = Planner(connection, planning.lead(connection) or 0, rules)
+            planner = Planner(connection, batch_claims.lead(connection) or 0, rules)
         for now in asked_at:
             for arrival in arrivals:
                 if before < arrival.request.arrived_at <= now:
@@ -83,7 +83,7 @@ def served_live(stage: Stage, name, arrivals, trace, asked_at) -> Decisions:
             finish(stage, [answer.id for answer in trace.answers.values() if before < answer.finished_at <= now])
             known = set(stage.batches())
             with connection.begin():
-                planner.decide(replace(planning.standing(connection), now=now))
+                planner.decide(replace(batch_claims.planner_inputs(connection), now=now))
             after = stage.batches()
             served += [(now, *after[batch_id]) for batch_id in after.keys() - known]
             before = now

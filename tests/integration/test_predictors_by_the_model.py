@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from learning.bins import bin_of, bound_of, samples_of
-from learning.encoders import make_encoder
-from learning.length import Outcome
-from learning.perception import Perception
-from learning.pooled import PooledStates
-from learning.predictors import BY_THE_MODEL, make_predictor
-from learning.scores import score
+from learning.features.text_encoders import make_encoder
+from learning.metrics import score
+from learning.predictors.length_bins import bin_of, bound_of, samples_of
+from learning.predictors.length_predictor import Outcome
+from learning.predictors.perception import Perception
+from learning.predictors.pooled_states import PooledStates
+from learning.predictors.predictor_factory import BY_THE_MODEL, make_predictor
 from learning.store import digest, dump, load
-from tests.unit.learning.lengths import outcomes, prompt, wordy_outcomes
+from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
 MODEL = str(Path(__file__).parents[2] / "inference" / "bundled")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

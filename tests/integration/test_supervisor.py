@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.program import Program, ProgramFailed
-from cli.supervisor import AlreadyRunning, Stopped, Supervisor
+from cli.hosting.child_process import ChildProgram, ProgramFailed
+from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
 SUPERVISING = """
 import sys, pathlib
-from cli.program import Program
-from cli.supervisor import Supervisor
+from cli.hosting.child_process import Program
+from cli.hosting.supervisor import Supervisor
 child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
 with Supervisor(pathlib.Path(sys.argv[1]), print) as supervisor:
     supervisor.start(Program("a", (sys.executable, "-c", child)), Program("b", (sys.executable, "-c", child)))
@@ -29,8 +29,8 @@ with Supervisor(pathlib.Path(sys.argv[1]), print) as supervisor:
 """
 
 
-def sleeper(name: str = "sleeper") -> Program:
-    return Program(name, SLEEPER)
+def sleeper(name: str = "sleeper") -> ChildProgram:
+    return ChildProgram(name, SLEEPER)
 
 
 def listed(state_dir: Path) -> dict[str, int]:
@@ -115,14 +115,14 @@ def test_a_killed_child_is_restarted_under_its_name(supervising: subprocess.Pope
 
 
 def test_a_program_that_ends_before_it_is_ready_fails_the_start_with_its_last_words(tmp_path: Path) -> None:
-    broken = Program("broken", (sys.executable, "-c", "print('no such model')"), ready=lambda: False)
+    broken = ChildProgram("broken", (sys.executable, "-c", "print('no such model')"), ready=lambda: False)
     with Supervisor(tmp_path, print) as supervisor, pytest.raises(ProgramFailed, match="no such model"):
         supervisor.start(sleeper(), broken)
     assert listed(tmp_path) == {}
 
 
 def test_a_program_that_is_never_ready_fails_the_start(tmp_path: Path) -> None:
-    late = Program("late", SLEEPER, ready=lambda: False, ready_within_s=0.1)
+    late = ChildProgram("late", SLEEPER, ready=lambda: False, ready_within_s=0.1)
     with Supervisor(tmp_path, print) as supervisor, pytest.raises(ProgramFailed, match="not ready within"):
         supervisor.start(late)
 
@@ -133,14 +133,16 @@ def test_a_signal_during_the_start_ends_the_start(tmp_path: Path) -> None:
         return False
 
     with Supervisor(tmp_path, print) as supervisor, pytest.raises(Stopped):
-        supervisor.start(Program("slow", SLEEPER, ready=interrupt))
+        supervisor.start(ChildProgram("slow", SLEEPER, ready=interrupt))
     assert listed(tmp_path) == {}
 
 
 def test_a_program_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     log = tmp_path / "logs" / "deaf.log"
-    deaf = Program("deaf", (sys.executable, "-c", code), ready=lambda: "deaf" in log.read_text(), stop_within_s=0.2)
+    deaf = ChildProgram(
+        "deaf", (sys.executable, "-c", code), ready=lambda: "deaf" in log.read_text(), stop_within_s=0.2
+    )
     with Supervisor(tmp_path, print) as supervisor:
         supervisor.start(deaf)
         pid = listed(tmp_path)["deaf"]
@@ -150,7 +152,7 @@ def test_a_program_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> Non
 def test_a_nice_program_lets_others_go_first_also_where_sessions_share_the_cpus(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "nice.log"
     code = "import signal; print('here', flush=True); signal.pause()"
-    nice = Program("nice", (sys.executable, "-c", code), nice=7, ready=lambda: "here" in log.read_text())
+    nice = ChildProgram("nice", (sys.executable, "-c", code), nice=7, ready=lambda: "here" in log.read_text())
     with Supervisor(tmp_path, print) as supervisor:
         supervisor.start(nice)
         pid = listed(tmp_path)["nice"]

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from cli.processes import BIN
+from cli.hosting.process_commands import BIN
 
 MAGNUS = str(BIN / "magnus")
 NAMES = ["postgres", "valkey", "planner", "predictor", "flower", "worker-1", "worker-2", "web", "beat", "trainer"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.inference.tiny import EOS, MAKERS, Known, known
+from tests.unit.inference.tiny_models import EOS, MAKERS, Known, known
 
 
 @pytest.fixture(params=[*sorted(MAKERS), "bundled"])

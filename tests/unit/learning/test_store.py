@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from learning.encoders import make_encoder
-from learning.length import Outcome, Prompt
-from learning.predictors import make_predictor
+from learning.features.text_encoders import make_encoder
+from learning.predictors.length_predictor import Outcome, Prompt
+from learning.predictors.predictor_factory import make_predictor
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import settings
 
 from scheduling.costs import ServingCurves
-from scheduling.memory import KvMemory
-from scheduling.policy import Assignment, Policy, Row, Worker
+from scheduling.kv_memory import KvMemory
+from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.request import Request
 
 # Prefill takes 1 ms a row and token; an iteration takes 100 ms, whatever the batch: easy to add up in one's head.
@@ -31,8 +31,8 @@ def a_request(
     return Request(id, at, length, limit, predicted, most, generated, priority, tenant, deadline_at)
 
 
-def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> Row:
-    return Row(a_request(id, length=length, predicted=predicted, priority=priority), generated, 0.0)
+def a_row(id: str = "row", length: int = 10, generated: int = 1, predicted: int = 10, priority: int = 0) -> RunningRow:
+    return RunningRow(a_request(id, length=length, predicted=predicted, priority=priority), generated, 0.0)
 
 
 def a_memory(tokens: int) -> KvMemory:
@@ -40,7 +40,11 @@ def a_memory(tokens: int) -> KvMemory:
 
 
 def a_worker(
-    name: str = "w", tokens: int = 10_000, costs: ServingCurves = FLAT, busy: bool = False, rows: Sequence[Row] = ()
+    name: str = "w",
+    tokens: int = 10_000,
+    costs: ServingCurves = FLAT,
+    busy: bool = False,
+    rows: Sequence[RunningRow] = (),
 ) -> Worker:
     return Worker(name, a_memory(tokens), costs, tuple(rows), queued=int(busy))
 

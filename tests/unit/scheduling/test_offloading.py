@@ -1,7 +1,6 @@
-from scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker
-
 from scheduling.offloading import InTurn, LeastLoaded, RoundRobinQueues, SharedQueue
 from scheduling.policy import Worker
+from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker
 
 
 def test_requests_are_dealt_out_in_turn() -> None:

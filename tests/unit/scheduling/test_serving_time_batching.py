@@ -2,11 +2,11 @@ from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_builders import SLOPED, a_request, examples
 
 from scheduling.costs import ServingCurves
 from scheduling.request import Request
 from scheduling.serving_time_batching import least_serving_time
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, examples
 
 
 def total_s(batches: list[tuple[Request, ...]], costs: ServingCurves) -> float:

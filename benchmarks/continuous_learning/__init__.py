@@ -1,0 +1,1 @@
+"""An hour of continuous learning in virtual time (Magnus Fig. 14)."""

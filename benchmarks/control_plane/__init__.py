@@ -1,0 +1,1 @@
+"""What deciding costs, apart from everything that is decided about."""

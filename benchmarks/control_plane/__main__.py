@@ -1,0 +1,163 @@
+"""What deciding costs: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
+
+CPU time of one thread, medians, of what a planner asks of its policy while so many requests wait: let one more wait
+(`add`), decide (`assign`), describe the front of the waiting room for the dashboard (`waiting`). Decisions are for 64
+workers; `one` after the batch of one of them has ended (vs, glp, abp, magnus, sequence) or one row of one of them (ccb,
+baton, fusion), `all` when all 64 are idle or every row has decoded another token and tens have ended. scls hands out
+all that waits. With `--simulate`, whole simulations of many requests on many workers too, by a planner on a clock.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import click
+import numpy as np
+
+from benchmarks.control_plane.benchmark_fleet import LIMIT, MACHINE, BenchmarkFleet
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tasks.planning.queue_snapshot import describe_queue
+
+POLICIES = ("vs", "glp", "abp", "magnus", "sequence", "scls", "ccb", "baton", "fusion")
+WAITING = (1_000, 10_000, 100_000)
+ROUNDS = {"batch": 50, "queue": 1, "continuous": 50}
+SETTINGS = PolicySettings()
+RATE_EACH = 1.0  # requests a second and worker of a simulation: more than any policy but fusion serves
+TICK_S = 1.0  # of the simulated planner's clock
+
+
+@click.command(help=__doc__)
+@click.option("--only", default=",".join(POLICIES), show_default=True, help="Which policies, by comma.")
+@click.option("--workers", default=64, show_default=True, help="For whom a decision is made.")
+@click.option("--simulate", "simulated", default="", help="Simulate these policies too, by comma, or `all`.")
+@click.option("--simulated-requests", default=1_000_000, show_default=True)
+@click.option("--simulated-workers", default=1_000, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+def main(
+    only: str, workers: int, simulated: str, simulated_requests: int, simulated_workers: int, json_path: Path | None
+) -> None:
+    """Measure, print."""
+    rows = []
+    heads = ("waiting", "add, ms", "one, ms", "given", "all, ms", "given", "show, ms")
+    click.echo(f"{'policy':10}" + "".join(f"{head:>10}" for head in heads))
+    for name in filter(None, only.split(",")):
+        for waiting in WAITING:
+            row = decisions(name, waiting, workers)
+            rows.append(row)
+            one, every = row["one"], row["all"]
+            click.echo(
+                f"{name:10}{waiting:10}{row['add_ms']:10.4f}{one['decide_ms']:10.3f}{one['given']:10g}"
+                f"{every['decide_ms']:10.3f}{every['given']:10g}{row['show_ms']:10.2f}"
+            )
+    runs = []
+    for name in POLICIES if simulated == "all" else filter(None, simulated.split(",")):
+        run = simulation(name, simulated_requests, simulated_workers)
+        runs.append(run)
+        click.echo(
+            f"{name:10}{simulated_requests:10} requests on {simulated_workers} workers: {run['cpu_s']:.0f} s of CPU "
+            f"for {run['virtual_s']:.0f} s, {run['decisions']} decisions of {run['decide_ms']:.2f} ms on average"
+        )
+    if json_path:
+        json_path.write_text(json.dumps({"decisions": rows, "simulations": runs}, indent=1) + "\n", encoding="utf-8")
+
+
+def decisions(name: str, waiting: int, workers: int) -> dict[str, Any]:
+    """The calls of one policy with so many waiting, all the while."""
+    policy = make_policy(name, SETTINGS)
+    fleet, coming = BenchmarkFleet(policy, workers), requests(seed=1)
+    arrived = list(islice(coming, waiting))
+    now = arrived[-1].arrived_at
+    fleet.decide(now)  # nothing waits: it gets to know the workers
+    add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
+    while policy.mode == "continuous" and fleet.decide(now)[1]:
+        pass  # from empty workers until nothing more fits
+    row: dict[str, Any] = {"policy": name, "waiting": waiting, "workers": workers}
+    kinds: tuple[Literal["one", "all"], ...] = ("one", "all")
+    for kind in kinds:
+        seconds, given = [], []
+        for _ in range(ROUNDS[policy.mode]):
+            now += 0.05 if policy.mode != "queue" else 3600.0
+            for request in islice(coming, max(0, waiting - len(policy))):
+                policy.add(replace(request, arrived_at=now), now)
+            fleet.proceed(kind)
+            decision = fleet.decide(now)
+            seconds.append(decision[0])
+            given.append(decision[1])
+        row[kind] = {
+            "decide_ms": 1e3 * median(seconds),
+            "decide_p95_ms": 1e3 * float(np.percentile(seconds, 95)),
+            "given": float(np.mean(given)),  # requests a decision
+        }
+    for request in islice(coming, max(0, waiting - len(policy))):
+        policy.add(replace(request, arrived_at=now), now)
+    show_s = [_cpu_s(lambda: describe_queue(policy.waiting(now), len(policy), fleet.workers())) for _ in range(5)]
+    return row | {"add_ms": 1e3 * median(add_s[len(add_s) // 2 :]), "show_ms": 1e3 * median(show_s)}
+
+
+def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
+    """Requests without end: lognormal prompts and answers of 90 tokens in the median, up to 1,024."""
+    chance = np.random.default_rng(seed)
+    number, at = 0, 0.0
+    while True:
+        lengths = np.clip(chance.lognormal(4.5, 1.0, (1000, 2)), 1, LIMIT).astype(np.int64).tolist()
+        for (prompt, answer), pause_s in zip(lengths, chance.exponential(1 / rate, 1000).tolist(), strict=True):
+            number, at = number + 1, at + pause_s
+            yield Request(f"{number:07}", at, prompt, LIMIT, answer, min(LIMIT, 2 * answer))
+
+
+def simulation(name: str, count: int, workers: int) -> dict[str, Any]:
+    """CPU seconds of one simulation to its end, and how much of it the policy's decisions take."""
+    errors = np.random.default_rng(3).lognormal(0.0, 0.3, count).tolist()
+    arriving = islice(requests(seed=3, rate=RATE_EACH * workers), count)
+    arrivals = [
+        Arrival(request, min(LIMIT, max(1, round(request.predicted * error))))
+        for request, error in zip(arriving, errors, strict=True)
+    ]
+    policy = make_policy(name, SETTINGS)
+    decide_s: list[float] = []
+    policy.assign = _timed(policy.assign, decide_s)  # type: ignore[method-assign]
+    fleet = [Instance(f"w{number:04}", MACHINE.memory) for number in range(workers)]
+    began = time.thread_time()
+    trace = simulate(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed=1, tick_s=TICK_S)
+    cpu_s = time.thread_time() - began
+    if len(trace.answers) != count:
+        raise AssertionError(f"{name}: {len(trace.answers)} of {count} answered")
+    return {
+        "policy": name,
+        "requests": count,
+        "workers": workers,
+        "cpu_s": cpu_s,
+        "virtual_s": trace.makespan_s,
+        "requests_per_s": trace.requests_per_s,
+        "decisions": len(decide_s),
+        "decide_ms": 1e3 * sum(decide_s) / len(decide_s),
+    }
+
+
+def _timed(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any) -> Any:
+        began = time.thread_time()
+        value = call(*arguments)
+        seconds.append(time.thread_time() - began)
+        return value
+
+    return timed
+
+
+def _cpu_s(call: Callable[..., Any], *arguments: Any) -> float:
+    began = time.thread_time()
+    call(*arguments)
+    return time.thread_time() - began
+
+
+if __name__ == "__main__":
+    main()

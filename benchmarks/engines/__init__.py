@@ -1,0 +1,1 @@
+"""Our engine beside those that users of transformers have."""

@@ -1,0 +1,82 @@
+"""What the engines' benchmark serves: Llama shapes with random weights, prompts of random tokens, lengths that vary."""
+
+import copy
+import json
+import random
+from collections.abc import Sequence as Several
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from inference.local.model_loading import LoadedModel, serving
+from inference.sequences import Sequence
+
+# vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads
+SHAPES = {
+    "tiny": (512, 128, 384, 4, 4, 4),
+    "30m": (8192, 512, 1408, 8, 8, 8),
+    "1b": (32000, 2048, 5632, 22, 32, 4),
+    "7b": (32000, 4096, 11008, 32, 32, 32),
+}
+LONGEST_PROMPT, LONGEST_ANSWER = 256, 192  # of real requests: longer ones are cut, so that a small machine gets done
+
+
+def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
+    """A Llama of this size with seeded weights and no EOS: answers end at their limits."""
+    vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[size]
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=4096,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return LlamaForCausalLM(config).to(dtype).eval()
+
+
+def served(model: LlamaForCausalLM, size: str) -> LoadedModel:
+    """The model as the product loads it; on a CPU a copy, because loading lays the weights out anew."""
+    return serving(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
+
+
+def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
+    """Prompt and answer lengths in BATON's ratio 1 : 1 : 2 of long to short, short to long and short to short."""
+    chance = random.Random(seed)
+
+    def short() -> int:
+        return chance.randint(4, 40)
+
+    def long() -> int:
+        return chance.randint(96, 192)
+
+    kinds = [(long, short), (short, long), (short, short), (short, short)]
+    return [(length(), answer()) for length, answer in (chance.choice(kinds) for _ in range(prompts))]
+
+
+def real_lengths(data: Path, prompts: int, seed: int) -> list[tuple[int, int]]:
+    """Prompt and answer lengths, in words, of real requests drawn evenly from `requests/*.jsonl` of a directory."""
+    chance = random.Random(seed)
+    files = [path.read_text().splitlines() for path in sorted((data / "requests").glob("*.jsonl"))]
+    lengths = []
+    for _ in range(prompts):
+        request = json.loads(chance.choice(chance.choice(files)))
+        words = len(request["instruction"].split()) + len(request["input"].split())
+        answer = max(1, len(request["output"].split()))
+        lengths.append((min(words, LONGEST_PROMPT), min(answer, LONGEST_ANSWER)))
+    return lengths
+
+
+def sequences(lengths: Several[tuple[int, int]], vocabulary: int, seed: int) -> list[Sequence]:
+    """Sequences of random tokens with these prompt lengths and limits."""
+    chance = random.Random(seed)
+    return [
+        Sequence(str(number), tuple(chance.randrange(1, vocabulary) for _ in range(length)), answer)
+        for number, (length, answer) in enumerate(lengths)
+    ]

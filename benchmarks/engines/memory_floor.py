@@ -1,0 +1,56 @@
+"""How near a decoding step of ours comes to the memory's bandwidth: each weight and each cached token read once."""
+
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from benchmarks.engines.our_engines import KV_BUDGET_BYTES
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel
+from inference.sequences import Sequence
+
+LENGTH, STEPS, WARM_UP = 128, 32, 4  # tokens of each prompt, decoding steps that are timed and those before
+
+
+def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock, read once the device has done what it was given."""
+
+    def now() -> float:
+        if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return clock()
+
+    return now
+
+
+def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
+    """Bytes a second that the device reads, the best of several sums over more than its caches hold."""
+    now = synchronized(clock)
+    numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
+    seconds = []
+    for _ in range(6):
+        started = now()
+        numbers.sum()
+        seconds.append(now() - started)
+    return numbers.nbytes / min(seconds)
+
+
+@torch.inference_mode()
+def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
+    """The share of a decoding step's time that reading weights and cache at full bandwidth would take alone."""
+    now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
+    engine.insert([Sequence(str(row), (1 + row,) * LENGTH, WARM_UP + STEPS + 2) for row in range(batch)])
+    for _ in range(WARM_UP):
+        engine.step()
+    seconds = []
+    for _ in range(STEPS):
+        started = now()
+        engine.step()
+        seconds.append(now() - started)
+    model = loaded.model
+    looked_up = model.get_input_embeddings().weight
+    tied = looked_up is model.get_output_embeddings().weight
+    weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
+    cached = batch * (LENGTH + WARM_UP + STEPS // 2) * loaded.delta_bytes
+    return (weights + cached) / bytes_per_s / median(seconds)

@@ -1,0 +1,1 @@
+"""Every policy, and other ways to serve the same API, over the real stack."""

@@ -1,0 +1,198 @@
+"""Every policy on the real stack: the same arrivals over HTTP, a fresh service each, one table.
+
+`python -m benchmarks.live --policies vs,magnus,fusion --rates 40,160 --requests 1000 --json F --plot DIR`
+
+Repeats are interleaved: each policy and peer runs once before any runs again; a cell of the table is the median of
+its repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live import live_figures
+from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.live.live_peers import PEERS, peer_programs
+from benchmarks.live.live_plot import plot
+from cli.api_client import Client, Json
+from cli.commands.demo_command import train
+from cli.demo_workload import DemoArrival, send
+from cli.hosting.child_process import ChildProgram, await_ready, start, stop
+from cli.hosting.process_commands import BIN
+from cli.hosting.service_files import RunningService, api_address, running_service
+from cli.options import POLICIES
+from cli.run_report import summary
+from settings import read_settings
+
+POLL_S = 0.5
+COLUMNS = (
+    ("requests_per_s", "req/s", ".1f"),
+    ("valid_tokens_per_s", "valid tok/s", ".0f"),
+    ("valid_token_share", "valid", ".0%"),
+    ("mean_batch_size", "batch", ".1f"),
+    ("mean", "mean s", ".2f"),
+    ("p50", "P50", ".2f"),
+    ("p95", "P95", ".2f"),
+    ("p99", "P99", ".2f"),
+    ("max", "max", ".2f"),
+    ("worker_idle_share", "idle", ".1%"),
+    ("gap_ms_p50", "gap P50 ms", ".0f"),
+    ("gap_ms_p99", "gap P99 ms", ".0f"),
+    ("decision_ms", "decision ms", ".2f"),
+    ("control_cpu_share", "control CPU", ".1%"),
+    ("eta_error", "ETA error", ".0%"),
+)
+
+
+@click.command()
+@click.option("--policies", default="vs,magnus,scls,baton,fusion", show_default=True, help="Comma-separated.")
+@click.option("--peers", default="", help=f"Comma-separated, of {', '.join(PEERS)}.")
+@click.option("--rates", default="180", show_default=True, help="Arrivals a second, comma-separated.")
+@click.option("--workers", default=2, show_default=True, help="Workers of each service, or processes of a peer.")
+@click.option("--requests", default=1000, show_default=True, help="Requests a run.")
+@click.option("--workload", default="toy", show_default=True, help="toy, a .jsonl of requests, or a .csv trace.")
+@click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
+@click.option("--repeats", default=1, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+@click.option("--plot", "plot_dir", type=click.Path(path_type=Path, file_okay=False), help="Write a picture there.")
+def main(
+    policies: str,
+    peers: str,
+    rates: str,
+    workers: int,
+    requests: int,
+    workload: str,
+    kv_budget: str,
+    repeats: int,
+    seed: int,
+    json_file: Path | None,
+    plot_dir: Path | None,
+) -> None:
+    """Run each policy and peer at each rate on a fresh stack and compare."""
+    names = [name for name in (*policies.split(","), *peers.split(",")) if name]
+    unknown = [name for name in names if name not in POLICIES and name not in PEERS]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
+    console = Console(stderr=True)
+    runs: list[Json] = []
+    for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
+        arrivals = arrivals_of(workload, requests, rate, seed + repeat)
+        with fresh_service(name, workers, kv_budget, arrivals, seed) as (service, state_dir):
+            run = measure(service, state_dir, arrivals)
+        runs.append({**run, "policy": name, "rate": rate, "repeat": repeat, "workload": Path(workload).stem})
+        console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
+        if json_file:  # after each run: a long comparison that is interrupted keeps what it has
+            json_file.write_text(json.dumps(runs, indent=1) + "\n")
+    Console(width=None if sys.stdout.isatty() else 200).print(table(runs))
+    if plot_dir:
+        plot(runs, plot_dir)
+    short = [run for run in runs if run["completed"] != run["requests"]]
+    if short:
+        raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))
+
+
+@contextmanager
+def fresh_service(
+    name: str, workers: int, kv_budget: str, arrivals: list[DemoArrival], seed: int
+) -> Iterator[tuple[RunningService, Path]]:
+    """A service under this policy, pretrained, or one whose requests a peer serves; stopped at the end."""
+    is_peer = name in PEERS
+    with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
+        state_dir = Path(directory)
+        options = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", kv_budget]
+        options += ["--workers", "0" if is_peer else str(workers)]
+        options += [] if is_peer else ["--policy", name]
+        os.environ["MAGNUS_RATE_LIMIT"] = "1000000/minute"
+        up = ChildProgram(
+            "magnus up",
+            (str(BIN / "magnus"), "up", "--json", *options),
+            ready=lambda: running_service(state_dir) is not None,
+            ready_within_s=300.0,
+            stop_within_s=60.0,
+        )
+        log = state_dir / "up.log"
+        running = [(up, start(up, log))]
+        try:
+            await_ready(*running[0], log)
+            service = RunningService(**json.loads((state_dir / "service.json").read_text()))
+            if is_peer:
+                for program in peer_programs(name, workers, service):
+                    peer_log = state_dir / f"{program.name}.log"
+                    running.append((program, start(program, peer_log)))
+                    await_ready(*running[-1], peer_log)
+            else:
+                train(state_dir, arrivals, seed)
+            yield service, state_dir
+        finally:
+            stop(*reversed(running))
+
+
+def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
+    """Replay the arrivals, wait for every answer, and gather the figures."""
+    url, key = api_address(read_settings(state_dir=state_dir))
+    with Client(url, key) as client, live_figures.Watch(service, state_dir) as watch:
+        since, sent = client.stats()["now"], set[str]()
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send, client, arrivals, threading.Event(), sent.add)
+            pause = threading.Event()
+            while not sending.done() or watch.open_requests():
+                watch.sample()
+                pause.wait(POLL_S)
+            for submission in sending.result():
+                submission.result()
+        while watch.open_requests():
+            watch.sample()
+            pause.wait(POLL_S)
+        watch.stop_clock()
+        responses = [response for response in client.responses() if response["id"] in sent]
+        last = max(response["completed_at"] or 0.0 for response in responses)
+        stats = client.stats(since, last + 0.001)
+        figures: Json = summary(responses, stats, len(arrivals))
+        generated = stats["valid_tokens"] + stats["invalid_tokens"]
+        figures |= {
+            "valid_token_share": round(stats["valid_tokens"] / generated, 4) if generated else None,
+            "pad_tokens": stats["pad_tokens"],
+            "invalid_tokens": stats["invalid_tokens"],
+        }
+        return figures | watch.figures()
+
+
+def table(runs: list[Json]) -> Table:
+    """A row a policy and rate: the median of its repeats."""
+    shown = Table(title="Medians of the repeats", title_justify="left")
+    shown.add_column("policy")
+    shown.add_column("rate", justify="right")
+    for _, title, _ in COLUMNS:
+        shown.add_column(title, justify="right")
+    for policy, rate in dict.fromkeys((run["policy"], run["rate"]) for run in runs):
+        same = [run for run in runs if (run["policy"], run["rate"]) == (policy, rate)]
+        cells = [_median([_cell(run, key) for run in same], form) for key, _, form in COLUMNS]
+        shown.add_row(policy, f"{rate:g}", *cells)
+    return shown
+
+
+def _cell(run: Json, key: str) -> Any:
+    return run["response_s"][key] if key in run["response_s"] else run[key]
+
+
+def _median(values: list[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):{form}}" if known else "–"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What the live benchmark reads beside the API: gaps between batches, CPU shares, decisions, how good the ETAs were."""
+
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from sqlalchemy import text
+
+from cli.api_client import Json
+from cli.hosting.service_files import RunningService
+from cli.run_report import percentile
+from models.session import make_engine
+
+CONTROL_PLANE = ("web", "planner", "predictor", "beat")
+
+OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
+
+DECISION = text("select (value->>'decision_s')::float8 from service_state where name = 'planner'")
+
+# A worker's gap counts only while a request waited that whole time: idle is no fault when there is nothing to do.
+GAPS = text("""
+    with spans as (
+        select worker, unnest(range_agg(tstzrange(started_at, finished_at))) as span
+        from batches where status = 'finished' and finished_at > started_at group by worker
+    ), gaps as (
+        select upper(lag(span) over by_worker) as since, lower(span) as until
+        from spans window by_worker as (partition by worker order by lower(span))
+    )
+    select extract(epoch from until - since)::float8 as gap_s from gaps
+    where since is not null and exists (
+        select from requests where arrived_at < since and started_at >= until
+    )
+""")
+
+ETA_ERRORS = text("""
+    select abs(extract(epoch from eta_at - finished_at))::float8
+        / greatest(extract(epoch from finished_at - arrived_at), 0.001)::float8 as error
+    from requests where status = 'completed' and eta_at is not null
+""")
+
+
+class Watch:
+    """Samples a service while it works; a context over one run."""
+
+    def __init__(self, service: RunningService, state_dir: Path) -> None:
+        self._engine = make_engine(service.database_url, pool_size=1, name="benchmark")
+        self._processes = {
+            entry["name"]: psutil.Process(entry["pid"])
+            for entry in json.loads((state_dir / "processes.json").read_text())
+        }
+        self._decisions: list[float] = []
+        self._cpu_s: dict[str, float] = {}
+        self._wall_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = self._cpu_times()
+        self._started_at = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._engine.dispose()
+
+    def open_requests(self) -> int:
+        """Requests that are not final."""
+        with self._engine.connect() as connection:
+            return int(connection.execute(OPEN).scalar_one())
+
+    def sample(self) -> None:
+        """Note how long the planner's last decision took."""
+        with self._engine.connect() as connection:
+            decision_s = connection.execute(DECISION).scalar()
+        if decision_s:
+            self._decisions.append(decision_s)
+
+    def stop_clock(self) -> None:
+        """The work is done: CPU used from here on is not the service's."""
+        self._wall_s = time.monotonic() - self._started_at
+        after = self._cpu_times()
+        self._cpu_s = {name: after[name] - self._before[name] for name in after}
+
+    def figures(self) -> Json:
+        """CPU is a share of all cores over the run; gaps and decisions in milliseconds, ETA errors of the response."""
+        with self._engine.connect() as connection:
+            gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS))
+            errors = [row.error for row in connection.execute(ETA_ERRORS)]
+        whole_s = self._wall_s * (os.cpu_count() or 1)
+        return {
+            "gap_ms_p50": percentile(gaps, 0.5),
+            "gap_ms_p99": percentile(gaps, 0.99),
+            "decision_ms": 1000 * statistics.median(self._decisions) if self._decisions else None,
+            "control_cpu_share": sum(self._cpu_s.get(name, 0.0) for name in CONTROL_PLANE) / whole_s,
+            "cpu_share": {name: round(cpu_s / whole_s, 4) for name, cpu_s in sorted(self._cpu_s.items())},
+            "eta_error": statistics.median(errors) if errors else None,
+        }
+
+    def _cpu_times(self) -> dict[str, float]:
+        return {name: sum(map(_cpu_s, _family(process))) for name, process in self._processes.items()}
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)

@@ -1,0 +1,60 @@
+"""Other ways to serve the same API, as peers of the live benchmark: they answer what our web process stored.
+
+Each peer takes requests first come, first served from the same Postgres and writes its answers there, over the same
+model: `celery` (one Celery task a request, no batching), `window` (fixed-size batches by time window through
+`model.generate`) and `generate_batch` (transformers' continuous batching).
+"""
+
+import os
+import sys
+
+import click
+
+from benchmarks.live.peer_engines import Answers, continuous, windows
+from benchmarks.live.peer_store import Store
+from cli.hosting.child_process import ChildProgram
+from cli.hosting.process_commands import ONE_THREAD
+from cli.hosting.service_files import RunningService
+from settings import read_settings
+
+PEERS = ("celery", "window", "generate_batch")
+
+
+def peer_programs(name: str, workers: int, service: RunningService) -> list[ChildProgram]:
+    """The processes of a peer, one a worker, and for `celery` the one that publishes."""
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
+    engine = environment | {"OMP_NUM_THREADS": str(threads)}
+    python = (sys.executable, "-m")
+    if name != "celery":
+        return [
+            ChildProgram(f"peer-{n}", (*python, "benchmarks.live.live_peers", name), env=engine) for n in range(workers)
+        ]
+    celery = (*python, "celery", "-A", "benchmarks.live.peer_tasks", "worker", "-Q", "peer", "-P", "solo")
+    flags = ("--without-gossip", "--without-mingle", "-n")
+    publisher = ChildProgram(
+        "publisher", (*python, "benchmarks.live.live_peers", "publish"), env=environment | ONE_THREAD
+    )
+    return [
+        *(ChildProgram(f"peer-{n}", (*celery, *flags, f"peer-{n}@%h"), env=engine) for n in range(workers)),
+        publisher,
+    ]
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["publish", *PEERS[1:]]))
+def main(kind: str) -> None:
+    """Serve as one process of a peer until a signal comes."""
+    settings = read_settings()
+    store = Store(str(settings.database_url))
+    if kind == "publish":
+        from benchmarks.live.peer_tasks import publish  # only here: it makes the Celery app
+
+        publish(store)
+    else:
+        serve = {"window": windows, "generate_batch": continuous}[kind]
+        serve(store, Answers(settings.model))
+
+
+if __name__ == "__main__":
+    main()

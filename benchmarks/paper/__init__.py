@@ -1,0 +1,1 @@
+"""Every published policy in simulation beside the figures that its paper prints."""

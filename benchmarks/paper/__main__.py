@@ -1,0 +1,129 @@
+"""Every published policy beside its paper: `python -m benchmarks.paper --data DIR [--json F] [--plot DIR]`.
+
+Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON on cost fits of their machines
+(`scheduling.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all policies,
+fusion among them, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from benchmarks.paper import (
+    baton_experiments,
+    fusion_experiments,
+    magnus_experiments,
+    scls_experiments,
+    sequence_experiments,
+)
+from benchmarks.paper.paper_plot import plot
+from benchmarks.paper.simulation_runs import Row, Run, Workloads, execute
+from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
+
+PAPERS: dict[str, ModuleType] = {
+    "magnus": magnus_experiments,
+    "scls": scls_experiments,
+    "sequence": sequence_experiments,
+    "baton": baton_experiments,
+    "ours": fusion_experiments,
+}
+_workloads: dict[str, Any] = {}  # of a process of the pool
+
+
+@click.command(help=__doc__)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--only", default=",".join(PAPERS), show_default=True, help="Which of these, by comma.")
+@click.option("--quick", is_flag=True, help="Few rates for a minute each: that it runs, not what it finds.")
+@click.option("--predictor", default="usin", show_default=True, help="What makes the real predictions.")
+@click.option("--processes", default=os.cpu_count(), show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every row here.")
+@click.option("--plot", "plot_directory", type=click.Path(path_type=Path), help="Draw pictures into this directory.")
+def main(
+    data: Path,
+    only: str,
+    quick: bool,
+    predictor: str,
+    processes: int,
+    json_path: Path | None,
+    plot_directory: Path | None,
+) -> None:
+    """Simulate, compare, print."""
+    papers = [PAPERS[name] for name in only.split(",")]
+    runs: list[Run] = [run for paper in papers for run in paper.runs("real", quick)]
+    workloads = read_workloads(data, predictor)
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (workloads,)) as pool:
+        rows = list(pool.map(_execute, runs))
+    for paper in papers:
+        paper.beside(rows)
+    for experiment in dict.fromkeys(row["experiment"] for row in rows):
+        click.echo(table([row for row in rows if row["experiment"] == experiment]))
+    if json_path:
+        rounded = json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}"))
+        json_path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    if plot_directory:
+        plot(rows, plot_directory)
+
+
+def read_workloads(data: Path, predictor: str) -> Workloads:
+    """Every workload by name."""
+    mixed, hard = read_requests(data, predictor)
+    traces = {name: read_trace(data / "traces" / f"azure_2023_{name}.csv") for name in ("conv", "code")}
+    return {
+        "mixed": mixed,
+        "hard": hard,
+        "azure_conv": traces["conv"],
+        "azure_code": traces["code"],
+        "conversation": traces["conv"].at_random_instants(),
+        "vicuna": read_vicuna(data / "lengths" / "vicuna_7b_alpaca_val.json"),
+    }
+
+
+def _begin(workloads: Workloads) -> None:
+    os.nice(10)
+    _workloads.update(workloads)
+
+
+def _execute(run: Run) -> Row:
+    return execute(run, _workloads)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One experiment's rows, and below each what the paper prints."""
+    heads = ("req/s", "valid/s", "total/s", "mean s", "P95", "P99", "max", "batch", "waste")
+    lines = [f"\n{rows[0]['experiment']}", f"{'':40}" + "".join(f"{head:>9}" for head in heads)]
+    for row in rows:
+        rate = f"{row['rate']:g}/s" if row["rate"] else ""
+        name = " ".join(part for part in (row["policy"], row["predictor"], row["workload"], rate) if part)
+        if row.get("slice_tokens"):
+            name += f" S={row['slice_tokens']} W={row['workers']}"
+        response = row["response_s"]
+        throughputs = (row["requests_per_s"], row["valid_tokens_per_s"], row["total_tokens_per_s"])
+        times = (response["mean"], response["p95"], response["p99"], response["max"])
+        lines.append(
+            f"{name:40}"
+            + "".join(f"{value:9.2f}" if value < 100 else f"{value:9.0f}" for value in (*throughputs, *times))
+            + f"{row['batch_size_mean']:9.1f}{row['wasted_share']:9.2f}"
+        )
+        lines += [f"    {what}: {_beside(figure)}" for what, figure in row["paper"].items()]
+    return "\n".join(lines)
+
+
+def _beside(figure: dict[str, Any]) -> str:
+    low, high = figure["paper"]
+    asked = f"{low:g}" if low == high and low is not None else f"{_bound(low)} to {_bound(high)}"
+    return f"{figure['ours']:.3g} (paper: {asked})" if (low, high) != (None, None) else f"{figure['ours']:.3g}"
+
+
+def _bound(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""BATON: Tables 1 and 2, llama2-7b: how long a set of queries takes in batches of a fixed size.
+
+Table 1's machine (A6000): its Benchmark column prints 21,901 s for 30 batches of 4 over about 8,000 iterations (91 ms
+each) and 6,619 s for 15 batches of 8 over about 4,000 (110 ms), both with about 48,000 cached tokens on average: 30 ms
++ 1.46 µs a cached token. Prefill: 13.5 GFLOP a token at 60 % of 155 TFLOPS is 0.15 ms. Table 2's (4090): 161.77 s for
+15 batches of 2 and 40.45 s for 3 of 10 are 55 ms an iteration, whatever the batch.
+
+PD prefills in groups of similar length, so prompts are not padded; BATON without PD prefills a joiner in the running
+batch, each of whose rows is padded to the joiner's prompt.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from benchmarks.paper.simulation_runs import Row, Run, Workloads
+from scheduling.costs import ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.policies.baton import Baton
+from scheduling.policies.vanilla import Vanilla
+from scheduling.policy import Policy
+from scheduling.published_costs import Machine
+from scheduling.request import Request
+from scheduling.simulation.simulator import Arrival
+
+TABLE_1, TABLE_2 = "baton table 1", "baton table 2"
+DELTA_BYTES = 524_288
+A6000, RTX_4090 = KvMemory(34_500_000_000, DELTA_BYTES), KvMemory(10_000_000_000, DELTA_BYTES)
+PREFILL_TOKEN_S = 1.5e-4
+LONG, SHORT = 4000, (50, 500)  # tokens of Table 1's queries, with batches of 8; doubled with 4
+SHORT_ONLY = (40, 266)  # tokens of Table 2's: a few dozen to 200 words
+PRINTED_1 = {
+    4: {"benchmark": 21_901.0, "pd": 21_781.0, "baton": 20_549.0, "baton-pd": 11_771.0},
+    8: {"benchmark": 6_619.0, "pd": 6_577.0, "baton": 3_424.0, "baton-pd": 2_654.0},
+}
+PRINTED_2 = {2: (161.77, 83.43), 4: (92.68, 49.61), 6: (61.70, 37.25), 8: (50.07, 31.08), 10: (40.45, 30.99)}
+
+
+def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
+    """120 queries: long prompt and short answer, short and long, short and short as 1 : 1 : 2, all there at once."""
+    chance = np.random.default_rng(1)
+    kinds = chance.permutation([0] * 30 + [1] * 30 + [2] * 60).tolist()
+    short = chance.integers(*SHORT, size=(120, 2)).tolist()
+    long = np.rint(chance.uniform(0.95, 1.0, 120) * LONG).astype(np.int64).tolist()
+    arrivals = []
+    for number, (kind, (prompt, answer)) in enumerate(zip(kinds, short, strict=True)):
+        prompt, answer = (long[number] if kind == 0 else prompt), (long[number] if kind == 1 else answer)
+        arrivals.append(_query(number, factor * prompt, factor * answer))
+    return arrivals
+
+
+def _short_queries(workloads: Workloads) -> list[Arrival]:
+    """30 queries of short prompts and answers."""
+    lengths = np.random.default_rng(1).integers(*SHORT_ONLY, size=(30, 2)).tolist()
+    return [_query(number, prompt, answer) for number, (prompt, answer) in enumerate(lengths)]
+
+
+def _query(number: int, prompt: int, answer: int) -> Arrival:
+    return Arrival(Request(f"{number:03d}", 0.0, prompt, 8192, answer, answer), answer)
+
+
+def _machine(memory: KvMemory, decode: tuple[float, float, float, float], prefill_token_s: float) -> Machine:
+    return Machine(ServingCurves((prefill_token_s, 0.0, 0.0, decode[3]), decode), memory)
+
+
+def runs(predictor: str, quick: bool) -> list[Run]:
+    """Both tables; nothing here predicts."""
+    chosen: list[Run] = []
+
+    def add(
+        table: str,
+        name: str,
+        make: Callable[[], Policy],
+        queries: Callable[[Workloads], list[Arrival]],
+        machine: Machine,
+        batch: int,
+        printed: float,
+    ) -> None:
+        notes = {"batch": batch, "printed": printed}
+        chosen.append(Run(table, name, make, queries, machine, 1, workload=f"batches of {batch}", notes=notes))
+
+    for batch, printed in PRINTED_1.items():
+        queries = partial(_mixed_queries, 8 // batch)
+        padded = _padded_share(queries({}), batch)
+        for name, make, prefill_token_s in (
+            ("benchmark", partial(Vanilla, 8192, 8192, batch), PREFILL_TOKEN_S),
+            ("pd", partial(Vanilla, 8192, 8192, batch), PREFILL_TOKEN_S * padded),
+            ("baton", partial(Baton, batch, 1.0, 1.0), PREFILL_TOKEN_S * batch),
+            ("baton-pd", partial(Baton, batch, 1.0, 1.0), PREFILL_TOKEN_S),
+        ):
+            machine = _machine(A6000, (1.46e-6, 0.0, 0.0, 0.03), prefill_token_s)
+            add(TABLE_1, name, make, queries, machine, batch, printed[name])
+    machine = _machine(RTX_4090, (0.0, 0.0, 0.0, 0.055), PREFILL_TOKEN_S)
+    for batch, (benchmark, baton) in PRINTED_2.items():
+        add(TABLE_2, "benchmark", partial(Vanilla, 512, 512, batch), _short_queries, machine, batch, benchmark)
+        add(TABLE_2, "baton-pd", partial(Baton, batch, 1.0, 1.0), _short_queries, machine, batch, baton)
+    return chosen
+
+
+def _padded_share(queries: Sequence[Arrival], batch: int) -> float:
+    """Prompt tokens over those of prompts padded to the longest of each batch."""
+    prompts = [query.request.length for query in queries]
+    batches = [prompts[first : first + batch] for first in range(0, len(prompts), batch)]
+    return sum(prompts) / sum(len(one) * max(one) for one in batches)
+
+
+def beside(rows: Sequence[Row]) -> None:
+    """Seconds, and how many times as fast BATON with PD is as each of the others."""
+    for row in rows:
+        if not row["experiment"].startswith("baton"):
+            continue
+        printed = row["printed"]
+        row["paper"]["completion time, s"] = {"ours": row["seconds"], "paper": [printed, printed]}
+        for other in rows:
+            same = all(other[key] == row[key] for key in ("experiment", "workload"))
+            if same and row["policy"] == "baton-pd" and other["policy"] != "baton-pd":
+                ratio = other["printed"] / printed
+                ours = {"ours": other["seconds"] / row["seconds"], "paper": [ratio, ratio]}
+                row["paper"][f"times as fast as {other['policy']}"] = ours

@@ -1,0 +1,88 @@
+"""Ours: every policy over the same workloads with true, real, noisy and useless predictions, joins cheap for all.
+
+`mixed` and `hard` are served by seven ChatGLM-6B on V100s, Azure's production traces by eight LLaMA2-13B on A100s.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from benchmarks.paper.simulation_runs import Row, Run, drawn, figure
+from benchmarks.simulated_workloads import Limits
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
+
+EXPERIMENT = "ours"
+SECONDS = {"mixed": 300.0, "hard": 600.0, "azure_conv": 600.0, "azure_code": 600.0}
+RATES = {  # light load, half of what fusion can serve, most of it, all of it, overload
+    "mixed": (8.0, 16.0, 24.0, 32.0, 48.0),
+    "hard": (2.0, 4.0, 6.0, 8.0, 12.0),
+    "azure_conv": (1.0, 2.0, 3.0, 4.0, 6.0),
+    "azure_code": (2.0, 4.0, 6.0, 8.0, 12.0),
+}
+MACHINE = {
+    "mixed": (CHATGLM_6B_V100, 7, Limits(1024, 1024)),
+    "hard": (CHATGLM_6B_V100, 7, Limits(1024, 1024)),
+    "azure_conv": (LLAMA2_13B_A100_HF, 8, Limits(4096, 1024)),
+    "azure_code": (LLAMA2_13B_A100_HF, 8, Limits(4096, 1024)),
+}
+BLIND = ("vs", "ccb", "scls", "baton")  # these know no generation length
+ONCE = ("glp", "abp", "sequence")  # with real predictions only
+EACH = ("magnus", "fusion")
+PREDICTORS = ("real", "noisy", "useless")
+
+
+def runs(predictor: str, quick: bool) -> list[Run]:
+    """Policies, workloads, rates, predictors."""
+    named = [(name, name, "none") for name in BLIND] + [(name, name, "real") for name in ONCE]
+    named += [(name, name, quality) for name in EACH for quality in PREDICTORS]
+    named += [("oracle", "fusion", "true"), ("magnus", "magnus", "true")]
+    chosen: list[Run] = []
+    for workload, rates in RATES.items():
+        machine, workers, limits = MACHINE[workload]
+        settings = PolicySettings(limits.prompt, limits.answer)
+        for rate in rates[-2:] if quick else rates:
+            for label, name, quality in named:
+                predictions = "true" if quality == "none" else quality
+                chosen.append(
+                    Run(
+                        EXPERIMENT,
+                        label,
+                        partial(make_policy, name, settings),
+                        drawn(workload, predictions, rate, 40.0 if quick else SECONDS[workload], limits),
+                        machine,
+                        workers,
+                        rate,
+                        workload,
+                        quality,
+                        engine={"out_of_memory_s": 10.0},
+                    )
+                )
+    return chosen
+
+
+def beside(rows: Sequence[Row]) -> None:
+    """What is asked of fusion with real predictions, beside each of its rows."""
+    mean, p99, most = (figure("response_s", name) for name in ("mean", "p99", "max"))
+    throughput = figure("requests_per_s")
+    for row in rows:
+        if row["experiment"] != EXPERIMENT or row["policy"] != "fusion":
+            continue
+        same = [other for other in rows if all(other[key] == row[key] for key in ("experiment", "workload", "rate"))]
+        others = [other for other in same if other["policy"] not in ("fusion", "oracle")]
+        similar = [other for other in others if throughput(other) >= 0.9 * throughput(row)] or others
+        oracle = next(other for other in same if other["policy"] == "oracle")
+        magnus = next(o for o in same if o["policy"] == "magnus" and o["predictor"] == row["predictor"])
+        row["paper"] |= {
+            "requests/s of the best other": {
+                "ours": throughput(row) / max(map(throughput, others)),
+                "paper": [1, None],
+            },
+            "mean response of the best other": {"ours": mean(row) / min(map(mean, others)), "paper": [None, 1]},
+            "P99 of the best of similar throughput": {"ours": p99(row) / min(map(p99, similar)), "paper": [None, 1.2]},
+            "maximum of the best of similar throughput": {
+                "ours": most(row) / min(map(most, similar)),
+                "paper": [None, 1.2],
+            },
+            "requests/s of magnus": {"ours": throughput(row) / throughput(magnus), "paper": [None, None]},
+            "requests/s of the oracle": {"ours": throughput(row) / throughput(oracle), "paper": [0.9, None]},
+        }

@@ -1,0 +1,103 @@
+"""SCLS: Fig. 12, 13, 15, 17, 18 and 22: LLaMA2-13B on A100s, one slice after the other.
+
+The paper's CodeFuse trace is not public. It is of an assistant for code: nearly all answers are below 512 tokens
+(Fig. 6), most within three slices (Fig. 14), and eight workers are busy at 20 requests a second (Fig. 22). Lengths are
+therefore those of `hard`, chat and code comments: 95 % below 512, 87 % within three slices. At the paper's main rate
+the lengths of Azure's conversation trace stand beside it; its long prompts would overload the fleet at any rate.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from benchmarks.paper.simulation_runs import Row, Run, compare, drawn, figure
+from scheduling.policies.ccb import ConservativeContinuous
+from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
+from scheduling.policies.vanilla import Vanilla
+from scheduling.policy import Policy
+from scheduling.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
+
+WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128
+RATES = (16.0, 18.0, 20.0, 22.0, 24.0)
+SECONDS = 600.0
+GAMMA_S = {"hf": 6.0, "ds": 3.0}
+FIXED = {"hf": 16, "ds": 12}
+RULE = {"hf": MemoryRule(0.9), "ds": DEEPSPEED_RULE}
+MACHINE = {"hf": LLAMA2_13B_A100_HF, "ds": LLAMA2_13B_A100_DS}
+OVERALL, ABLATION, SLICES, WORKERS = "scls fig 12, 13, 17", "scls fig 15", "scls fig 18", "scls fig 22"
+THROUGHPUT = figure("requests_per_s")
+MEAN, TAIL = figure("response_s", "mean"), figure("response_s", "p95")
+
+
+def _policy(name: str, engine: str, slice_tokens: int = SLICE) -> Callable[[], Policy]:
+    rule, gamma_s = RULE[engine], GAMMA_S[engine]
+    capped = replace(rule, cap=FIXED[engine])
+    slices: dict[str, Callable[[], Policy]] = {
+        "sls": partial(Vanilla, 1024, 1024, FIXED[engine], round_robin=True),
+        "so": partial(Vanilla, 1024, 1024, FIXED[engine], slice_tokens, True),
+        "pm": partial(SliceLevel, slice_tokens, capped, False, 0.0, gamma_s),
+        "ab": partial(SliceLevel, slice_tokens, rule, False, 0.0, gamma_s),
+        "lb": partial(SliceLevel, slice_tokens, rule, True, 0.0, gamma_s),
+        "scls": partial(SliceLevel, slice_tokens, rule, True, 0.5, gamma_s),
+        "ils": partial(ConservativeContinuous, 1024, 1024, FIXED[engine], True),
+    }
+    return slices[name]
+
+
+def runs(predictor: str, quick: bool) -> list[Run]:
+    """Every simulation; no policy here predicts."""
+    rates, seconds = ((RATE,), 60.0) if quick else (RATES, SECONDS)
+    chosen: list[Run] = []
+
+    def add(
+        experiment: str,
+        name: str,
+        engine: str,
+        rate: float = RATE,
+        workload: str = WORKLOAD,
+        workers: int = 8,
+        slice_tokens: int = SLICE,
+    ) -> None:
+        chosen.append(
+            Run(
+                experiment,
+                name,
+                _policy(name, engine, slice_tokens),
+                drawn(workload, "true", rate, seconds),
+                MACHINE[engine],
+                workers,
+                rate,
+                f"{workload}, {engine}",
+                engine={"out_of_memory_s": 10.0},
+                notes={"slice_tokens": slice_tokens},
+            )
+        )
+
+    for engine in MACHINE:
+        for name in ("sls", "scls", *(["ils"] if engine == "ds" else [])):
+            for rate in rates:
+                add(OVERALL, name, engine, rate)
+            add(OVERALL, name, engine, workload=OTHER_WORKLOAD)
+        for name in ("sls", "so", "pm", "ab", "lb", "scls"):
+            add(ABLATION, name, engine)
+        for slice_tokens in (32, 64, 128, 256, 512, 1024):
+            add(SLICES, "scls", engine, slice_tokens=slice_tokens)
+        for workers in (1, 2, 4, 8):
+            add(WORKERS, "scls", engine, workers=workers)
+    return chosen
+
+
+def beside(rows: Sequence[Row]) -> None:
+    """The ranges of 5.2; each ablation is better than the one before, which the paper prints no figure of."""
+    for engine, base, throughput, mean, tail in (
+        ("hf", "sls", (2.323, 3.158), (0.824, 0.849), (0.798, 0.810)),
+        ("ds", "sls", (0.825, 1.919), (0.808, 0.911), (0.766, 0.889)),
+        ("ds", "ils", (0.616, 1.710), (0.784, 0.883), (0.746, 0.858)),
+    ):
+        chosen = [row for row in rows if row["experiment"] == OVERALL and row["workload"].endswith(engine)]
+        compare(chosen, "scls", base, "requests/s", THROUGHPUT, *throughput)
+        compare(chosen, "scls", base, "mean response", MEAN, *mean, falls=True)
+        compare(chosen, "scls", base, "P95 response", TAIL, *tail, falls=True)
+    for engine, low, high in (("hf", 1.003, 2.261), ("ds", 0.432, 0.861)):
+        chosen = [row for row in rows if row["experiment"] == OVERALL and row["workload"].endswith(engine)]
+        compare(chosen, "scls", "sls", "batch size", figure("batch_size_mean"), low, high)

@@ -1,0 +1,127 @@
+"""One simulation of `benchmarks.paper` as a value that a process can be sent, and the row that comes of it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals
+from scheduling.policy import Policy
+from scheduling.published_costs import Machine
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+
+Row = dict[str, Any]
+Workloads = Mapping[str, WorkloadLengths]
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A policy, what it serves, and on what; `notes` are further columns of its row."""
+
+    experiment: str
+    policy: str  # as the row names it
+    make: Callable[[], Policy]
+    arrivals: Callable[[Workloads], list[Arrival]]
+    machine: Machine
+    workers: int
+    rate: float | None = None
+    workload: str = ""
+    predictor: str = ""
+    engine: Mapping[str, Any] = field(default_factory=dict)  # further fields of EngineCosts
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def drawn(
+    workload: str,
+    predictor: str,
+    rate: float,
+    seconds: float,
+    limits: Limits = LIMITS,
+    growth: float = 1.0,
+) -> Callable[[Workloads], list[Arrival]]:
+    """Arrivals drawn from a workload, for `Run.arrivals`."""
+    return partial(_draw, workload, predictor, rate, seconds, limits, growth)
+
+
+def _draw(
+    workload: str, predictor: str, rate: float, seconds: float, limits: Limits, growth: float, workloads: Workloads
+) -> list[Arrival]:
+    return arrivals(workloads[workload], predictor, rate, seconds, 1, limits, growth)
+
+
+def execute(run: Run, workloads: Workloads) -> Row:
+    """Simulate it; the figures that all papers report."""
+    fleet = [Instance(f"w{number}", run.machine.memory) for number in range(run.workers)]
+    costs = EngineCosts(run.machine.curves, **run.engine)
+    arriving = run.arrivals(workloads)
+    trace = simulate(run.make(), arriving, fleet, costs, seed=1)
+    if len(trace.answers) != len(arriving):
+        raise AssertionError(f"{run.policy}: {len(trace.answers)} of {len(arriving)} answered")
+    response = trace.response_s
+    return {
+        "experiment": run.experiment,
+        "policy": run.policy,
+        "rate": run.rate,
+        "workload": run.workload,
+        "predictor": run.predictor,
+        "requests_per_s": trace.requests_per_s,
+        "valid_tokens_per_s": trace.valid_tokens_per_s,
+        "total_tokens_per_s": trace.total_tokens_per_s,
+        "response_s": {name: getattr(response, name) for name in ("mean", "p50", "p95", "p99", "max")},
+        "batch_size_mean": trace.batch_size_mean,
+        "pad_tokens": trace.tokens.pad,
+        "invalid_tokens": trace.tokens.invalid,
+        "wasted_share": trace.wasted_share,
+        "paper": {},
+        "requests": len(arriving),
+        "workers": run.workers,
+        "seconds": trace.makespan_s,
+        "load_imbalance_s": trace.load_imbalance_s,
+        "out_of_memory": trace.out_of_memory,
+        "preempted": trace.preempted,
+        "rescheduled_share": float(np.mean([answer.schedules > 1 for answer in trace.answers.values()])),
+        "idle_share": 1 - float(np.mean(list(trace.busy_s.values()))) / trace.makespan_s,
+        "batch_length_mean": float(np.mean([batch.iterations for batch in trace.batches] or [0])),
+        **run.notes,
+    }
+
+
+Figure = Callable[[Row], float]
+
+
+def figure(*path: str) -> Figure:
+    """A column, or a column of a column."""
+
+    def read(row: Row) -> float:
+        value: Any = row
+        for key in path:
+            value = value[key]
+        return float(value)
+
+    return read
+
+
+def compare(
+    rows: Iterable[Row], policy: str, base: str, name: str, figure: Figure, low: float, high: float, falls: bool = False
+) -> None:
+    """Write `policy`'s figure relative to `base`'s beside the paper's range, in every row that has such a base.
+
+    As the papers print it: what a throughput gains, what a time that `falls` loses.
+    """
+    rows = list(rows)
+    bases = {_setting(row): row for row in rows if row["policy"] == base}
+    for row in rows:
+        other = bases.get(_setting(row))
+        if row["policy"] == policy and other and figure(other):
+            change = figure(row) / figure(other) - 1
+            ours = -change if falls else change
+            row["paper"][f"{name} over {base}"] = {"ours": ours, "paper": [low, high]}
+
+
+def _setting(row: Row) -> tuple[Any, ...]:
+    return tuple(row[key] for key in ("experiment", "rate", "workload", "predictor", "workers"))

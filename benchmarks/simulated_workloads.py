@@ -1,0 +1,192 @@
+"""Workloads for simulations: real lengths from a data directory, arrivals, and predictions of a chosen quality.
+
+Nothing here is served: a simulation needs lengths only. `mixed` draws lines of every task file alike, `hard` from chat
+and code comments; `azure_*` replay a trace's bursts; `vicuna` are Vicuna-7B's answers to Alpaca prompts. What real
+predictors see is held out from what is simulated.
+"""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.answered_requests import CRUDE, counter, read_answered
+from learning.features.text_encoders import make_encoder
+from learning.predictors.predictor_factory import make_predictor
+from scheduling.request import Request
+from scheduling.simulation.rank_correlation import kendall_tau
+from scheduling.simulation.simulator import Arrival
+
+Numbers = NDArray[np.float64]
+
+HARD = ("chat", "code comment")
+UPPER = 0.9
+NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}  # Kendall's tau and RMSE in tokens
+ALPACA_PROMPT_TOKENS = 20
+TRAINING_SHARE = 0.2  # of a trace's first requests: what its predictor learns from
+
+
+@dataclass(frozen=True)
+class WorkloadLengths:
+    """Requests to draw from: columns of prompt tokens, generated tokens, and what each predictor says of them."""
+
+    application: tuple[str, ...]
+    prompt: NDArray[np.int64]
+    generated: NDArray[np.int64]
+    predictions: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]  # by predictor: median, upper quantile
+    arrival_s: Numbers | None = None  # of a trace; otherwise arrivals are Poisson
+
+    def at_random_instants(self) -> "WorkloadLengths":
+        """The same requests, arriving Poisson."""
+        return replace(self, arrival_s=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The longest prompt and answer in tokens; what is longer is cut."""
+
+    prompt: int = 1024
+    answer: int = 1024
+
+
+def arrivals(
+    lengths: WorkloadLengths,
+    predictor: str,
+    rate: float,
+    seconds: float,
+    seed: int,
+    limits: Limits,
+    growth: float = 1.0,
+) -> list[Arrival]:
+    """Requests at `rate` a second for about so long; a trace is sped up to that rate, bursts and all.
+
+    `growth` stretches answers that are not predicted to grow (VSQ's quantized model says more than it should).
+    """
+    chance = np.random.default_rng(seed)
+    if lengths.arrival_s is None:
+        instants = np.cumsum(chance.exponential(1 / rate, max(1, round(rate * seconds))))
+        drawn = chance.integers(len(lengths.prompt), size=len(instants))
+    else:
+        began, ended = lengths.arrival_s[0], lengths.arrival_s[-1]
+        instants = (lengths.arrival_s - began) * len(lengths.arrival_s) / (ended - began) / rate
+        drawn = np.flatnonzero(instants <= seconds)
+    median, upper = lengths.predictions[predictor]
+    made = []
+    for number, (at, index) in enumerate(zip(instants.tolist(), drawn.tolist(), strict=False)):
+        predicted = min(limits.answer, int(median[index]))
+        request = Request(
+            id=f"{number:07d}",
+            arrived_at=at,
+            length=min(limits.prompt, int(lengths.prompt[index])),
+            limit=limits.answer,
+            predicted=predicted,
+            predicted_upper=min(limits.answer, max(predicted, int(upper[index]))),
+            application=lengths.application[index],
+        )
+        made.append(Arrival(request, min(limits.answer, max(1, round(growth * int(lengths.generated[index]))))))
+    return made
+
+
+def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple[WorkloadLengths, WorkloadLengths]:
+    """`mixed` and `hard` from `data/requests`: the texts that test, predicted by what learned from those that train."""
+    answered = read_answered(data, counter(CRUDE))
+    training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
+    fitted = make_predictor(predictor, make_encoder(encoder))
+    fitted.fit([one.outcome for one in training])
+    predictions = fitted.predict([one.outcome.prompt for one in test])
+    real = _ints([one.tokens for one in predictions]), _ints([one.upper_tokens for one in predictions])
+    prompt = _ints([one.outcome.prompt.prompt_tokens for one in test])
+    generated = _ints([one.outcome.generated_tokens for one in test])
+    tasks = [one.task for one in test]
+    hard = np.array([one.application in HARD for one in test])
+    return tuple(  # type: ignore[return-value]
+        _with_predictions(
+            [task for task, kept in zip(tasks, keep.tolist(), strict=True) if kept],
+            prompt[keep],
+            generated[keep],
+            (real[0][keep], real[1][keep]),
+        )
+        for keep in (np.ones_like(hard), hard)
+    )
+
+
+def read_trace(path: Path) -> WorkloadLengths:
+    """An Azure trace; its real predictor knows the lengths of prompts only, and has seen the first fifth."""
+    with path.open(encoding="utf-8") as file:
+        rows = [(float(r["arrival_s"]), int(r["input_tokens"]), int(r["output_tokens"])) for r in csv.DictReader(file)]
+    at, prompt, generated = (np.array(column) for column in zip(*rows, strict=True))
+    prompt, generated = np.maximum(prompt, 1), np.maximum(generated, 1)
+    seen = int(TRAINING_SHARE * len(at))
+    edges = np.quantile(prompt[:seen], np.linspace(0, 1, 11)[1:-1])
+    bins = np.searchsorted(edges, prompt)
+    real = np.zeros((2, len(at)), np.int64)
+    for number in range(len(edges) + 1):
+        known = generated[:seen][bins[:seen] == number]
+        known = known if len(known) else generated[:seen]
+        real[:, bins == number] = np.quantile(known, [0.5, UPPER])[:, None]
+    late = slice(seen, None)
+    lengths = _with_predictions([path.stem] * (len(at) - seen), prompt[late], generated[late], tuple(real[:, late]))
+    return replace(lengths, arrival_s=at[late])
+
+
+def read_vicuna(path: Path) -> WorkloadLengths:
+    """Vicuna-7B's answers to Alpaca prompts at temperature 0.5; `true` is the longest of the other samples (3.2).
+
+    Prompts are not in the file: Alpaca's have about 20 tokens.
+    """
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    samples = np.array([[row[key] for key in ("L_t0.0", "L_t0.3", "L_t0.5", "L_t0.7")] for row in rows], np.int64)
+    longest, generated = samples.max(axis=1), samples[:, 2]
+    prompt = np.full(len(rows), ALPACA_PROMPT_TOKENS)
+    return WorkloadLengths(("alpaca",) * len(rows), prompt, generated, {"longest": (longest, longest)})
+
+
+def noisy(
+    generated: NDArray[np.int64], tau: float, rmse: float | None, chance: np.random.Generator
+) -> NDArray[np.int64]:
+    """Predictions of this Kendall's tau and, as far as it can be had with it, of this RMSE.
+
+    The logarithm of the truth plus normal noise has the rank; drawing it towards the mean or away from it changes
+    sizes and not ranks.
+    """
+    logs, noise = np.log(generated), chance.standard_normal(len(generated))
+    sample = chance.choice(len(generated), min(1000, len(generated)), replace=False)
+    low, high = 0.0, 50.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        reached = kendall_tau(generated[sample], (logs + middle * noise)[sample])
+        low, high = (middle, high) if reached > tau else (low, middle)
+    ranked = (logs + low * noise - logs.mean()) / np.std(logs + low * noise) * np.std(logs)
+    widths = np.linspace(0.0, 2.0, 81) if rmse is not None else np.ones(1)
+    candidates = [np.maximum(1, np.rint(np.exp(logs.mean() + width * ranked))) for width in widths]
+    errors = [abs(float(np.sqrt(np.mean((one - generated) ** 2))) - (rmse or 0.0)) for one in candidates]
+    return np.asarray(candidates[int(np.argmin(errors))], np.int64)
+
+
+def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Upper quantiles that cover nine answers in ten: each prediction times the same factor."""
+    factor = max(1.0, float(np.quantile(generated / predicted, UPPER)))
+    return np.asarray(np.ceil(predicted * factor), np.int64)
+
+
+def _with_predictions(
+    application: Sequence[str],
+    prompt: NDArray[np.int64],
+    generated: NDArray[np.int64],
+    real: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> WorkloadLengths:
+    """Lengths with every predictor: true, real, as noisy as a poor one, and without any rank."""
+    chance = np.random.default_rng(0)
+    predictions = {"true": (generated, generated), "real": real}
+    for name, (tau, rmse) in NOISE.items():
+        predicted = noisy(generated, tau, rmse, chance)
+        predictions[name] = predicted, upper_of(predicted, generated)
+    return WorkloadLengths(tuple(application), prompt, generated, predictions)
+
+
+def _ints(values: Sequence[int]) -> NDArray[np.int64]:
+    return np.array(values, np.int64)

@@ -1,0 +1,137 @@
+"""The HTTP side of the commands: a thin client of /v1 that waits out what passes by itself and explains the rest."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from cli.command_errors import Failed, NothingThere
+
+PASSING = frozenset({408, 429, 502, 503, 504})
+LONGEST_WAIT_S = 10.0
+
+Json = dict[str, Any]
+
+
+class ServiceError(Failed):
+    """The service refused; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class Client:
+    """One service and one key. Every call may be repeated safely: a POST carries an Idempotency-Key."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        attempts: int = 8,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`url` with or without /v1; a call is tried `attempts` times while the service is away or overloaded."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._attempts = attempts
+        self._sleep = sleep
+        headers = {"Authorization": f"Bearer {key}"}
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+
+    def create(self, body: Json) -> Json:
+        """POST /v1/responses in background mode."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._call("POST", "/v1/responses", json={**body, "background": True}, headers=headers)
+
+    def retrieve(self, id: str) -> Json:
+        """GET /v1/responses/{id}."""
+        return self._call("GET", f"/v1/responses/{id}")
+
+    def cancel(self, id: str) -> Json:
+        """POST /v1/responses/{id}/cancel."""
+        return self._call("POST", f"/v1/responses/{id}/cancel")
+
+    def responses(self, **query: str) -> Iterator[Json]:
+        """GET /v1/responses, page after page."""
+        parameters: dict[str, str] = {"limit": "100", **query}
+        while True:
+            page = self._call("GET", "/v1/responses", params=parameters)
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            parameters["after"] = page["last_id"]
+
+    def model(self) -> str:
+        """The name of the first model served."""
+        return str(self._call("GET", "/v1/models")["data"][0]["id"])
+
+    def stats(self, since: float | None = None, until: float | None = None) -> Json:
+        """GET /v1/magnus/stats: what the service did between two instants of its own clock."""
+        window = {"since": since, "until": until}
+        parameters = {name: repr(value) for name, value in window.items() if value is not None}
+        return self._call("GET", "/v1/magnus/stats", params=parameters)
+
+    def wait(self, id: str, timeout_s: float | None = None) -> Json:
+        """Poll until the response is final, or for `timeout_s`; the last state seen."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = 0.05
+        while True:
+            response = self.retrieve(id)
+            if response["status"] not in ("queued", "in_progress"):
+                return response
+            if deadline is not None and time.monotonic() >= deadline:
+                return response
+            self._sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 1.0)
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Json:
+        for attempt in range(self._attempts):
+            pause_s = min(0.25 * 2.0**attempt, LONGEST_WAIT_S)
+            last = attempt + 1 == self._attempts
+            try:
+                answer = self._http.request(method, path, **arguments)
+            except httpx.TransportError as error:
+                if last or isinstance(error, httpx.UnsupportedProtocol):
+                    raise NothingThere(f"no answer from {self.url}: {error}") from error
+            except httpx.InvalidURL as error:
+                raise NothingThere(f"{self.url} is no address of a service: {error}") from error
+            else:
+                if answer.status_code not in PASSING or last:
+                    return _content(answer)
+                pause_s = min(float(answer.headers.get("Retry-After", pause_s)), LONGEST_WAIT_S)
+            self._sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _content(answer: httpx.Response) -> Json:
+    try:
+        content = answer.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        where = f"{answer.request.method} {answer.request.url}"
+        raise ServiceError(answer.status_code, f"{where} answered {answer.status_code}, and not as Magnus does")
+    if answer.is_success:
+        return content
+    error = content.get("error") or {}
+    message = f"{answer.status_code}: {error.get('message', answer.reason_phrase)}"
+    if answer.status_code == 401:
+        message += " (give --api-key, or make one with `magnus keys create`)"
+    raise ServiceError(answer.status_code, message)
+
+
+def output_text(response: Json) -> str:
+    """The text of an answer."""
+    return "".join(part["text"] for item in response["output"] for part in item["content"])

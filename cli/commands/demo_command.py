@@ -1,0 +1,201 @@
+"""`magnus demo`: a mixed workload with Poisson arrivals, watched live, judged at the end."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+
+from cli.api_client import Client, Json
+from cli.command_errors import Failed
+from cli.demo_progress import Progress
+from cli.demo_workload import DemoArrival, poisson, send, training_examples
+from cli.hosting.child_process import ChildProgram, ProgramFailed, await_ready, start, stop
+from cli.hosting.process_commands import BIN
+from cli.hosting.service_files import api_address, running_service
+from cli.hosting.supervisor import AlreadyRunning, clear, stop_signals
+from cli.options import POLICIES, service_options, settings_with
+from cli.run_report import print_report, summary
+from cli.terminal import make_console
+from settings import Settings
+
+RATE = 240.0  # a second: two CPU workers are busy, and decode more than four rows together
+TRAINING_EXAMPLES = 1500
+POLL_S = 0.4
+LONGEST_CLOSING_S = 4.0
+OPEN = ("queued", "in_progress")
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: what was started is being stopped."""
+
+
+@click.command()
+@click.option("--requests", type=click.IntRange(1), default=240, show_default=True, help="Requests to send.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), default=RATE, show_default=True, help="A second.")
+@click.option("--policy", type=click.Choice(POLICIES), help="Policy of the service that the demo starts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the requests and of their arrival times.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+@service_options
+def demo(
+    requests: int,
+    rate: float,
+    policy: str | None,
+    seed: int,
+    json_file: Path | None,
+    url: str | None,
+    api_key: str | None,
+    state_dir: Path | None,
+) -> None:
+    """Send requests of six toy applications and show what came of them; exit status 0 if all were completed.
+
+    Without --url a whole service is started for the demo and stopped after it; its logs stay in .magnus/demo.
+    """
+    arrivals = poisson(requests, rate, seed)
+    settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
+    console = make_console()
+    with interruptible():
+        if settings.url:
+            if policy:
+                raise click.UsageError(
+                    "--policy is for a service of the demo's own; use `magnus policy set` with --url"
+                )
+            service: AbstractContextManager[tuple[str, str]] = nullcontext(api_address(settings))
+        else:
+            service = own_service(console, state_dir or empty_state_dir(settings), policy, arrivals, seed)
+        try:
+            with service as address, Client(*address) as client:
+                figures = run(console, client, arrivals)
+        except Interrupted:
+            console.print("interrupted; everything that the demo started is stopped")
+            sys.exit(130)
+    print_report(console, figures)
+    if json_file:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+    if figures["completed"] != requests:
+        raise Failed(f"{figures['failed']} of {requests} requests were not completed")
+
+
+def empty_state_dir(settings: Settings) -> Path:
+    """A directory for this demo alone: what an earlier one left unanswered would be in the way."""
+    state_dir = settings.state_dir.resolve() / "demo"
+    try:
+        clear(state_dir)
+    except AlreadyRunning as error:
+        raise Failed(str(error)) from error
+    return state_dir
+
+
+@contextmanager
+def own_service(
+    console: Console, state_dir: Path, policy: str | None, arrivals: list[DemoArrival], seed: int
+) -> Iterator[tuple[str, str]]:
+    """URL and key of a service of the demo's own, its length predictor pretrained; stopped at the end."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    console.print(f"starting Postgres, broker, API, planner, predictor, workers, trainer, Flower in {state_dir} …")
+    command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
+    program = ChildProgram(
+        "magnus up",
+        (*command, *(("--policy", policy) if policy else ())),
+        ready=lambda: (service := running_service(state_dir)) is not None and service.pid == process.pid,
+        ready_within_s=600.0,
+        stop_within_s=60.0,
+        orphan_signal=signal.SIGTERM,  # it stops everything by itself
+    )
+    log = state_dir / "up.log"
+    log.unlink(missing_ok=True)
+    process = start(program, log)
+    try:
+        await_ready(program, process, log)
+        console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of the same applications …")
+        train(state_dir, arrivals, seed)
+        yield api_address(settings_with(state_dir=state_dir))
+    except ProgramFailed as error:
+        raise Failed(str(error)) from error
+    finally:
+        stop((program, process))
+
+
+def train(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> None:
+    """Run `magnus train` on toy requests that will not be submitted; raises ProgramFailed."""
+    data, log = state_dir / "examples.jsonl", state_dir / "train.log"
+    examples = training_examples(TRAINING_EXAMPLES, arrivals, seed)
+    data.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    command = (str(BIN / "magnus"), "train", "--state-dir", str(state_dir), "--data", str(data))
+    program = ChildProgram("magnus train", command, stop_within_s=0.0)
+    process = start(program, log)
+    try:
+        if process.wait() != 0:
+            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
+    finally:
+        stop((program, process))
+
+
+def run(console: Console, client: Client, arrivals: list[DemoArrival]) -> Json:
+    """Send the arrivals, wait until every one is final, and sum up."""
+    since = client.stats()["now"]
+    sent: set[str] = set()
+    stopping, pause = threading.Event(), threading.Event()
+    with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send, client, arrivals, stopping, sent.add)
+        try:
+            while (responses := finals(client, sending, sent, since)) is None:
+                progress.show(len(sent), client.stats(since))
+                pause.wait(POLL_S)
+            progress.show(len(sent), client.stats(since))
+        finally:
+            stopping.set()
+    last = max(response["completed_at"] for response in responses)
+    return summary(responses, settled(client, since, last), len(arrivals))
+
+
+def finals(client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float) -> list[Json] | None:
+    """The responses, once everything is sent and every one is final; raises what sending raised."""
+    if not sending.done():
+        return None
+    for submission in sending.result():
+        submission.result()
+    if any(response["id"] in sent for state in OPEN for response in client.responses(status=state)):
+        return None
+    newest_first = takewhile(lambda response: response["created_at"] >= since, client.responses(order="desc"))
+    responses = [response for response in newest_first if response["id"] in sent]
+    # one that went back to the queue between the two lists of open ones was in neither
+    return None if any(response["status"] in OPEN for response in responses) else responses
+
+
+def settled(client: Client, since: float, until: float) -> Json:
+    """The service's figures once the last batches are closed, which is a moment after their answers are there."""
+    pause = threading.Event()
+    for _ in range(round(LONGEST_CLOSING_S / POLL_S)):  # with other clients there may always be an open batch
+        if client.stats(since, until)["open_batches"] == 0:
+            break
+        pause.wait(POLL_S)
+    return client.stats(since, until)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, Ctrl-C, SIGTERM and SIGHUP raise Interrupted once; further ones wait for the cleanup."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in previous:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted
+
+    previous: dict[signal.Signals, Any] = {}
+    for number in stop_signals():
+        previous[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,30 @@
+"""`magnus doctor`: what this machine lacks, and what to do about it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from cli.machine_checks import findings
+from cli.options import json_option, settings_with, state_dir_option
+from cli.terminal import make_console
+
+
+@click.command()
+@json_option
+@state_dir_option
+def doctor(as_json: bool, state_dir: Path | None) -> None:
+    """Check Python, servers, ports, database, broker, model and GPUs; exit status 1 if something has to be done."""
+    found = list(findings(settings_with(state_dir=state_dir)))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in found]))
+    else:
+        table = Table("check", "found", "what to do")
+        for finding in found:
+            style = "red" if finding.remedy else None
+            table.add_row(finding.check, finding.found, finding.remedy or "", style=style)
+        make_console().print(table)
+    if any(finding.remedy for finding in found):
+        raise SystemExit(1)

@@ -1,0 +1,95 @@
+"""`magnus profile`: how fast the served model is on a device, measured and fitted (SCLS Eq. 3-4)."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ByteSize
+from rich.table import Table
+
+from cli.command_errors import Failed
+from cli.database_access import transaction
+from cli.options import json_option, settings_with, state_dir_option
+from cli.terminal import make_console
+from models import live_fleet
+from scheduling.costs import ServingCurves
+
+
+@click.command()
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …; auto: the first GPU, else the CPU.")
+@click.option("--model", help="Directory or hub id; MAGNUS_MODEL if not given.")
+@click.option("--kv-budget", help="KV cache budget that bounds what is measured, for example 20GiB.")
+@click.option("--quick", is_flag=True, help="Few small batches: seconds instead of minutes.")
+@click.option("--worker", help="Store the curves as those of this worker of the running service.")
+@json_option
+@state_dir_option
+def profile(
+    device: str,
+    model: str | None,
+    kv_budget: str | None,
+    quick: bool,
+    worker: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+) -> None:
+    """Measure prefill and decoding over batch sizes and lengths, fit the serving time curves, print both."""
+    settings = settings_with(model=model, kv_budget=kv_budget, state_dir=state_dir)
+    # here and not above: these load torch, which `magnus profile --help` can do without
+    import torch
+
+    from inference.engine_errors import InferenceError
+    from inference.local.engine_profile import FULL, QUICK, measure
+    from inference.local.kv_budget import kv_budget_bytes
+    from inference.local.model_loading import load_model
+    from learning.estimators.cost_curves import fit_curves
+
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+        budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
+    except InferenceError as error:
+        raise Failed(str(error)) from error
+    measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
+    curves = fit_curves(measured.prefills, measured.decode_steps)
+    if worker:
+        with transaction(state_dir) as connection:
+            if not live_fleet.set_curves(connection, worker, asdict(curves) | ({"quick": True} if quick else {})):
+                raise Failed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
+    facts: dict[str, Any] = {
+        "model": loaded.name,
+        "device": device,
+        "delta_bytes": loaded.delta_bytes,
+        "theta_bytes": budget_bytes,
+        "curves": asdict(curves),
+        "prefills": measured.prefills,
+        "decode_steps": measured.decode_steps,
+    }
+    click.echo(json.dumps(facts)) if as_json else _print(facts, curves)
+
+
+def _print(facts: dict[str, Any], curves: ServingCurves) -> None:
+    console = make_console()
+    console.print(
+        f"{facts['model']} on {facts['device']}: Δ = {facts['delta_bytes']:,} bytes a token, "
+        f"Θ = {ByteSize(facts['theta_bytes']).human_readable()}"
+    )
+    console.print(_table("prefill", "length", facts["prefills"], curves.prefill_s))
+    console.print(_table("decoding step", "cached tokens", facts["decode_steps"], curves.decode_step_s))
+    console.print(f"p1 … p4 (Eq. 3): {_shown(curves.prefill)}\nd1 … d4 (Eq. 4): {_shown(curves.decode)}")
+
+
+def _table(title: str, tokens: str, timed: Iterable[tuple[int, float, float]], fitted: Callable[..., float]) -> Table:
+    table = Table("batch size", tokens, "measured, ms", "fitted, ms", title=title, title_justify="left")
+    for size, length, seconds in timed:
+        table.add_row(str(size), f"{length:g}", f"{seconds * 1e3:.2f}", f"{fitted(size, length) * 1e3:.2f}")
+    return table
+
+
+def _shown(coefficients: tuple[float, ...]) -> str:
+    return "  ".join(f"{coefficient:.3g}" for coefficient in coefficients)

@@ -1,0 +1,137 @@
+"""`magnus submit`, `status` and `cancel`: a client of the API for people and scripts."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cli.api_client import Client, Json, output_text
+from cli.command_errors import Failed
+from cli.options import client_of, json_option, service_options
+from cli.terminal import make_console
+
+
+@click.command()
+@click.argument("input", nargs=-1)
+@click.option("--instructions", "-i", help="What to do with the input.")
+@click.option("--application", help="Name of this kind of request, for the statistics.")
+@click.option("--model", help="The first model that is served, if not given.")
+@click.option("--max-output-tokens", type=click.IntRange(1), help="Most tokens of the answer.")
+@click.option("--temperature", type=click.FloatRange(0), help="0, the default, is greedy.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first, where the policy honours it.")
+@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), help="Seconds for which the answer is of use.")
+@click.option("--file", "file", type=click.File(), help="JSON lines, each a request body; - reads standard input.")
+@click.option("--wait", is_flag=True, help="Wait for the answers and print them.")
+@json_option
+@service_options
+def submit(
+    file: Any, wait: bool, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None, **fields: Any
+) -> None:
+    """Submit a request, or many from a file, and print their ids, or with --wait their answers.
+
+    INPUT is the text, its words joined; without it, and without --file, standard input is read.
+    """
+    with client_of(url, api_key, state_dir) as client:
+        bodies = _from_lines(file) if file else [_body(fields)]
+        model = fields["model"] or client.model()
+        responses = [client.create({"model": model, **body}) for body in bodies]
+        if wait:
+            responses = [client.wait(response["id"]) for response in responses]
+        for response in responses:
+            click.echo(json.dumps(response) if as_json else _said(response) if wait else response["id"])
+    if wait and any(response["status"] not in ("completed", "incomplete") for response in responses):
+        raise Failed("not every request was answered")
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@json_option
+@service_options
+def status(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+    """Show how requests stand, or without IDS what the service is doing."""
+    with client_of(url, api_key, state_dir) as client:
+        if not ids:
+            _print_service(client, as_json)
+            return
+        responses = [client.retrieve(name) for name in ids]
+    if as_json:
+        for response in responses:
+            click.echo(json.dumps(response))
+    else:
+        make_console().print(_standing(responses))
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True)
+@json_option
+@service_options
+def cancel(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+    """Cancel requests: at once what waits, at the next chance what runs."""
+    with client_of(url, api_key, state_dir) as client:
+        for name in ids:
+            response = client.cancel(name)
+            click.echo(json.dumps(response) if as_json else f"{name}  {response['status']}")
+
+
+def _body(fields: dict[str, Any]) -> Json:
+    text = " ".join(fields["input"]) or sys.stdin.read()
+    body: Json = {"input": text}
+    body |= {name: fields[name] for name in ("instructions", "max_output_tokens", "temperature") if fields[name]}
+    if fields["application"]:
+        body["metadata"] = {"application": fields["application"]}
+    extras = {name: fields[name] for name in ("priority", "deadline_s") if fields[name] is not None}
+    return body | ({"magnus": extras} if extras else {})
+
+
+def _from_lines(file: Any) -> list[Json]:
+    bodies = []
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            body = json.loads(line)
+        except ValueError as error:
+            raise click.UsageError(f"line {number} of {file.name} is no JSON: {error}") from error
+        if not isinstance(body, dict) or "input" not in body:
+            raise click.UsageError(f"line {number} of {file.name} is no request body: it needs an `input`")
+        bodies.append(body)
+    return bodies
+
+
+def _said(response: Json) -> str:
+    if response["status"] in ("completed", "incomplete"):
+        return output_text(response)
+    error = response["error"] or {}
+    return f"{response['id']} {response['status']} {error.get('message', '')}".rstrip()
+
+
+def _standing(responses: list[Json]) -> Table:
+    table = Table("id", "status", "position", "expected in", "predicted", "so far", "batch", "worker", "attempts")
+    for response in responses:
+        own = response["magnus"]
+        expected = "" if own["eta_s"] is None else f"{max(0.0, own['eta_s']):.1f} s"
+        cells = (own["queue_position"], expected, own["predicted_tokens"], own["tokens_so_far"])
+        last = (own["batch"], own["worker"], own["attempts"])
+        table.add_row(
+            response["id"], response["status"], *("" if cell is None else str(cell) for cell in (*cells, *last))
+        )
+    return table
+
+
+def _print_service(client: Client, as_json: bool) -> None:
+    stats = client.stats()
+    if as_json:
+        click.echo(json.dumps(stats))
+        return
+    table = Table("fact", "now", title=client.url, show_header=False)
+    table.add_row("policy", stats["policy"])
+    table.add_row("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}")
+    table.add_row("workers", str(stats["workers"]))
+    table.add_row("batches in the last minute", f"{stats['batches']}, mean size {stats['mean_batch_size'] or 0:.1f}")
+    table.add_row("valid tokens in the last minute", str(stats["valid_tokens"]))
+    idle = stats["worker_idle_share"]
+    table.add_row("idle share of the workers", "" if idle is None else f"{idle:.0%}")
+    make_console().print(table)

@@ -1,0 +1,23 @@
+"""`magnus worker`: one engine on one device, fed through a queue of its own."""
+
+import sys
+
+import click
+
+from cli.options import settings_with
+
+
+@click.command()
+@click.option("--name", required=True, help="Unique in the fleet; the worker's queue is gpu.NAME.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …; auto: the first GPU, else the CPU.")
+@click.option("--kv-budget", help="KV cache budget, for example 20GiB; MAGNUS_KV_BUDGET if not given.")
+def worker(name: str, device: str, kv_budget: str | None) -> None:
+    """Serve batches on one device until a signal comes; needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL."""
+    settings = settings_with(kv_budget=kv_budget)
+    missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
+    if missing:
+        raise click.UsageError(f"a worker needs {' and '.join(missing)}")
+    # here and not above: it loads torch, which `magnus worker --help` can do without
+    from tasks.serving.worker_process import run_worker
+
+    sys.exit(run_worker(name, device, settings.kv_budget))

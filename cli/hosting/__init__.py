@@ -1,0 +1,1 @@
+"""The service's processes on one host: embedded servers, supervisor, readiness."""

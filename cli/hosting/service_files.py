@@ -1,0 +1,92 @@
+"""What a running service leaves in its state directory for the other commands: addresses, key, password."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from cli.command_errors import NothingThere
+from settings import Settings
+
+
+@dataclass(frozen=True)
+class RunningService:
+    """Addresses of a running service and the process that runs it; the password is that of dashboard and Flower."""
+
+    pid: int
+    url: str
+    flower_url: str
+    database_url: str
+    redis_url: str
+    dashboard_user: str
+    dashboard_password: str
+
+    def write(self, state_dir: Path) -> None:
+        """Leave it for other commands of this user."""
+        write_secret(state_dir / "service.json", json.dumps(asdict(self), indent=1) + "\n")
+
+
+def running_service(state_dir: Path) -> RunningService | None:
+    """The service that `magnus up` runs in this directory; None also if it was killed and left its file behind."""
+    try:
+        service = RunningService(**json.loads((state_dir / "service.json").read_text()))
+    except FileNotFoundError:
+        return None
+    return service if psutil.pid_exists(service.pid) else None
+
+
+def forget_service(state_dir: Path) -> None:
+    """Take the addresses away again: nobody answers there any more."""
+    (state_dir / "service.json").unlink(missing_ok=True)
+
+
+def database_url(settings: Settings) -> str:
+    """The configured database, else that of the running service."""
+    service = running_service(settings.state_dir)
+    url = settings.database_url or (service.database_url if service else None)
+    if url is None:
+        raise NothingThere(
+            f"no database: MAGNUS_DATABASE_URL is not set and no `magnus up` runs in {settings.state_dir}; "
+            "start one, or point MAGNUS_STATE_DIR to its directory"
+        )
+    return url
+
+
+def api_address(settings: Settings) -> tuple[str, str]:
+    """URL and key of the service to talk to: as configured, else those of the state directory."""
+    service = running_service(settings.state_dir)
+    url = settings.url or (service.url if service else None)
+    if url is None:
+        raise NothingThere(
+            f"no service: MAGNUS_URL is not set and no `magnus up` runs in {settings.state_dir}; "
+            "start one with `magnus up`, or give --url"
+        )
+    key = settings.api_key.get_secret_value() if settings.api_key else read_secret(settings.state_dir / "api-key")
+    if key is None:
+        raise NothingThere(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
+    return url, key
+
+
+def read_secret(path: Path) -> str | None:
+    """The content of a file of our own, None if there is none."""
+    return path.read_text().strip() if path.exists() else None
+
+
+def write_secret(path: Path, content: str) -> None:
+    """A file that only this user may read, whole at any moment."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(content)
+    fresh.replace(path)
+
+
+def kept_secret(path: Path) -> str:
+    """The secret in this file, made on first use."""
+    secret = read_secret(path)
+    if secret is None:
+        secret = secrets.token_urlsafe(18)
+        write_secret(path, secret + "\n")
+    return secret

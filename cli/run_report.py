@@ -1,0 +1,123 @@
+"""What a run of requests came to: the demo's JSON and its tables, from the responses and the service's own figures."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from cli.api_client import Json
+
+
+def summary(responses: Sequence[Json], stats: Json, requests: int) -> Json:
+    """The run's figures. A request is completed when its whole answer is there; incomplete ones met their limit."""
+    completed = [response for response in responses if response["status"] == "completed"]
+    ended = [response for response in responses if response["completed_at"] is not None]
+    first = min((response["created_at"] for response in responses), default=0.0)
+    last = max((response["completed_at"] for response in ended), default=first)
+    seconds = last - first
+    valid = sum(response["usage"]["output_tokens"] for response in responses if response["usage"])
+    generated = stats["valid_tokens"] + stats["invalid_tokens"]
+    by_application = defaultdict(list)
+    for response in responses:
+        by_application[response["magnus"]["application"]].append(response)
+    return {
+        "policy": stats["policy"],
+        "requests": requests,
+        "completed": len(completed),
+        "failed": requests - len(completed),
+        "seconds": _rounded(seconds),
+        "requests_per_s": _rounded(len(completed) / seconds) if seconds else None,
+        "valid_tokens_per_s": _rounded(valid / seconds) if seconds else None,
+        "total_tokens_per_s": _rounded(generated / seconds) if seconds else None,
+        "batches": stats["batches"],
+        "mean_batch_size": _rounded(stats["mean_batch_size"]),
+        "worker_idle_share": _rounded(stats["worker_idle_share"]),
+        "response_s": _response_s(completed),
+        "applications": {name: _application(group) for name, group in sorted(by_application.items())},
+    }
+
+
+def _application(responses: Sequence[Json]) -> Json:
+    completed = [response for response in responses if response["status"] == "completed"]
+    predicted = [response["magnus"]["predicted_tokens"] for response in completed]
+    actual = [response["usage"]["output_tokens"] for response in completed]
+    pairs = [(p, a) for p, a in zip(predicted, actual, strict=True) if p is not None]
+    return {
+        "requests": len(responses),
+        "completed": len(completed),
+        "mean_predicted": _mean([p for p, _ in pairs]),
+        "mean_actual": _mean(actual),
+        "rmse": _rounded(math.sqrt(sum((p - a) ** 2 for p, a in pairs) / len(pairs))) if pairs else None,
+        "response_s": _response_s(completed),
+    }
+
+
+def _response_s(completed: Sequence[Json]) -> Json:
+    times = sorted(response["completed_at"] - response["created_at"] for response in completed)
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    return {"mean": _mean(times)} | {name: _rounded(percentile(times, share)) for name, share in shares.items()}
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below or at which this share of the values lies, interpolated; None of nothing."""
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def print_report(console: Console, figures: Json) -> None:
+    """Two tables: a row an application, and the run as a whole."""
+    console.print(Group(_applications(figures), _whole(figures)))
+
+
+def _applications(figures: Json) -> Table:
+    table = Table(title="Applications", title_justify="left")
+    columns = ("application", "requests", "completed", "predicted", "actual", "RMSE", "P50", "P95", "P99", "max")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "application" else "right")
+    for name, row in figures["applications"].items():
+        times = row["response_s"]
+        table.add_row(
+            name,
+            str(row["requests"]),
+            str(row["completed"]),
+            *(_shown(row[key], ".1f") for key in ("mean_predicted", "mean_actual", "rmse")),
+            *(_shown(times[key], ".2f", " s") for key in ("p50", "p95", "p99", "max")),
+        )
+    return table
+
+
+def _whole(figures: Json) -> Table:
+    table = Table(title="Service", title_justify="left", show_header=False)
+    times = figures["response_s"]
+    spread = ", ".join(f"{name} {_shown(times[name], '.2f')}" for name in ("p50", "p95", "p99", "max"))
+    for name, value in (
+        ("policy", str(figures["policy"])),
+        ("completed", f"{figures['completed']} of {figures['requests']} in {_shown(figures['seconds'], '.1f')} s"),
+        ("response time, s", f"mean {_shown(times['mean'], '.2f')}, {spread}"),
+        ("requests a second", _shown(figures["requests_per_s"], ".1f")),
+        ("valid tokens a second", _shown(figures["valid_tokens_per_s"], ".0f")),
+        ("all tokens a second", _shown(figures["total_tokens_per_s"], ".0f")),
+        ("batches", f"{figures['batches']}, mean size {_shown(figures['mean_batch_size'], '.1f')}"),
+        ("idle share of the workers", _shown(figures["worker_idle_share"], ".0%")),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return _rounded(sum(values) / len(values)) if values else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _shown(value: Any, format: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{format}}{unit}"

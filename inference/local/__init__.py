@@ -1,0 +1,1 @@
+"""Our own engine: a decode loop over a transformers causal language model."""

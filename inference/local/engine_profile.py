@@ -1,0 +1,71 @@
+"""Measures how long prefill and decoding take over batch sizes and lengths: what SCLS's Eq. (3) and (4) are fitted to.
+
+The engine itself is measured, on random tokens, so whatever makes it fast is in the figures. Fitting is learning's.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import median
+from time import perf_counter
+
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel
+from inference.sequences import RunFigures, Sequence
+
+Timed = tuple[int, float, float]  # batch size, tokens a row (cached ones for a decoding step), seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Which batches to measure: each size at each length, `steps` decoding steps, the median of `repeats`."""
+
+    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    steps: int
+    repeats: int
+
+
+QUICK = Grid(sizes=(1, 4, 16), lengths=(16, 128), steps=4, repeats=1)  # what a worker measures as it starts
+FULL = Grid(sizes=(1, 2, 4, 8, 16, 32, 64), lengths=(16, 64, 256, 1024), steps=16, repeats=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds of whole prefills and of single decoding steps."""
+
+    prefills: tuple[Timed, ...]
+    decode_steps: tuple[Timed, ...]
+
+
+def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: float | None = None) -> Measured:
+    """Measure every batch of the grid that the budget and the model's positions allow, smallest first.
+
+    After `within_s` seconds no further batch is started. The caller's own engine must not hold memory meanwhile.
+    """
+    engine = Engine(replace(loaded, eos_ids=frozenset()), kv_budget_bytes)
+    tokens = grid.steps + 1
+    batches = [
+        (size, length)
+        for size, length in sorted(product(grid.sizes, grid.lengths), key=lambda batch: batch[0] * batch[1])
+        if size * (length + tokens) * loaded.delta_bytes <= kv_budget_bytes and length + tokens <= loaded.max_positions
+    ]
+    prefills: list[Timed] = []
+    decode_steps: list[Timed] = []
+    started = perf_counter()
+    for size, length in batches:
+        _serve(engine, size, length, tokens=2)  # allocates the cache and warms up, which no later batch pays for
+        runs = [_serve(engine, size, length, tokens) for _ in range(grid.repeats)]
+        prefills.append((size, length, median(run.prefill_s for run in runs)))
+        decode_steps.append((size, length + tokens / 2, median(run.decode_s for run in runs) / grid.steps))
+        if within_s is not None and perf_counter() - started >= within_s:
+            break
+    return Measured(tuple(prefills), tuple(decode_steps))
+
+
+def _serve(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
+    chance = random.Random(0)
+    vocabulary = engine.loaded.model.config.get_text_config().vocab_size
+    prompts = [tuple(chance.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
+    _, figures = engine.run([Sequence(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
+    return figures

@@ -1,0 +1,162 @@
+"""Loads a causal LM of transformers and proves, before it serves, that the engines decode it as it decodes itself."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.cache_utils import DynamicLayer
+from transformers.utils.logging import disable_progress_bar
+
+from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
+from inference.local.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.fused_model import FusedModel, fusible
+from inference.local.kv_cache import KvCache, KvLayout
+
+Quantize = Literal["4bit", "8bit"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model on its device, with all that an engine must know of it."""
+
+    model: Any
+    decoder: Any  # what runs its forward passes: the model itself, or the same in fewer operations
+    tokenizer: Any
+    name: str
+    device: torch.device
+    layout: KvLayout
+    eos_ids: frozenset[int]
+    pad_id: int
+    max_positions: int
+    weight_bytes: int
+
+    @property
+    def delta_bytes(self) -> int:
+        """Δ: bytes of key-value cache a token (Magnus Eq. 1)."""
+        return self.layout.token_bytes
+
+
+def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
+    """Load a directory or hub id; UnsupportedModel and QuantizationUnavailable say what the operator must change.
+
+    dtype "auto" is float32 on a CPU and the model's own elsewhere.
+    """
+    disable_progress_bar()
+    on = torch.device(device)
+    options: dict[str, Any] = {"dtype": "float32" if dtype == "auto" and on.type == "cpu" else dtype}
+    if quantize is not None:
+        options |= {"quantization_config": quantization(quantize, on), "device_map": {"": on}}
+    try:
+        config = AutoConfig.from_pretrained(model)
+        loaded = AutoModelForCausalLM.from_pretrained(model, config=config, **options)
+    except (OSError, ValueError) as error:  # no such model, or none that transformers knows as a causal LM
+        raise UnsupportedModel(model, str(error)) from error
+    if quantize is None:
+        loaded = loaded.to(on)
+    return serving(loaded, AutoTokenizer.from_pretrained(model), name=Path(model).name)
+
+
+def quantization(quantize: Quantize, device: torch.device) -> Any:
+    """The configuration of bitsandbytes for 4 or 8 bits; QuantizationUnavailable where it cannot work."""
+    if device.type != "cuda":
+        raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
+    if find_spec("bitsandbytes") is None:
+        raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus[quantize]'")
+    from transformers import BitsAndBytesConfig  # fails to import without bitsandbytes' own needs
+
+    return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")
+
+
+def serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+    """A model in memory made ready to serve; UnsupportedModel if its answers would be wrong."""
+    model.eval()
+    if model.device.type == "cpu" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        store_by_columns(model)
+    try:
+        return _serving(model, tokenizer, name)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise UnsupportedModel(name, f"its forward pass takes no prepared mask and cache: {error}") from error
+
+
+def _serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+    eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
+    pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
+    layout = kv_layout(model, name)
+    loaded = LoadedModel(
+        model=model,
+        decoder=FusedModel(model) if fusible(model) else model,
+        tokenizer=tokenizer,
+        name=name,
+        device=model.device,
+        layout=layout,
+        eos_ids=eos_ids,
+        pad_id=pad_id,
+        max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
+        weight_bytes=sum(weight.nbytes for weight in (*model.parameters(), *model.buffers())),
+    )
+    check_decoding(loaded)
+    return loaded
+
+
+def store_by_columns(model: Any) -> None:
+    """Lay linear weights out as MKL multiplies thin batches fastest: a step of 8 to 32 rows takes a tenth less time.
+
+    Shapes and values stay; an output layer that shares the embedding's weight keeps its rows together for look-ups.
+    """
+    embedding = model.get_input_embeddings().weight
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and module.weight is not embedding:
+            module.weight.data = module.weight.data.t().contiguous().t()
+
+
+def kv_layout(model: Any, name: str) -> KvLayout:
+    """What the model really caches for a token, seen by feeding it one."""
+    cache = DynamicCache(config=model.config)
+    others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
+    if others:
+        raise UnsupportedModel(name, f"only full attention in every layer is served, it has {', '.join(others)}")
+    with torch.inference_mode():
+        model(torch.zeros(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    layers = [layer for layer in cache.layers if layer.is_initialized]
+    shapes = {
+        (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]) for layer in layers
+    }
+    if len(shapes) != 1 or len(layers) != len(cache.layers):
+        raise UnsupportedModel(name, f"its {len(cache.layers)} layers do not cache alike: {sorted(shapes)}")
+    key_heads, key_dim, value_heads, value_dim = shapes.pop()
+    if key_heads != value_heads:
+        raise UnsupportedModel(name, f"{key_heads} key heads but {value_heads} value heads")
+    keys = layers[0].keys
+    return KvLayout(len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device)
+
+
+@torch.inference_mode()
+def check_decoding(loaded: LoadedModel) -> None:
+    """Compare a padded, cached decoding step with the model's own forward pass over the whole prompts."""
+    vocabulary = loaded.model.config.get_text_config().vocab_size
+    prompts = [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
+    kv = KvCache(loaded.layout, budget_bytes=2**40)
+    kv.reserve(len(prompts), 8)
+    ours = [prefill(loaded.decoder, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
+    cursor = Cursor.at(kv, [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts], [True, True])
+    ours.append(decode_one_token(loaded.decoder, kv, cursor))
+    for row, prompt in enumerate(prompts):
+        whole = loaded.model(torch.tensor([prompt], device=loaded.device)).logits[0].float()
+        for step, logits in enumerate(ours):
+            expected = whole[len(prompt) - 2 + step]
+            off = (logits[row].float() - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
+            if not off < (1e-3 if loaded.layout.dtype == torch.float32 else 0.1):
+                raise UnsupportedModel(loaded.name, f"cached decoding differs from its own forward pass by {off:.2g}")
+
+
+def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
+    """Token ids as generation configs hold them: none, one or several."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)

@@ -1,0 +1,96 @@
+"""What the bundled model keeps on fresh inputs: answers that end by themselves, right lengths, right words, slopes.
+
+It answers through `model.generate`, so that its figures do not rest on our own engine.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, linear_regression
+
+import torch
+from transformers import PreTrainedModel
+
+from inference.prompt_format import PromptFormat
+from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
+
+ANSWER_LIMIT = 256  # tokens; the longest right answer, 60 words doubled and EOS, has 121
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class ToyAnswer:
+    """What the model said to a request; lengths count EOS."""
+
+    request: ToyRequest
+    text: str
+    tokens: int
+    right_tokens: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Figures of one application's answers; `tokens_a_word` is the slope of answer length over input length."""
+
+    application: str
+    answers: int
+    ended: float
+    right: float
+    length_error: float
+    tokens_a_word: float
+
+
+def fresh_requests(each: int, seed: int) -> list[ToyRequest]:
+    """Draw `each` (two or more) requests of every application, their lengths evenly spread over one to sixty words."""
+    chance = random.Random(seed)
+    lengths = [1 + index * (MAX_WORDS - 1) // (each - 1) for index in range(each)]
+    return [draw_request(name, words, chance) for name in APPLICATIONS for words in lengths]
+
+
+def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
+    """Answer the requests greedily in batches, padded on the left; the answers come in the requests' order."""
+    answers: list[ToyAnswer] = []
+    for start in range(0, len(requests), BATCH):
+        answers += _answer(model, prompt_format, requests[start : start + BATCH])
+    return answers
+
+
+def judge(answers: Sequence[ToyAnswer]) -> list[Quality]:
+    """One row an application: shares that ended and were right word for word, mean length error, slope."""
+    by_application: defaultdict[str, list[ToyAnswer]] = defaultdict(list)
+    for answer in answers:
+        by_application[answer.request.application].append(answer)
+    return [_judge(application, of_it) for application, of_it in by_application.items()]
+
+
+@torch.inference_mode()
+def _answer(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
+    prompts = [prompt_format.encode(request.instruction, request.input) for request in requests]
+    eos_id, pad_id = model.generation_config.eos_token_id, model.generation_config.pad_token_id
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
+    generated = model.generate(
+        input_ids=ids, attention_mask=(ids != pad_id).long(), max_new_tokens=ANSWER_LIMIT, do_sample=False
+    )
+    answers = []
+    for request, row in zip(requests, generated[:, width:].tolist(), strict=True):
+        ended = eos_id in row
+        said = row[: row.index(eos_id) + 1] if ended else row
+        right_tokens = prompt_format.count(request.output) + 1
+        answers.append(ToyAnswer(request, prompt_format.decode(said), len(said), right_tokens, ended))
+    return answers
+
+
+def _judge(application: str, answers: Sequence[ToyAnswer]) -> Quality:
+    words = [len(answer.request.input.split()) for answer in answers]
+    tokens = [answer.tokens for answer in answers]
+    return Quality(
+        application,
+        len(answers),
+        ended=fmean(answer.ended for answer in answers),
+        right=fmean(answer.text == answer.request.output for answer in answers),
+        length_error=fmean(abs(answer.tokens - answer.right_tokens) for answer in answers),
+        tokens_a_word=linear_regression(words, tokens).slope,
+    )

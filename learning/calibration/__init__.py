@@ -1,0 +1,1 @@
+"""Correcting predictions online by what really came, and noticing when they drift."""

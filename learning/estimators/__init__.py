@@ -1,0 +1,1 @@
+"""Fitted functions that know nothing of requests: forests, regressions, cost curves, distributions."""

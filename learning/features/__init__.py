@@ -1,0 +1,1 @@
+"""Texts as numbers: encoders, hashed words, what a text looks like and asks for."""

@@ -1,0 +1,1 @@
+"""One file for each generation length predictor, and what they share."""

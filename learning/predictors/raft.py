@@ -1,0 +1,79 @@
+"""RAFT (Magnus Table II): a quantile forest for each task, on the user input length alone."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from learning.estimators.application_models import key_of
+from learning.estimators.forest_training import grow
+from learning.estimators.length_distribution import given, summarise
+from learning.estimators.quantile_forest import QuantileForest
+from learning.features.compressed_features import user_input_length
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
+from learning.predictors.uilo import UserInputLength
+
+FEWEST_OUTCOMES = 20
+
+
+class ForestPerTask:
+    """A task is an application with an instruction; one that it does not know gets the user input length."""
+
+    name = "raft"
+
+    def __init__(self) -> None:
+        self.forests: dict[str, QuantileForest] = {}
+
+    def fit(self, outcomes: Sequence[Outcome]) -> None:
+        """Grow a forest for every task with at least 20 whole answers."""
+        by_task = defaultdict(list)
+        for outcome in outcomes:
+            if not outcome.censored:
+                by_task[_task(outcome.prompt)].append(outcome)
+        self.forests = {}
+        for task, answers in by_task.items():
+            if len(answers) >= FEWEST_OUTCOMES:
+                lengths = np.array([o.generated_tokens for o in answers], np.float64)
+                self.forests[task], _ = grow(user_input_length([o.prompt for o in answers]), lengths)
+
+    def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
+        """Median and upper quantile of each prompt's generation length."""
+        predicted = UserInputLength().predict(prompts)
+        rows = defaultdict(list)
+        for row, prompt in enumerate(prompts):
+            rows[_task(prompt)].append(row)
+        for task in rows.keys() & self.forests.keys():
+            asked = [prompts[row] for row in rows[task]]
+            samples = self.forests[task].samples(user_input_length(asked))
+            for row, prediction in zip(rows[task], summarise(samples, asked), strict=True):
+                predicted[row] = prediction
+        return predicted
+
+    def remaining(self, prompt: Prompt, generated: int) -> Prediction:
+        """Median and upper quantile of the whole length, given that `generated` tokens are out and it goes on."""
+        forest = self.forests.get(_task(prompt))
+        if forest is None:
+            return UserInputLength().remaining(prompt, generated)
+        return given(forest.samples(user_input_length([prompt]))[0], generated, prompt.limit_tokens)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Its state, to be stored."""
+        arrays: dict[str, npt.NDArray[Any]] = {"tasks": np.array(list(self.forests), str)}
+        for task, forest in self.forests.items():
+            arrays |= {f"{task}.{name}": values for name, values in forest.to_arrays().items()}
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ForestPerTask":
+        """The stored predictor."""
+        predictor = cls()
+        for task in arrays["tasks"].tolist():
+            own = {name.partition(".")[2]: values for name, values in arrays.items() if name.startswith(f"{task}.")}
+            predictor.forests[task] = QuantileForest.from_arrays(own)
+        return predictor
+
+
+def _task(prompt: Prompt) -> str:
+    return key_of(prompt.application, prompt.instruction)

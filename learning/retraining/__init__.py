@@ -1,0 +1,1 @@
+"""Fitting again on what was logged, and deciding whether the result may serve."""

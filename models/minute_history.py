@@ -1,0 +1,111 @@
+"""The minutes: what happened in each, closed once and kept, so that the dashboard's history survives everything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from models.tables import Minute
+
+GRACE_S = 30  # answers are dated back by the seconds that writing them took; a minute stays open so much longer
+MOST_MINUTES = 1440  # closed by one call: after a long rest several calls catch up
+
+CLOSE = text("""
+    with bounds as (
+        select coalesce(
+            (select max(minute) + interval '1 minute' from minutes),
+            (select date_trunc('minute', min(arrived_at)) from requests)
+        ) as first, date_trunc('minute', clock_timestamp() - make_interval(secs => :grace_s)) as last
+    ), open as (
+        select minute, minute + interval '1 minute' as ends
+        from bounds, generate_series(first, last - interval '1 minute', interval '1 minute') as minute
+        limit :most
+    ), span as (
+        select min(minute) as first, max(ends) as last from open
+    ), answers as (
+        select date_trunc('minute', finished_at) as minute,
+            count(*) filter (where status = 'completed') as completed,
+            count(*) filter (where status = 'incomplete') as incomplete,
+            count(*) filter (where status = 'failed') as failed,
+            count(*) filter (where status = 'cancelled') as cancelled,
+            percentile_cont(array[0.5, 0.95, 1]) within group (order by extract(epoch from finished_at - arrived_at))
+                filter (where status in ('completed', 'incomplete')) as response_s
+        from requests, span where finished_at >= first and finished_at < last group by 1
+    ), arrivals as (
+        select date_trunc('minute', arrived_at) as minute, count(*) as arrived
+        from requests, span where arrived_at >= first and arrived_at < last group by 1
+    ), work as (
+        select date_trunc('minute', finished_at) as minute, count(*) as batches, sum(size) as batched,
+            sum(valid_tokens) as valid_tokens, sum(pad_tokens) as pad_tokens, sum(invalid_tokens) as invalid_tokens
+        from batches, span where status = 'finished' and finished_at >= first and finished_at < last group by 1
+    )
+    insert into minutes (minute, arrived, completed, incomplete, failed, cancelled, response_p50_s, response_p95_s,
+        response_max_s, batches, batched, valid_tokens, pad_tokens, invalid_tokens)
+    select minute, coalesce(arrived, 0), coalesce(completed, 0), coalesce(incomplete, 0), coalesce(failed, 0),
+        coalesce(cancelled, 0), response_s[1], response_s[2], response_s[3], coalesce(batches, 0), coalesce(batched, 0),
+        coalesce(valid_tokens, 0), coalesce(pad_tokens, 0), coalesce(invalid_tokens, 0)
+    from open left join answers using (minute) left join arrivals using (minute) left join work using (minute)
+    on conflict do nothing returning minute
+""")
+
+
+def close_minutes(session: Session) -> int:
+    """Close every minute that is over; how many were. Any process may call it, as often as it likes."""
+    closed = session.execute(CLOSE, {"grace_s": GRACE_S, "most": MOST_MINUTES}).all()
+    session.commit()
+    return len(closed)
+
+
+def minutes(session: Session, back: timedelta) -> Sequence[Minute]:
+    """The closed minutes of the last `back`, oldest first."""
+    since = func.statement_timestamp() - back  # clock_timestamp() changes within a statement and uses no index
+    return session.scalars(select(Minute).where(Minute.minute >= since).order_by(Minute.minute)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCounts:
+    """Requests by how they ended, within the last hour."""
+
+    completed: int
+    incomplete: int
+    failed: int
+    cancelled: int
+
+
+def last_hour(session: Session) -> EndedCounts:
+    """From the closed minutes, and behind them from the requests themselves."""
+    row = session.execute(
+        text("""
+            with closed as (
+                select coalesce(sum(completed), 0) as completed, coalesce(sum(incomplete), 0) as incomplete,
+                    coalesce(sum(failed), 0) as failed, coalesce(sum(cancelled), 0) as cancelled,
+                    coalesce(max(minute) + interval '1 minute', statement_timestamp() - interval '1 h') as until
+                from minutes where minute >= statement_timestamp() - interval '1 h'
+            ), fresh as (
+                select count(*) filter (where status = 'completed') as completed,
+                    count(*) filter (where status = 'incomplete') as incomplete,
+                    count(*) filter (where status = 'failed') as failed,
+                    count(*) filter (where status = 'cancelled') as cancelled
+                from requests where finished_at >= (select until from closed)
+            )
+            select (c.completed + f.completed)::int as completed, (c.incomplete + f.incomplete)::int as incomplete,
+                (c.failed + f.failed)::int as failed, (c.cancelled + f.cancelled)::int as cancelled
+            from closed c, fresh f
+        """)
+    ).one()
+    return EndedCounts(**row._mapping)
+
+
+def totals(session: Session) -> dict[str, int]:
+    """Requests by how they ended, over all closed minutes: only ever grows."""
+    row = session.execute(
+        select(
+            *(
+                func.coalesce(func.sum(column), 0).label(column.key)
+                for column in (Minute.completed, Minute.incomplete, Minute.failed, Minute.cancelled)
+            )
+        )
+    ).one()
+    return {name: int(count) for name, count in row._mapping.items()}

@@ -1,0 +1,172 @@
+"""What the operator looks at first: where requests are, how answers came out, what each worker does."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Requests by where they are, at one instant of the database's clock."""
+
+    now: datetime
+    unpredicted: int  # wait for a length prediction
+    unplanned: int  # predicted, not yet in the planner's waiting room
+    waiting: int  # in the planner's waiting room
+    assigned: int  # in a batch that its worker has not started
+    running: int  # in any open batch, started or not
+    oldest_s: float | None
+    finished_minute: int
+    tokens_minute: int
+    workers_alive: int
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, wherever."""
+        return self.unpredicted + self.unplanned + self.waiting
+
+
+def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
+    """Counted through the partial indexes of open requests, so old answers cost nothing."""
+    row = session.execute(
+        text("""
+            with counts as (
+                select (select count(*) from requests where status = 'queued') as queued,
+                    (select count(*) from requests where status = 'queued' and planner_epoch = 0) as unfed,
+                    (select count(*) from requests where status = 'queued' and predicted_tokens is null) as unpredicted
+            ), flight as (
+                select count(*) as running, count(*) filter (where b.status = 'assigned') as assigned
+                from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
+            ), oldest as (
+                select arrived_at from requests
+                where status = 'queued' and status in ('queued', 'in_progress') order by arrived_at limit 1
+            ), minute as (
+                select count(*) as finished, coalesce(sum(output_tokens), 0) as tokens from requests
+                where finished_at > statement_timestamp() - interval '60 s' and status in ('completed', 'incomplete')
+            )
+            select clock_timestamp() as now, unpredicted, unfed - unpredicted as unplanned, queued - unfed as waiting,
+                assigned, running,
+                extract(epoch from clock_timestamp() - (select arrived_at from oldest))::float8 as oldest_s,
+                minute.finished as finished_minute, minute.tokens as tokens_minute,
+                (select count(*) from workers where stopped_at is null
+                    and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)) as workers_alive
+            from counts, flight, minute
+        """),
+        {"alive_s": worker_alive_s},
+    ).one()
+    return RequestCounts(**row._mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Answers of one application within the last hour, at most the last `MOST_ANSWERS` of all of them."""
+
+    name: str
+    answers: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+    mean_predicted: float | None
+    mean_actual: float
+    rmse: float | None
+
+
+MOST_ANSWERS = 5000
+
+
+def applications(session: Session) -> list[Application]:
+    """Latencies and predictions by application, the one with the most answers first."""
+    rows = session.execute(
+        text("""
+            with answers as (
+                select application, output_tokens, predicted_tokens,
+                    extract(epoch from finished_at - arrived_at)::float8 as response_s
+                from requests
+                where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
+                order by finished_at desc limit :most
+            ), grouped as (
+                select application, count(*) as answers,
+                    percentile_cont(array[0.5, 0.95, 0.99, 1]) within group (order by response_s) as response_s,
+                    avg(predicted_tokens)::float8 as mean_predicted, avg(output_tokens)::float8 as mean_actual,
+                    sqrt(avg((predicted_tokens - output_tokens)::float8 ^ 2)) as rmse
+                from answers group by application
+            )
+            select application, answers, response_s[1], response_s[2], response_s[3], response_s[4],
+                mean_predicted, mean_actual, rmse
+            from grouped order by answers desc, application limit 50
+        """),
+        {"most": MOST_ANSWERS},
+    )
+    return [Application(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker with the batch that it runs, if any; ages in seconds of the database's clock."""
+
+    name: str
+    model: str
+    device: str
+    theta_bytes: int
+    delta_bytes: int
+    heartbeat_age_s: float
+    stopped: bool
+    assigned: int  # batches sent and not started
+    batch_id: int | None
+    size: int | None
+    length: int | None
+    predicted_generation_length: int | None
+    progress_tokens: int | None
+    estimated_s: float | None
+    running_s: float | None
+
+    def state(self, alive_s: float) -> str:
+        """stopped, lost, running or idle."""
+        if self.stopped:
+            return "stopped"
+        if self.heartbeat_age_s > alive_s:
+            return "lost"
+        return "running" if self.batch_id is not None else "idle"
+
+
+def workers(session: Session) -> list[WorkerState]:
+    """Every worker that was heard of within a day, by name."""
+    rows = session.execute(
+        text("""
+            select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
+                extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
+                w.stopped_at is not null as stopped,
+                (select count(*) from batches a where a.worker = w.name and a.status = 'assigned') as assigned,
+                b.id as batch_id, b.size, b.length, b.predicted_generation_length, b.progress_tokens, b.estimated_s,
+                extract(epoch from clock_timestamp() - coalesce(b.started_at, b.assigned_at))::float8 as running_s
+            from workers w left join lateral (
+                select * from batches b where b.worker = w.name and b.status = 'running' order by b.id desc limit 1
+            ) b on true
+            where w.heartbeat_at > statement_timestamp() - interval '1 day'
+            order by w.name
+        """)
+    )
+    return [WorkerState(**row._mapping) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A published model in service, with what it scored on held-out answers."""
+
+    kind: str
+    version: str
+    created_at: datetime
+    scores: dict[str, Any]
+    data: dict[str, Any]
+
+
+def learned(session: Session) -> list[Learned]:
+    """The versions in service."""
+    rows = session.execute(
+        text("select kind, version, created_at, scores, data from model_versions where active order by kind")
+    )
+    return [Learned(**row._mapping) for row in rows]

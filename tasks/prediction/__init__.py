@@ -1,0 +1,1 @@
+"""The predictor's process: lengths for requests that nobody has predicted yet."""

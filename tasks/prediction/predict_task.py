@@ -1,0 +1,37 @@
+"""The task `tasks.predict`: predicts what came in, at beat's ticks, and kicks the planner."""
+
+from functools import cache
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from learning.features.text_encoders import make_encoder
+from learning.predictors.predictor_factory import make_predictor
+from models.session import make_engine
+from tasks.app import app, database_url, redis_url, settings
+from tasks.messages import Messages
+from tasks.prediction.predictor_in_service import PredictorInService
+
+log = structlog.get_logger()
+
+
+@cache
+def predictor() -> PredictorInService:
+    """This process's predictor."""
+    engine = make_engine(database_url, pool_size=1, name="magnus predictor")
+    return PredictorInService(engine, make_predictor(settings.predictor, make_encoder(settings.encoder)))
+
+
+@cache
+def messages() -> Messages:
+    """What this process says."""
+    return Messages(app, redis_url)
+
+
+@app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def predict() -> None:
+    """Predict all that waits; an error is logged and the next tick begins anew."""
+    try:
+        predictor().run(on_predicted=messages().kick_planner)
+    except SQLAlchemyError as error:
+        log.error("prediction failed", error=str(error))

@@ -1,0 +1,47 @@
+"""The API as tests call it: a client with a key, and the database behind it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flask.testing import FlaskClient
+from sqlalchemy import Engine, text
+from werkzeug.test import TestResponse
+
+from models import api_keys
+from models.session import make_sessions
+
+MODEL = "words"
+
+
+@dataclass
+class Api:
+    """A client with a key, and the database behind it."""
+
+    client: FlaskClient
+    engine: Engine
+    key: str
+
+    def call(self, method: str, path: str, **arguments: Any) -> TestResponse:
+        """One call with this client's key."""
+        headers = {"Authorization": f"Bearer {self.key}"} | arguments.pop("headers", {})
+        return self.client.open(path, method=method, headers=headers, **arguments)
+
+    def submit(self, input: str = "eins zwei drei", **fields: Any) -> dict[str, Any]:
+        """A request in the background; the response that it gives."""
+        body = {"model": MODEL, "input": input, "instructions": "Translate.", "background": True} | fields
+        answer = self.call("POST", "/v1/responses", json=body)
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        created: dict[str, Any] = answer.json
+        return created
+
+    def sql(self, statement: str, **parameters: Any) -> list[Any]:
+        """Rows of a statement, committed."""
+        with self.engine.begin() as connection:
+            result = connection.execute(text(statement), parameters)
+            return list(result) if result.returns_rows else []
+
+    def other_tenant(self, tenant: str = "globex") -> "Api":
+        """The same service with another tenant's key."""
+        with make_sessions(self.engine).begin() as session:
+            _, key = api_keys.create(session, name="other", tenant=tenant)
+        return Api(self.client, self.engine, key)

@@ -1,0 +1,120 @@
+"""The predictor on a real Postgres: every request predicted once, whoever else predicts; versions change under way."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+
+from learning.features.text_encoders import make_encoder
+from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
+from learning.predictors.predictor_factory import make_predictor
+from learning.store import digest, dump
+from models import training_log
+from tasks.prediction.predictor_in_service import CHUNK, PredictorInService
+from tests.integration.database_stage import Stage
+
+
+def untrained() -> LengthPredictor:
+    return make_predictor("usin", make_encoder("hashing"))
+
+
+def trained(length: int) -> LengthPredictor:
+    """One that has seen nothing but answers of this length."""
+    predictor = untrained()
+    predictor.fit([Outcome(Prompt("copy", "", f"abc {n}", 3, 3, 100), length) for n in range(60)])
+    return predictor
+
+
+def publish(stage: Stage, stored: bytes, sha256: bytes) -> str:
+    with stage.database.begin() as connection:
+        return training_log.publish(connection, "length", stored, sha256, scores={}, data={})
+
+
+def wait_for_prediction(stage: Stage, *ids: str) -> None:
+    for request_id in ids:
+        stage.request(request_id, input="abc", limit_tokens=100, predicted_tokens=None, predicted_upper_tokens=None)
+
+
+def test_without_a_published_version_the_user_input_length_is_predicted(stage: Stage):
+    wait_for_prediction(stage, "r1")
+    kicks: list[bool] = []
+    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 1
+    assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
+    assert kicks == [True]
+
+
+def test_nobody_is_kicked_when_there_was_nothing_to_predict(stage: Stage):
+    kicks: list[bool] = []
+    assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 0
+    assert kicks == []
+
+
+def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
+    wait_for_prediction(stage, *(f"r{n}" for n in range(CHUNK + 1)))
+    assert PredictorInService(stage.database, untrained()).run(lambda: None) == CHUNK + 1
+    assert set(stage.requests("predicted_tokens").values()) == {3}
+
+
+def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
+    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+    predictor.run(lambda: None)
+    model = dump(trained(40))
+    version = publish(stage, model, digest(model))
+    wait_for_prediction(stage, "r1")
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
+
+
+def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(stage: Stage):
+    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+    model = dump(trained(40))
+    publish(stage, model, digest(model))
+    ended = datetime.now(UTC) - timedelta(seconds=30)
+    for n in range(50):
+        stage.request(
+            f"old{n:02}",
+            application="copy",
+            input="abc",
+            limit_tokens=200,
+            predicted_tokens=40,
+            predicted_upper_tokens=40,
+            status="completed",
+            output_tokens=120,
+            finished_at=ended + timedelta(milliseconds=n),
+        )
+    stage.request(
+        "new", application="copy", input="abc", limit_tokens=200, predicted_tokens=None, predicted_upper_tokens=None
+    )
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens")["new"] == 120
+
+
+def test_a_version_that_is_not_what_was_published_is_not_adopted(stage: Stage):
+    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+    publish(stage, dump(trained(40)), digest(b"something else"))
+    wait_for_prediction(stage, "r1")
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
+
+
+def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage: Stage):
+    wait_for_prediction(stage, *(f"r{n:03}" for n in range(3 * CHUNK)))
+    stage.sql("create table predictions (id text)")
+    stage.sql(
+        """create function note() returns trigger language plpgsql as
+        $$ begin insert into predictions values (new.id); return new; end $$"""
+    )
+    stage.sql("create trigger note after update of predicted_tokens on requests for each row execute function note()")
+    together = Barrier(3)
+
+    def predict(_: int) -> int:
+        together.wait()
+        return PredictorInService(stage.database, untrained()).run(lambda: None)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(predict, range(3))) == 3 * CHUNK
+    assert stage.sql("select count(*), count(distinct id) from predictions") == [(3 * CHUNK, 3 * CHUNK)]
+
+
+def test_a_working_predictor_says_that_it_lives(stage: Stage):
+    PredictorInService(stage.database, untrained()).run(lambda: None)
+    assert stage.sql("select value from service_state where name = 'predictor'") == [({"version": "usin"},)]

@@ -1,0 +1,36 @@
+"""The control plane stays light: beat, planner, predictor and upkeep start without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROCESSES = [
+    "tasks.app",
+    "tasks.planning.plan_task",
+    "tasks.prediction.predict_task",
+    "tasks.upkeep",
+    "tasks.training.trainer",
+]
+
+
+@pytest.mark.parametrize("module", PROCESSES)
+def test_the_control_plane_never_loads_torch(module: str, database_url: str, redis_url: str):
+    script = f"""
+import sys, {module}
+if hasattr({module}, "predictor"): {module}.predictor()
+if hasattr({module}, "leader"): {module}.leader().step()
+print(sorted({{"torch", "transformers", "sentence_transformers"}} & sys.modules.keys()))
+"""
+    environment = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url, "PATH": ""}
+    said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_background_process_without_addresses_says_which_is_missing():
+    said = subprocess.run(
+        [sys.executable, "-c", "import tasks.app"], env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 1
+    assert "MAGNUS_DATABASE_URL is not set" in said.stderr

@@ -1,0 +1,59 @@
+"""The upkeep's queries on a real Postgres: old things go, what anybody may still ask for stays."""
+
+from datetime import UTC, datetime, timedelta
+
+from models import retention, training_log
+from tests.integration.database_stage import Stage
+
+DAY = timedelta(days=1)
+
+
+def test_requests_are_deleted_when_they_ended_long_ago(stage: Stage):
+    now = datetime.now(UTC)
+    stage.request("old", status="completed", finished_at=now - 3 * DAY)
+    stage.request("new", status="completed", finished_at=now)
+    stage.request("waits", arrived_at=now - 9 * DAY)
+    with stage.database.begin() as connection:
+        assert retention.delete_old_requests(connection, 2 * DAY.total_seconds(), limit=10) == 1
+    assert set(stage.requests("status")) == {"new", "waits"}
+
+
+def test_no_more_is_deleted_at_once_than_was_said(stage: Stage):
+    for n in range(5):
+        stage.request(f"r{n}", status="completed", finished_at=datetime.now(UTC) - 3 * DAY)
+    with stage.database.begin() as connection:
+        assert retention.delete_old_requests(connection, 0.0, limit=3) == 3
+        assert retention.delete_old_requests(connection, 0.0, limit=3) == 2
+
+
+def test_batches_are_deleted_when_they_ended_long_ago(stage: Stage):
+    stage.worker("w1")
+    for status, ended in (("finished", datetime.now(UTC) - 3 * DAY), ("assigned", None)):
+        stage.sql(
+            """insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s,
+                finished_at) values ('w1', 'test', :status, 1, 1, 1, 1.0, :ended)""",
+            status=status,
+            ended=ended,
+        )
+    with stage.database.begin() as connection:
+        assert retention.delete_old_batches(connection, DAY.total_seconds(), limit=10) == 1
+    assert stage.sql("select status from batches") == [("assigned",)]
+
+
+def test_workers_that_were_not_heard_of_for_long_are_forgotten(stage: Stage):
+    stage.worker("gone")
+    stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '2 days'")
+    stage.worker("here")
+    with stage.database.begin() as connection:
+        assert retention.forget_workers(connection, DAY.total_seconds()) == 1
+    assert stage.sql("select name from workers") == [("here",)]
+
+
+def test_the_last_superseded_versions_of_each_kind_are_kept(stage: Stage):
+    with stage.database.begin() as connection:
+        names = [
+            training_log.publish(connection, "length", b"", b"", {}, {}) for _ in range(retention.VERSIONS_KEPT + 3)
+        ]
+        other = training_log.publish(connection, "serving_time", b"", b"", {}, {})
+        assert retention.delete_superseded_versions(connection) == 2
+    assert stage.sql("select version from model_versions order by id") == [(name,) for name in [*names[2:], other]]

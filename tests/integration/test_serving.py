@@ -1,0 +1,342 @@
+"""A worker's threads on a real engine and a real Postgres: leases, answers, memory, cancels, slices, joins."""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import pytest
+import structlog
+import torch
+
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel, load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.sequences import Sequence
+from models.leases import Announcement
+from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.lease_heartbeat import LeaseTerms
+from tests.integration.database_stage import MODEL, Stage, eventually
+from tests.integration.small_model import UNKNOWN_TO_MODEL, make_small_model
+
+TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, max_attempts=3)
+
+
+@cache
+def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
+    torch.set_num_threads(1)
+    make_small_model(directory)
+    return load_model(str(directory)), load_prompt_format(str(directory))
+
+
+class Serving:
+    """A host with a thread for each batch that it serves, as Celery's pool would give it."""
+
+    def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
+        self.stage, self.loaded, self.format = stage, loaded, prompt_format
+        self.broken: list[str] = []
+        budget = kv_tokens * loaded.delta_bytes
+        self.host = BatchRunner(
+            stage.database,
+            lambda: Engine(loaded, budget),
+            prompt_format,
+            Announcement("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
+            TERMS,
+            kick_planner=lambda: None,
+            on_broken=self.broken.append,
+        )
+        self._pool = ThreadPoolExecutor(16)
+
+    def assign(self, *ids: str, **columns: object) -> int:
+        """What the planner does: a batch of these requests for this worker."""
+        columns = {"joins": False, "iteration_limit": None, "preempts": []} | columns
+        ((batch_id,),) = self.stage.sql(
+            """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, joins,
+                iteration_limit, preempts) values ('w1', 'test', :size, 1, 1, 1.0, :joins, :iteration_limit, :preempts)
+            returning id""",
+            size=len(ids),
+            **columns,
+        )
+        self.stage.sql(
+            """update requests set status = 'in_progress', batch_id = :batch_id, attempts = attempts + 1
+            where id = any(:ids)""",
+            batch_id=batch_id,
+            ids=list(ids),
+        )
+        return batch_id
+
+    def start(self, batch_id: int) -> Future[None]:
+        """What a message does."""
+        return self._pool.submit(self.host.serve, batch_id)
+
+    def serve(self, *ids: str, **columns: object) -> int:
+        """Assign, send, wait."""
+        batch_id = self.assign(*ids, **columns)
+        self.start(batch_id).result(timeout=60)
+        return batch_id
+
+    def running(self, batch_id: int) -> None:
+        """Wait until the engine is some tokens into this batch."""
+        eventually(lambda: self.stage.sql("select 1 from batches where id = :id and progress_tokens > 2", id=batch_id))
+
+    def alone(self, input: str, limit: int) -> str:
+        """What the model answers to this request alone."""
+        engine = Engine(self.loaded, 10**9)
+        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode("", input)), limit)])
+        return self.format.decode(row.generated_ids)
+
+    def batch(self, batch_id: int, columns: str = "status") -> object:
+        """Columns of a batch."""
+        ((*row,),) = self.stage.sql(f"select {columns} from batches where id = :id", id=batch_id)
+        return row[0] if len(row) == 1 else tuple(row)
+
+    def close(self) -> None:
+        self.host.stop()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def make_serving(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Serving]]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
+    made: list[Serving] = []
+
+    def make(kv_tokens: int = 100_000) -> Serving:
+        made.append(Serving(stage, loaded, prompt_format, kv_tokens))
+        return made[-1]
+
+    yield make
+    for serving in made:
+        serving.close()
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def serving(make_serving: Callable[..., Serving]) -> Serving:
+    return make_serving()
+
+
+def test_a_batch_is_answered_with_what_the_model_says_to_each_request_alone(stage: Stage, serving: Serving):
+    inputs = {"r1": "abc", "r2": "hello world", "r3": "x"}
+    for request_id, words in inputs.items():
+        stage.request(request_id, input=words, limit_tokens=12)
+    batch_id = serving.serve(*inputs)
+    answers = stage.requests("status", "finish_reason", "output_tokens", "output_text")
+    assert answers == {r: ("incomplete", "limit", 12, serving.alone(words, 12)) for r, words in inputs.items()}
+    assert serving.batch(batch_id, "status, iterations, generation_length, valid_tokens, fence") == (
+        "finished",
+        12,
+        12,
+        36,
+        1,
+    )
+
+
+def test_a_batch_delivered_twice_runs_once(stage: Stage, serving: Serving):
+    stage.request("r1", limit_tokens=200)
+    batch_id = serving.assign("r1")
+    for delivery in [serving.start(batch_id) for _ in range(4)]:
+        delivery.result(timeout=60)
+    assert serving.batch(batch_id, "fence, status") == (1, "finished")
+    assert stage.requests("status", "attempts") == {"r1": ("incomplete", 1)}
+
+
+def test_another_workers_batch_is_left_alone(stage: Stage, serving: Serving):
+    stage.request("r1")
+    batch_id = serving.assign("r1")
+    stage.sql("update batches set worker = 'w2'")
+    serving.start(batch_id).result(timeout=60)
+    assert serving.batch(batch_id) == "assigned"
+
+
+def test_a_stale_fence_writes_nothing_and_the_engine_drops_the_batch(stage: Stage, serving: Serving):
+    stage.request("r1", limit_tokens=4000)
+    batch_id = serving.assign("r1")
+    delivery = serving.start(batch_id)
+    serving.running(batch_id)
+    stage.sql("update batches set fence = fence + 1")  # somebody overtook it
+    delivery.result(timeout=60)
+    stage.request("r2", limit_tokens=5)
+    serving.serve("r2")
+    assert serving.batch(batch_id) == "running"
+    assert stage.requests("status", "output_text") == {
+        "r1": ("in_progress", None),
+        "r2": ("incomplete", serving.alone("abc", 5)),
+    }
+
+
+def test_a_batch_beyond_the_memory_ends_as_such_and_its_requests_wait_for_the_split(stage: Stage, make_serving):
+    serving = make_serving(kv_tokens=100)
+    for request_id in ("r1", "r2", "r3", "r4"):
+        stage.request(request_id, input="a" * 20, limit_tokens=20, planner_epoch=7)
+    whole = serving.serve("r1", "r2", "r3", "r4")
+    assert serving.batch(whole) == "out_of_memory"
+    assert set(stage.requests("status", "planner_epoch", "sealed_group", "attempts").values()) == {
+        ("queued", 7, str(whole), 0)
+    }
+    half = serving.serve("r1", "r2")
+    assert serving.batch(half) == "finished"
+
+
+def test_what_a_slice_leaves_unfinished_goes_back_and_goes_on_where_it_stopped(stage: Stage, serving: Serving):
+    stage.request("r1", limit_tokens=25)
+    for generated in (10, 20):
+        serving.serve("r1", iteration_limit=10)
+        assert stage.requests("status", "cardinality(generated_ids)", "planner_epoch") == {
+            "r1": ("queued", generated, 0)
+        }
+    serving.serve("r1", iteration_limit=10)
+    assert stage.requests("status", "output_text", "attempts") == {"r1": ("incomplete", serving.alone("abc", 25), 1)}
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_running_request_is_cancelled_with_what_it_has_and_its_batch_goes_on(
+    stage: Stage, serving: Serving, joins: bool
+):
+    stage.request("r1", limit_tokens=4000)
+    stage.request("r2", input="hello", limit_tokens=600)
+    batch_id = serving.assign("r1", "r2", joins=joins)
+    delivery = serving.start(batch_id)
+    serving.running(batch_id)
+    stage.sql("update requests set cancel_requested_at = clock_timestamp() where id = 'r1'")
+    delivery.result(timeout=60)
+    answers = stage.requests("status", "output_text", "output_tokens")
+    status, text, tokens = answers["r1"]
+    assert (status, text) == ("cancelled", serving.alone("abc", tokens))
+    assert answers["r2"] == ("incomplete", serving.alone("hello", 600), 600)
+    ((waited,),) = stage.sql("select finished_at - cancel_requested_at from requests where id = 'r1'")
+    assert waited.total_seconds() < 1.0
+
+
+def test_a_request_cancelled_before_its_batch_was_taken_never_runs(stage: Stage, serving: Serving):
+    stage.request("r1")
+    stage.request("r2")
+    batch_id = serving.assign("r1", "r2")
+    stage.sql("update requests set cancel_requested_at = clock_timestamp() where id = 'r1'")
+    serving.start(batch_id).result(timeout=60)
+    assert stage.requests("status") == {"r1": "cancelled", "r2": "incomplete"}
+    assert serving.batch(batch_id, "valid_tokens") == 20
+
+
+def test_rows_of_several_batches_share_the_engine_and_each_batch_ends_with_its_own(stage: Stage, serving: Serving):
+    stage.request("long", limit_tokens=1500)
+    long = serving.assign("long", joins=True)
+    first = serving.start(long)
+    serving.running(long)
+    for n in range(6):
+        stage.request(f"r{n}", input="abcdef"[: n + 1], limit_tokens=5 + n)
+    joined = [serving.start(serving.assign(f"r{n}", f"r{n + 1}", joins=True)) for n in (0, 2, 4)]
+    for delivery in joined:
+        delivery.result(timeout=60)
+    assert serving.batch(long) == "running"
+    first.result(timeout=60)
+    answers = stage.requests("output_text")
+    for n in range(6):
+        assert answers[f"r{n}"] == serving.alone("abcdef"[: n + 1], 5 + n)
+    assert answers["long"] == serving.alone("abc", 1500)
+    assert stage.sql("select sum(valid_tokens) from batches") == [(1500 + sum(range(5, 11)),)]
+
+
+def test_a_joiner_can_send_a_running_row_back_to_the_queue_with_what_it_has(stage: Stage, serving: Serving):
+    stage.request("long", limit_tokens=1500)
+    long = serving.assign("long", joins=True)
+    first = serving.start(long)
+    serving.running(long)
+    stage.request("urgent", limit_tokens=5)
+    serving.serve("urgent", joins=True, preempts=["long"])
+    first.result(timeout=60)
+    ((status, generated),) = stage.sql("select status, cardinality(generated_ids) from requests where id = 'long'")
+    assert status == "queued"
+    assert generated > 2
+    serving.serve("long", joins=True)
+    assert stage.requests("output_text")["long"] == serving.alone("abc", 1500)
+
+
+def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on(stage: Stage, make_serving):
+    serving = make_serving(kv_tokens=1500)
+    stage.request("long", limit_tokens=1000)
+    long = serving.assign("long", joins=True)
+    first = serving.start(long)
+    serving.running(long)
+    for n in range(4):
+        stage.request(f"r{n}", input="a" * 600, limit_tokens=10)
+    batch_id = serving.serve("r0", "r1", "r2", "r3", joins=True)
+    assert serving.batch(batch_id) == "out_of_memory"
+    first.result(timeout=60)
+    assert stage.requests("output_text")["long"] == serving.alone("abc", 1000)
+
+
+def test_a_joiner_that_is_too_large_even_alone_fails_and_says_so(stage: Stage, make_serving):
+    serving = make_serving(kv_tokens=100)
+    stage.request("r1", input="a" * 200, limit_tokens=10)
+    assert serving.batch(serving.serve("r1", joins=True)) == "finished"
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
+
+
+def test_a_row_that_outgrows_the_memory_alone_fails_and_says_so(stage: Stage, make_serving):
+    serving = make_serving(kv_tokens=100)
+    stage.request("r1", limit_tokens=400)
+    assert serving.batch(serving.serve("r1", joins=True)) == "finished"
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
+
+
+def test_a_prompt_beyond_the_models_positions_fails_alone(stage: Stage, serving: Serving):
+    stage.request("r1", input="a" * 5000)
+    stage.request("r2")
+    serving.serve("r1", "r2")
+    assert stage.requests("status", "error->>'code'") == {
+        "r1": ("failed", "context_length_exceeded"),
+        "r2": ("incomplete", None),
+    }
+
+
+def test_a_batch_that_breaks_the_engine_counts_as_an_attempt_and_the_next_one_is_served(stage: Stage, serving: Serving):
+    stage.request("r1", input=UNKNOWN_TO_MODEL)
+    stage.request("r2")
+    for attempt in (1, 2):
+        batch_id = serving.serve("r1")
+        assert serving.batch(batch_id) == "lost"
+        assert stage.requests("status", "attempts")["r1"] == ("queued", attempt)
+    serving.serve("r2")
+    serving.serve("r1")
+    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "server_error"), "r2": ("incomplete", None)}
+
+
+def test_an_engine_that_fails_again_and_again_ends_the_worker(stage: Stage, serving: Serving):
+    for n in range(3):
+        stage.request(f"r{n}", input=UNKNOWN_TO_MODEL)
+        serving.serve(f"r{n}")
+    eventually(lambda: serving.broken)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_stopping_worker_gives_back_what_it_cannot_finish(stage: Stage, serving: Serving, joins: bool):
+    stage.request("r1", limit_tokens=4000)
+    stage.request("r2")
+    batch_id = serving.assign("r1", joins=joins)
+    waiting = serving.assign("r2")
+    deliveries = [serving.start(batch_id)]
+    serving.running(batch_id)
+    deliveries.append(serving.start(waiting))
+    eventually(lambda: serving.batch(waiting) == "running")
+    serving.host.wind_down(within_s=0.0)
+    for delivery in deliveries:
+        delivery.result(timeout=60)
+    requests = stage.requests("status", "cardinality(generated_ids)", "attempts")
+    assert requests["r1"][0] == "queued"
+    assert requests["r1"][1] > 2
+    assert requests["r2"] == ("queued", 0, 0)
+
+
+def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(stage: Stage, make_serving):
+    first = make_serving()
+    stage.request("r1", limit_tokens=4000)
+    batch_id = first.assign("r1")
+    delivery = first.start(batch_id)
+    first.running(batch_id)
+    make_serving()
+    assert first.batch(batch_id) == "lost"
+    assert stage.requests("status", "attempts", "planner_epoch") == {"r1": ("queued", 1, 0)}
+    delivery.result(timeout=60)
+    eventually(lambda: first.broken == ["another process took this worker's name"])

@@ -1,0 +1,76 @@
+"""What a running service leaves behind for other commands, and how they find it."""
+
+import dataclasses
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from cli.command_errors import NothingThere
+from cli.hosting.service_files import (
+    RunningService,
+    api_address,
+    database_url,
+    forget_service,
+    kept_secret,
+    running_service,
+    write_secret,
+)
+from settings import Settings
+
+SERVICE = RunningService(
+    os.getpid(), "http://127.0.0.1:1", "http://127.0.0.1:2", "postgresql://here/magnus", "redis://here", "magnus", "pw"
+)
+
+
+def test_addresses_come_from_the_running_service(tmp_path: Path) -> None:
+    SERVICE.write(tmp_path)
+    write_secret(tmp_path / "api-key", "magnus-key\n")
+    settings = Settings(state_dir=tmp_path)
+    assert running_service(tmp_path) == SERVICE
+    assert api_address(settings) == ("http://127.0.0.1:1", "magnus-key")
+    assert database_url(settings) == "postgresql://here/magnus"
+
+
+def test_what_is_configured_goes_before_what_is_running(tmp_path: Path) -> None:
+    SERVICE.write(tmp_path)
+    settings = Settings(
+        state_dir=tmp_path, url="http://other", api_key=SecretStr("other-key"), database_url="postgresql://other"
+    )
+    assert api_address(settings) == ("http://other", "other-key")
+    assert database_url(settings) == "postgresql://other"
+
+
+def test_without_a_service_the_remedy_is_named(tmp_path: Path) -> None:
+    SERVICE.write(tmp_path)
+    forget_service(tmp_path)
+    settings = Settings(state_dir=tmp_path)
+    with pytest.raises(NothingThere, match="start one with `magnus up`"):
+        api_address(settings)
+    with pytest.raises(NothingThere, match="MAGNUS_DATABASE_URL"):
+        database_url(settings)
+
+
+def test_a_service_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    dataclasses.replace(SERVICE, pid=gone.pid).write(tmp_path)
+    assert running_service(tmp_path) is None
+
+
+def test_an_address_without_a_key_asks_for_one(tmp_path: Path) -> None:
+    with pytest.raises(NothingThere, match="--api-key"):
+        api_address(Settings(state_dir=tmp_path, url="http://other"))
+
+
+def test_secrets_are_for_their_owner_only_and_kept(tmp_path: Path) -> None:
+    first = kept_secret(tmp_path / "password")
+    SERVICE.write(tmp_path)
+    assert kept_secret(tmp_path / "password") == first
+    assert len(first) >= 24
+    for name in ("password", "service.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600

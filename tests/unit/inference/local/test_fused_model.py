@@ -1,0 +1,68 @@
+"""The forward pass in fewer operations against that of the model that it was made from."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from inference.local.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.fused_model import FusedModel, fusible
+from inference.local.kv_cache import KvCache
+from tests.unit.inference.tiny_models import SHAPE, known
+
+FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
+
+
+def llama(**options):
+    return LlamaForCausalLM(
+        LlamaConfig(
+            **SHAPE,
+            **options,
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize("architecture", FUSED)
+@torch.inference_mode()
+def test_it_gives_the_logits_of_the_model_that_it_was_made_from_however_attention_reads(architecture):
+    loaded = known(architecture).loaded
+    assert isinstance(loaded.decoder, FusedModel)
+    prompts = [answered.prompt_ids for answered in known(architecture).pool]
+    passes = []
+    for model, piece_bytes in ((loaded.model, 0), (loaded.decoder, 2**30), (loaded.decoder, 0)):
+        kv = KvCache(loaded.layout, 2**30, piece_bytes)
+        kv.reserve(len(prompts), max(map(len, prompts)) + 2)
+        logits = [prefill(model, kv, range(len(prompts)), prompts, loaded.pad_id)]
+        cursor = Cursor.at(kv, [9] * len(prompts), [*map(len, prompts)], [True] * len(prompts))
+        passes.append(logits + [decode_one_token(model, kv, cursor) for _ in range(2)])
+    for theirs, together, in_pieces in zip(*passes, strict=True):
+        torch.testing.assert_close(together, theirs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(in_pieces, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_its_weights_are_the_models_own():
+    model = llama()
+    prompt = torch.tensor([[5, 6, 7]])
+    before, held = model(prompt).logits, {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    FusedModel(model)
+    joined = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    assert len(joined) == len(held) - 2 * (2 + 1)  # a layer: queries, keys and values are one, gate and up are one
+    torch.testing.assert_close(model(prompt).logits, before)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "neox"])
+def test_another_architecture_runs_by_itself(architecture):
+    loaded = known(architecture).loaded
+    assert loaded.decoder is loaded.model
+
+
+def test_what_it_does_not_compute_is_left_to_the_model():
+    assert fusible(llama())
+    assert fusible(llama(num_key_value_heads=2))
+    assert not fusible(llama(mlp_bias=True))
+    assert not fusible(llama(attention_bias=True))
+    adapted = llama()
+    adapted.model.layers[1].mlp.up_proj = torch.nn.Sequential(adapted.model.layers[1].mlp.up_proj)
+    assert not fusible(adapted)
+    half_rotated = llama()
+    half_rotated.model.rotary_emb.inv_freq = half_rotated.model.rotary_emb.inv_freq[:2]
+    assert not fusible(half_rotated)

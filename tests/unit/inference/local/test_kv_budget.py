@@ -1,0 +1,22 @@
+"""How much memory an engine's cache may take."""
+
+import pytest
+import torch
+
+from inference.engine_errors import UnreadableBudget
+from inference.local.kv_budget import CPU_BUDGET_BYTES, kv_budget_bytes
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("configured", "nbytes"), [("auto", CPU_BUDGET_BYTES), ("20GiB", 20 * 2**30), ("1.5MB", 1_500_000), ("4096", 4096)]
+)
+def test_a_budget_is_as_configured_or_as_suits_the_device(configured, nbytes):
+    assert kv_budget_bytes(configured, CPU) == nbytes
+
+
+@pytest.mark.parametrize("configured", ["20 gigs", "", "-"])
+def test_what_is_no_size_is_refused(configured):
+    with pytest.raises(UnreadableBudget, match="write for example 20GiB"):
+        kv_budget_bytes(configured, CPU)

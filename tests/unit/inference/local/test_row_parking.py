@@ -1,0 +1,37 @@
+"""Preempted rows in host memory: kept where copying is cheaper than a prefill, within a bound."""
+
+import torch
+
+from inference.local.kv_cache import KvCache, KvLayout
+from inference.local.row_parking import Parking
+
+LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+HOURS, FIFTY = 1e4, tuple(range(50))
+
+
+def cache():
+    kv = KvCache(LAYOUT, 2**20)
+    kv.reserve(2, 150)
+    return kv
+
+
+def test_a_row_is_kept_only_where_its_prefill_would_cost_more():
+    parking = Parking(2**20)
+    parking.park("cheap", cache(), 0, token_ids=FIFTY, prefill_s=0.0)
+    parking.park("dear", cache(), 0, token_ids=FIFTY, prefill_s=HOURS)
+    assert not parking.holds("cheap", FIFTY)
+    assert parking.holds("dear", FIFTY)
+    assert not parking.holds("dear", (*FIFTY, 1))  # it went on elsewhere meanwhile: of no use
+
+
+def test_the_oldest_rows_give_way_within_the_bound():
+    kv, parking = cache(), Parking(100 * LAYOUT.token_bytes)
+    for name in ("first", "second", "third"):
+        parking.park(name, kv, 0, token_ids=FIFTY[:40], prefill_s=HOURS)
+    assert [parking.holds(name, FIFTY[:40]) for name in ("first", "second", "third")] == [False, True, True]
+    assert parking.nbytes == 80 * LAYOUT.token_bytes
+    parking.unpark("second", kv, 1)
+    parking.drop("third")
+    assert parking.nbytes == 0
+    parking.park("too long", kv, 0, token_ids=FIFTY * 3, prefill_s=HOURS)
+    assert parking.nbytes == 0

@@ -1,0 +1,86 @@
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from inference.toy.toy_applications import ToyRequest
+from inference.toy.toy_evaluation import ToyAnswer, judge
+from inference.toy.toy_lessons import LONG_WORDS, SHORT_WORDS, batches
+from inference.toy.toy_tokenizer import EOS_ID, VOCABULARY_SIZE, train_tokenizer
+from inference.toy.toy_training import loss_of, main, make_model, rate_factor, train
+
+TOKENIZER = train_tokenizer()
+
+
+def longest_input(lessons: int, of: int, skip: int = 0) -> int:
+    drawn = islice(batches(TOKENIZER, of, batch_tokens=2048, seed=0), skip, skip + lessons)
+    user = TOKENIZER.token_to_id("<user>")
+    return max(len(lesson.prompt) - lesson.prompt.index(user) - 2 for batch in drawn for lesson in batch)
+
+
+def test_every_batch_fits_its_budget_with_its_padding() -> None:
+    for batch in batches(TOKENIZER, 40, batch_tokens=1024, seed=1):
+        assert len(batch) * max(lesson.tokens for lesson in batch) <= 1024
+
+
+def test_lessons_are_short_at_first_and_a_little_longer_than_promised_at_last() -> None:
+    assert longest_input(16, of=400) == SHORT_WORDS
+    assert longest_input(40, of=100, skip=60) == LONG_WORDS
+
+
+def test_the_same_seed_gives_the_same_lessons() -> None:
+    assert list(batches(TOKENIZER, 5, 1024, seed=2)) == list(batches(TOKENIZER, 5, 1024, seed=2))
+    assert list(batches(TOKENIZER, 5, 1024, seed=2)) != list(batches(TOKENIZER, 5, 1024, seed=3))
+
+
+def test_every_answer_of_a_lesson_ends_on_eos() -> None:
+    assert all(lesson.answer[-1] == EOS_ID for batch in batches(TOKENIZER, 3, 1024, seed=4) for lesson in batch)
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0, 1 / 30), (29, 1.0), (500, 1.0), (750, 0.5), (1000, 0.0)])
+def test_the_rate_warms_up_stays_and_falls_to_zero(step: int, factor: float) -> None:
+    assert rate_factor(step, steps=1000) == pytest.approx(factor)
+
+
+def test_the_loss_falls_and_the_same_seed_gives_the_same_weights() -> None:
+    def trained() -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = make_model(VOCABULARY_SIZE)
+        train(model, batches(TOKENIZER, 12, 512, seed=5), steps=12)
+        return model
+
+    lesson = next(batches(TOKENIZER, 1, 512, seed=6))
+    untrained = make_model(VOCABULARY_SIZE)
+    first, second = trained(), trained()
+    assert loss_of(first, lesson).item() < loss_of(untrained, lesson).item() - 0.5
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_the_script_writes_a_model_directory_that_transformers_loads(tmp_path: Path) -> None:
+    run = CliRunner().invoke(
+        main, ["--steps", "2", "--threads", "1", "--answers", "2", "--out", str(tmp_path / "model")]
+    )
+    assert run.exit_code == 0, run.output
+    assert "step 2 of 2" in run.output
+    assert "tokens a word" in run.output
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").generation_config.eos_token_id == EOS_ID
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").eos_token == "<eos>"
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "llama"
+
+
+def test_an_evaluation_counts_what_ended_what_was_right_and_the_slope() -> None:
+    def answer(words: int, said: str, tokens: int, ended: bool) -> ToyAnswer:
+        request = ToyRequest("repeat", "Repeat the text.", " ".join(["cat"] * words), " ".join(["cat"] * words))
+        return ToyAnswer(request, said, tokens, right_tokens=words + 1, ended=ended)
+
+    # Tokens 3, 5, 9 over words 2, 4, 6: the slope is (-2 * (3 - 17/3) + 2 * (9 - 17/3)) / 8 = 1.5.
+    answers = [answer(2, "cat cat", 3, True), answer(4, "cat cat cat cat", 5, True), answer(6, "cat", 9, False)]
+    (repeat,) = judge(answers)
+    assert (repeat.application, repeat.answers) == ("repeat", 3)
+    assert repeat.ended == repeat.right == pytest.approx(2 / 3)
+    assert repeat.length_error == pytest.approx(2 / 3)
+    assert repeat.tokens_a_word == pytest.approx(1.5)

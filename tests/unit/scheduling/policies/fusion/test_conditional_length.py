@@ -1,0 +1,47 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.fusion.conditional_length import conditional_totals
+
+
+def totals(predicted: float, upper: float, generated: float) -> tuple[float, float]:
+    median, quantile = conditional_totals(np.array([predicted]), np.array([upper]), np.array([generated]))
+    return float(median[0]), float(quantile[0])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "upper", "generated", "median", "quantile"),
+    [
+        (100, 900, 0, 100, 900),  # nothing is known beyond the prediction
+        (100, 900, 100, 300, 1900),  # β = 1: 100·(1 + 2), 100·(9 + 10)
+        (100, 900, 1000, 2100, 10900),  # far beyond it: twice and about ten times what there is
+        (100, 300, 100, 100 * math.sqrt(3), 100 * math.sqrt(19)),  # β = 2
+        (50, 50, 20, 50, 50),  # a certain prediction is believed
+        (50, 50, 50, 51, 51),  # until it is outlived
+        (50, 40, 0, 50, 40),  # an upper quantile below the median says nothing about the spread
+    ],
+)
+def test_totals_of_rows_that_have_come_so_far(
+    predicted: float, upper: float, generated: float, median: float, quantile: float
+) -> None:
+    assert totals(predicted, upper, generated) == pytest.approx((median, quantile))
+
+
+@given(st.integers(1, 2000), st.floats(1.1, 20.0), st.integers(0, 20_000))
+def test_half_of_those_who_have_come_so_far_end_by_the_median_and_nine_in_ten_by_the_quantile(
+    predicted: int, spread: float, generated: int
+) -> None:
+    power = math.log(9) / math.log(spread)
+
+    def survive(tokens: float) -> float:
+        return float(np.exp(-np.logaddexp(0.0, power * math.log(max(tokens, 1e-9) / predicted))))
+
+    median, quantile = totals(predicted, predicted * spread, generated)
+    if median > generated + 1:
+        assert survive(median) / survive(generated) == pytest.approx(0.5, rel=1e-6)
+    if quantile > generated + 1:
+        assert survive(quantile) / survive(generated) == pytest.approx(0.1, rel=1e-6)

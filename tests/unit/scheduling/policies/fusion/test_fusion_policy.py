@@ -1,0 +1,198 @@
+import pytest
+
+from scheduling.policies.fusion.policy import Fusion
+from scheduling.policy import Assignment, RunningRow, Worker
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, add_all, ids
+
+ONE = a_worker(tokens=30)  # one row of 10 + 10 tokens fits, two do not: 2 · 20
+ROWS = [a_row(f"row{number}", predicted=200) for number in range(4)]
+RUNNING = a_worker(costs=SLOPED, rows=ROWS)  # a join stops 4 rows for 43.6 ms each: 0.1744 s in all
+
+
+def served(policy: Fusion, now: float, turns: int = 1) -> list[str]:
+    """Whom a worker for one serves, one after the other, all at the same instant."""
+    return [ids(policy.assign([ONE], now))["w"][0][0] for _ in range(turns)]
+
+
+def test_a_higher_priority_goes_first_until_the_other_is_due() -> None:
+    # alone, "old" would take 10 iterations of 0.1 s, so it is due once it has waited 4 · 1 s
+    for now, first in ((3.9, "high"), (4.0, "old")):
+        policy = Fusion()
+        add_all(policy, [a_request("old"), a_request("high", at=1.0, priority=1)])
+        assert served(policy, now) == [first]
+
+
+def test_what_would_miss_its_deadline_goes_first_the_earliest_deadline_before_the_others() -> None:
+    deadlines = {"none": None, "later": 3.0, "earlier": 2.5, "far": 1000.0}
+    policy = Fusion()
+    add_all(policy, [a_request(name, deadline_at=deadline_at) for name, deadline_at in deadlines.items()])
+    policy.add(a_request("nothing", at=1.0, priority=1), 1.0)
+    assert served(policy, 1.0, 3) == ["earlier", "later", "nothing"]
+
+
+def test_a_hopeless_deadline_is_given_up() -> None:
+    policy = Fusion()
+    # 10 iterations of 0.1 s: at 1.0 it cannot be kept any more
+    add_all(policy, [a_request("first"), a_request("hopeless", at=0.5, deadline_at=1.9)])
+    assert served(policy, 1.0, 2) == ["first", "hopeless"]
+
+
+def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request(f"a{number}", tenant="a") for number in range(4)])
+    add_all(policy, [a_request(f"b{number}", at=0.1, tenant="b") for number in range(2)])
+    policy.assign([a_worker(tokens=30, rows=[a_row("row")])], 0.1)  # full: who waits is known from here on
+    shown = [request.id for batch in policy.waiting(0.1) for request in batch.requests]
+    assert shown == ["a0", "b0", "a1", "b1", "a2", "a3"]
+    assert served(policy, 0.1, 6) == shown
+
+
+def test_a_pause_earns_a_tenant_no_credit() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request(f"a{number}", tenant="a") for number in range(8)])
+    served(policy, 0.0, 4)
+    add_all(policy, [a_request(f"b{number}", at=1.0, tenant="b") for number in range(4)])
+    assert served(policy, 1.0, 4) == ["a4", "b0", "a5", "b1"]
+
+
+@pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
+def test_predictions_change_the_order_only_if_they_are_worth_it(tau: float | None, first: str) -> None:
+    policy = Fusion()
+    policy.trust(tau)
+    policy.add(a_request("long", predicted=20), 0.0)
+    add_all(policy, [a_request(f"s{number}", at=1.0, predicted=6) for number in range(50)])
+    assert served(policy, 1.0) == [first]
+
+
+@pytest.mark.parametrize(
+    ("row", "joins"),
+    [
+        (
+            RunningRow(a_request("row", length=49, predicted=2), 1, 0.0),
+            True,
+        ),  # ends after one iteration, then 10 + 60 tokens
+        (RunningRow(a_request("row", length=10, predicted=10, upper=20), 40, 0.0), False),  # 33 more, so 2 · (50 + 33)
+    ],
+)
+def test_a_row_that_outlives_its_prediction_is_predicted_again(row: RunningRow, joins: bool) -> None:
+    policy = Fusion()
+    policy.add(a_request(predicted=60), 0.0)
+    assert bool(policy.assign([a_worker(tokens=150, rows=[row])], 0.0)) == joins
+
+
+def test_a_joiner_is_held_until_its_waiting_has_cost_half_of_a_join() -> None:
+    policy = Fusion()
+    policy.add(a_request(), 0.0)
+    assert policy.assign([RUNNING], 0.0) == []
+    assert len(policy) == 1
+    assert policy.wake_at(0.0) == pytest.approx(0.0872)
+    assert [[r.id for r in batch.requests] for batch in policy.waiting(0.0)] == [["r"]]
+    assert policy.assign([RUNNING], 0.08) == []
+    assert ids(policy.assign([RUNNING], 0.09)) == {"w": [["r"]]}
+    assert (len(policy), policy.wake_at(0.09)) == (0, None)
+
+
+def test_two_joiners_are_held_half_as_long() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request("a"), a_request("b")])
+    assert policy.assign([RUNNING], 0.0) == []
+    assert policy.wake_at(0.0) == pytest.approx(0.0436)
+    assert ids(policy.assign([RUNNING], 0.044)) == {"w": [["a", "b"]]}
+
+
+def test_a_joiner_may_be_discarded_while_it_is_held() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request("a"), a_request("b")])
+    policy.assign([RUNNING], 0.0)
+    assert policy.discard("a")
+    assert not policy.discard("a")
+    assert ids(policy.assign([RUNNING], 1.0)) == {"w": [["b"]]}
+
+
+def test_a_joiner_goes_elsewhere_when_its_worker_is_gone_or_has_no_room_left() -> None:
+    for later in ([], [a_worker(costs=SLOPED, tokens=60, rows=ROWS)]):  # 5 · 13 tokens are more than 60
+        policy = Fusion()
+        policy.add(a_request(), 0.0)
+        policy.assign([RUNNING], 0.0)
+        assert ids(policy.assign([*later, a_worker("other")], 0.01)) == {"other": [["r"]]}
+
+
+def test_a_waiting_request_may_be_discarded() -> None:
+    policy = Fusion()
+    policy.add(a_request(), 0.0)
+    assert policy.discard("r")
+    assert not policy.discard("r")
+    assert len(policy) == 0
+
+
+def a_crowded_worker(name: str = "w") -> Worker:
+    """Has room for a row of 10 tokens, 2 · 52 of 200, but not for one of 120, 2 · 122."""
+    return a_worker(name, tokens=200, rows=[a_row(length=49, predicted=20)])
+
+
+def test_a_worker_is_kept_free_for_one_that_is_due_and_fits_nowhere() -> None:
+    policy, worker = Fusion(), a_crowded_worker()
+    policy.add(a_request("big", length=120, predicted=30), 0.0)
+    policy.add(a_request("s0", at=11.9), 11.9)
+    assert ids(policy.assign([worker], 11.9)) == {"w": [["s0"]]}
+    assert policy.assign([worker], 12.0) == []  # due: 30 iterations of 0.1 s, four times
+    policy.add(a_request("s1", at=12.1), 12.1)
+    assert policy.assign([worker], 12.1) == []
+    assert ids(policy.assign([worker, a_crowded_worker("v")], 12.2)) == {"v": [["s1"]]}  # elsewhere it may
+    policy.add(a_request("s2", at=12.3, tenant="other"), 12.3)
+    assert policy.assign([worker], 12.3) == []
+    assert ids(policy.assign([a_worker(tokens=200)], 14.0)) == {"w": [["big"]]}
+    assert ids(policy.assign([worker], 14.0)) == {"w": [["s2"]]}
+
+
+@pytest.mark.parametrize("gone", ["the request", "the worker"])
+def test_a_worker_is_kept_free_no_longer_than_both_are_there(gone: str) -> None:
+    policy = Fusion()
+    policy.add(a_request("big", length=120, predicted=30), 0.0)
+    assert policy.assign([a_crowded_worker()], 12.0) == []
+    policy.add(a_request("small", at=12.1), 12.1)
+    if gone == "the request":
+        policy.discard("big")
+        assert ids(policy.assign([a_crowded_worker()], 12.2)) == {"w": [["small"]]}
+    else:
+        assert ids(policy.assign([a_crowded_worker("v")], 12.2)) == {"v": [["small"]]}
+
+
+def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() -> None:
+    policy = Fusion()
+    policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b")), joins=True), 0.0)
+    policy.out_of_memory(Assignment("w", (a_request("c"),), joins=True), 0.0)
+    (assignment,) = policy.assign([a_worker()], 0.0)
+    assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 10, "c": 1024}
+
+
+def test_the_waiting_room_is_shown_by_arrival_before_any_worker_is_known() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request("b", at=1.0), a_request("a", at=1.0), a_request("c", at=0.5)])
+    shown = [(batch.requests[0].id, batch.estimated_s) for batch in policy.waiting(2.0)]
+    assert shown == [("c", 0.0), ("a", 0.0), ("b", 0.0)]
+
+
+def test_the_waiting_room_is_shown_in_batches_that_fit_a_worker() -> None:
+    policy = Fusion()
+    full = a_worker(tokens=60, rows=[a_row("row", length=55)])
+    add_all(policy, [a_request(str(number), at=number / 10) for number in range(4)])
+    assert policy.assign([full], 0.3) == []
+    # 3 · (10 + 10) tokens; a prefill of 30 ms and 10 iterations of 0.1 s
+    shown = list(policy.waiting(0.3))
+    assert [[request.id for request in batch.requests] for batch in shown] == [["0", "1", "2"], ["3"]]
+    assert [batch.estimated_s for batch in shown] == pytest.approx([1.03, 1.01])
+
+
+def test_an_empty_waiting_room_is_shown_empty() -> None:
+    policy = Fusion()
+    policy.add(a_request(), 0.0)
+    policy.assign([a_worker()], 0.0)
+    assert list(policy.waiting(0.0)) == []
+
+
+def test_a_request_that_comes_back_unfinished_goes_before_all_that_wait() -> None:
+    policy = Fusion()
+    add_all(policy, [a_request(str(number), at=0.5) for number in range(3)])
+    policy.add(a_request("back", at=0.4, length=5, generated=5), 2.0)
+    assert served(policy, 2.5) == ["back"]

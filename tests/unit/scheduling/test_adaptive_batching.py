@@ -1,0 +1,132 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.adaptive_batching import AdaptiveBatcher
+from scheduling.request import Request
+from scheduling.wasted_memory_access import wasted_memory_access
+from tests.unit.scheduling.scheduling_builders import a_request, examples
+
+REQUESTS = st.lists(
+    st.builds(
+        lambda length, predicted, more: (length, predicted, predicted + more),
+        st.integers(1, 40),
+        st.integers(1, 40),
+        st.integers(0, 10),
+    ),
+    max_size=40,
+)
+# What happens to the queue: a request comes, the batch at a place of the queue is taken, or a request is discarded.
+HAPPENINGS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 40), st.integers(1, 40)),
+        st.tuples(st.sampled_from(["take", "discard"]), st.integers(0, 30), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def brute_force_add(
+    queue: list[list[Request]], request: Request, threshold: int, capacity: int | None, size: int | None
+) -> None:
+    """Algorithm 1 as it is printed, over every batch in the order of the queue."""
+    best, least = None, float("inf")
+    for batch in queue:
+        joined = [*batch, request]
+        memory = len(joined) * (max(r.prefill for r in joined) + max(r.remaining_upper for r in joined))
+        if (capacity is not None and memory > capacity) or (size is not None and len(joined) > size):
+            continue
+        waste = wasted_memory_access([(r.prefill, r.remaining) for r in joined])
+        if waste < least:
+            best, least = batch, waste
+    if best is not None and least < threshold:
+        best.append(request)
+    else:
+        queue.append([request])
+
+
+@pytest.mark.parametrize("size", [None, 3])
+@examples(30)
+@given(
+    happenings=HAPPENINGS,
+    threshold=st.integers(0, 3000),
+    capacity=st.one_of(st.none(), st.integers(20, 600)),
+)
+def test_packing_equals_algorithm_1_over_every_batch(
+    happenings: list[tuple[str, int, int]], threshold: int, capacity: int | None, size: int | None
+) -> None:
+    batcher, queue = AdaptiveBatcher(threshold), list[list[Request]]()
+    if capacity is not None:
+        batcher.bound(capacity, size)
+    for count, (what, number, generation) in enumerate(happenings):
+        waiting = sorted(batcher.batches)
+        if what == "add":
+            request = a_request(str(count), predicted=generation, upper=generation + number % 5, length=number)
+            batcher.add(request)
+            brute_force_add(queue, request, threshold, capacity, size if capacity is not None else None)
+        elif waiting:
+            place = number % len(waiting)
+            batch = batcher.batches[waiting[place]]
+            expected = queue.pop(place)
+            if what == "take":
+                assert list(batcher.take(batch)) == expected
+            else:
+                batcher.without(batch, [expected[0].id])
+                if expected[1:]:
+                    queue.append(expected[1:])
+        assert [list(batcher.batches[n].requests.values()) for n in sorted(batcher.batches)] == queue
+    assert len(batcher) == sum(map(len, queue))
+
+
+def test_similar_requests_share_a_batch_and_others_open_one() -> None:
+    batcher = AdaptiveBatcher(wma_threshold=1_000)
+    small, alike, large = a_request("small"), a_request("alike", length=12), a_request("large", length=500)
+    first = batcher.add(small)
+    # L = 12, G = 10: reads 11·12 + 55 = 187; useful 10·10 + 45 = 145; WMA 42 < 1000
+    assert batcher.add(alike) is first
+    # L = 500: reads 11·500 + 55 = 5555, less 145: WMA 5410
+    assert batcher.add(large) is not first
+
+
+def test_a_request_that_would_make_a_batch_too_large_opens_another() -> None:
+    batcher = AdaptiveBatcher(wma_threshold=50_000)
+    batcher.bound(100, None)
+    first = batcher.add(a_request("a"))
+    assert batcher.add(a_request("b", length=45)) is not first  # 2 · (45 + 10) = 110 tokens
+    assert batcher.add(a_request("c", length=40)) is first  # 2 · (40 + 10) = 100
+
+
+def test_a_sealed_batch_accepts_nobody() -> None:
+    batcher = AdaptiveBatcher(1_000)
+    sealed = batcher.open([a_request("a")], sealed=True)
+    assert batcher.add(a_request("b")) is not sealed
+
+
+def test_a_lower_bound_packs_what_is_beyond_it_again() -> None:
+    batcher = AdaptiveBatcher(50_000)
+    for name in "abcd":
+        batcher.add(a_request(name))
+    assert [len(batch.requests) for batch in batcher.batches.values()] == [4]
+    batcher.bound(40, None)  # two rows of 10 + 10
+    assert [len(batch.requests) for batch in batcher.batches.values()] == [2, 2]
+    batcher.bound(10, None)  # not even one: each waits alone
+    assert [len(batch.requests) for batch in batcher.batches.values()] == [1, 1, 1, 1]
+
+
+def test_a_higher_bound_opens_full_batches_again() -> None:
+    batcher = AdaptiveBatcher(50_000)
+    batcher.bound(20, None)
+    first = batcher.add(a_request("a"))
+    batcher.bound(40, None)
+    assert batcher.add(a_request("b")) is first
+
+
+@examples(30)
+@given(REQUESTS, st.integers(0, 5_000), st.integers(1, 400))
+def test_no_batch_outgrows_the_memory(requests: list[tuple[int, int, int]], threshold: int, capacity: int) -> None:
+    batcher = AdaptiveBatcher(threshold)
+    batcher.bound(capacity, None)
+    for number, (length, predicted, upper) in enumerate(requests):
+        batcher.add(a_request(str(number), length=length, predicted=predicted, upper=upper))
+    for batch in batcher.batches.values():
+        assert len(batch.requests) == 1 or batch.tokens <= capacity

@@ -1,0 +1,22 @@
+from scheduling.out_of_memory import discard_from, split
+from tests.unit.scheduling.scheduling_builders import a_request
+
+
+def test_a_batch_is_split_evenly_with_similar_generation_lengths_together() -> None:
+    requests = [a_request("a", predicted=90), a_request("b", predicted=10), a_request("c", predicted=80)]
+    shorter, longer = split(requests)
+    assert [request.id for request in shorter] == ["b"]
+    assert [request.id for request in longer] == ["c", "a"]
+
+
+def test_a_request_that_did_not_fit_alone_reserves_its_limit() -> None:
+    ((request,),) = split([a_request(predicted=10, upper=20, limit=300)])
+    assert (request.predicted, request.predicted_upper) == (300, 300)
+
+
+def test_discarding_leaves_the_rest_of_a_half_and_no_empty_one() -> None:
+    halves = [(a_request("a"), a_request("b")), (a_request("c"),)]
+    assert discard_from(halves, "a")
+    assert discard_from(halves, "c")
+    assert not discard_from(halves, "d")
+    assert halves == [(a_request("b"),)]

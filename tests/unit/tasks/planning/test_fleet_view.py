@@ -1,0 +1,94 @@
+from models.batch_claims import Claim
+from models.live_fleet import LiveWorker, OpenBatch
+from scheduling.costs import ServingCurves
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policy import Assignment
+from scheduling.request import Request
+from tasks.planning.fleet_view import FleetView, estimated
+
+CURVES = ServingCurves((0, 0, 0, 1.0), (0, 0.5, 0, 0))  # a second a prefill, half a second a row and iteration
+LIVE = LiveWorker("w1", "small", 1000, 1, None)
+
+
+def request(id: str, predicted: int = 10, generated: int = 0) -> Request:
+    return Request(id, 0.0, 5, 20, predicted, predicted, generated=generated)
+
+
+def open_batch(id: int = 1, *ids: str, joins: bool = False, started_at: float | None = 0.0, progress: int = 0):
+    return OpenBatch(id, "w1", joins, 4.0, started_at, progress, ids)
+
+
+def fleet_with(*batches: OpenBatch, requests: tuple[Request, ...] = ()) -> FleetView:
+    fleet = FleetView()
+    policy = make_policy("vs", PolicySettings())
+    for batch in batches:
+        mine = tuple(r for r in requests if r.id in batch.request_ids)
+        fleet.assigned([Claim(batch.id, Assignment("w1", mine, joins=batch.joins))], policy)
+    fleet.ended(list(batches))
+    return fleet
+
+
+def described(fleet: FleetView, now: float, lookahead_s: float = 0.0):
+    return fleet.workers([LIVE], lambda worker: CURVES, now, lookahead_s)["small"][0]
+
+
+def test_a_worker_without_batches_is_idle():
+    assert described(FleetView(), 0.0).idle
+
+
+def test_a_running_batch_keeps_its_worker_busy_for_what_is_left_of_its_estimate():
+    worker = described(fleet_with(open_batch()), now=1.5)
+    assert (worker.queued, worker.busy_s) == (1, 2.5)
+
+
+def test_a_batch_that_has_not_begun_takes_its_whole_estimate():
+    worker = described(fleet_with(open_batch(1), open_batch(2, started_at=None)), now=1.0)
+    assert (worker.queued, worker.busy_s) == (2, 3.0 + 4.0)
+
+
+def test_a_worker_whose_only_batch_ends_soon_counts_as_idle():
+    assert described(fleet_with(open_batch()), now=3.8, lookahead_s=0.25).idle
+    assert not described(fleet_with(open_batch()), now=3.5, lookahead_s=0.25).idle
+
+
+def test_a_worker_that_was_just_given_a_short_batch_gets_the_next_one_ahead():
+    assert described(fleet_with(open_batch(started_at=None)), now=0.0, lookahead_s=5.0).idle
+
+
+def test_a_worker_that_has_its_next_batch_already_does_not_count_as_idle():
+    assert not described(fleet_with(open_batch(1), open_batch(2, started_at=None)), now=3.9, lookahead_s=0.25).idle
+
+
+def test_rows_that_joined_are_as_far_as_the_last_heartbeat_says_or_as_their_estimate_has_passed():
+    requests = (request("a"), request("b", generated=3))
+    known = described(fleet_with(open_batch(1, "a", "b", joins=True, progress=6), requests=requests), now=0.5)
+    assert [row.generated for row in known.rows] == [6, 9]
+    guessed = described(fleet_with(open_batch(1, "a", "b", joins=True), requests=requests), now=2.0)
+    assert [row.generated for row in guessed.rows] == [5, 8]  # 5 iterations: half of the 10 that the longest takes
+    assert guessed.queued == 0
+
+
+def test_what_is_not_open_any_more_has_ended_and_is_reported_once():
+    fleet = fleet_with(open_batch(1), open_batch(2))
+    assert list(fleet.ended([open_batch(2)])) == [1]
+    assert list(fleet.ended([open_batch(2)])) == []
+
+
+def test_batches_of_an_earlier_planner_are_known_once_inherited():
+    fleet = FleetView()
+    batch = open_batch(7, "a", joins=True, progress=2)
+    assert fleet.unknown([batch]) == [7]
+    fleet.inherit([batch], {7: [request("a")]})
+    fleet.ended([batch])
+    assert [row.request.id for row in described(fleet, now=0.0).rows] == ["a"]
+    (ended,) = fleet.ended([]).values()
+    assert ended.policy is None
+
+
+def test_an_assignment_without_an_estimate_gets_one_beside_the_running_rows():
+    fleet = fleet_with(open_batch(1, "a", joins=True), requests=(request("a"),))
+    worker = described(fleet, now=0.0)
+    joiners = Assignment("w1", (request("b", predicted=4), request("c", predicted=8)), joins=True)
+    kept = Assignment("w1", (request("d"),), estimated_s=9.0)
+    # a second for the prefill, then 8 iterations of 3 rows at half a second a row
+    assert [a.estimated_s for a in estimated([joiners, kept], [worker])] == [1.0 + 8 * 3 * 0.5, 9.0]

@@ -1,0 +1,31 @@
+"""When a client is asked to come back."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from models.client_requests import RequestView
+from models.queue_position import QueuePlace
+from models.tables import RequestStatus, StoredRequest
+from webapp.response_objects import retry_after_s
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("status", "eta_s", "wait"),
+    [
+        ("queued", None, 1),
+        ("queued", 0.1, 1),
+        ("queued", -5, 1),
+        ("queued", 7.2, 8),
+        ("in_progress", 119.5, 120),
+        ("in_progress", 4000, 120),
+        ("completed", None, None),
+        ("cancelled", 9, None),
+    ],
+)
+def test_retry_after_is_the_estimate_within_bounds(status: str, eta_s: float | None, wait: int | None) -> None:
+    eta_at = None if eta_s is None else NOW + timedelta(seconds=eta_s)
+    seen = RequestView(StoredRequest(id="a", status=RequestStatus(status)), None, 0, NOW)
+    assert retry_after_s(seen, QueuePlace(None, eta_at)) == wait

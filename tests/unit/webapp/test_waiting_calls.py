@@ -1,0 +1,84 @@
+"""Calls that wait: one watcher for all of them, woken by what is final, bounded in number and in time."""
+
+import threading
+from collections.abc import Collection
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from webapp.client_errors import Busy
+from webapp.waiting_calls import WaitingCalls
+
+
+class Answers:
+    """Stands for the database: which requests are final, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.final: set[str] = set()
+        self.asked: list[set[str]] = []
+        self.was_asked = threading.Event()
+        self.errors: list[Exception] = []
+
+    def __call__(self, ids: Collection[str]) -> set[str]:
+        self.asked.append(set(ids))
+        self.was_asked.set()
+        if self.errors:
+            raise self.errors.pop()
+        return self.final & set(ids)
+
+
+def test_a_call_wakes_when_its_request_is_final() -> None:
+    answers = Answers()
+    waiters = WaitingCalls(answers, most=2, every_s=0.001)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(waiters.wait("a", 30)))
+    thread.start()
+    assert answers.was_asked.wait(30)
+    answers.final.add("a")
+    thread.join()
+    assert woken == [True]
+
+
+def test_a_call_that_waits_too_long_is_told_so() -> None:
+    assert WaitingCalls(Answers(), most=1, every_s=0.001).wait("a", 0.01) is False
+
+
+def test_two_calls_for_one_request_both_wake() -> None:
+    answers = Answers()
+    waiters = WaitingCalls(answers, most=2, every_s=0.001)
+    woken: list[bool] = []
+    threads = [threading.Thread(target=lambda: woken.append(waiters.wait("a", 30))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    answers.final.add("a")
+    for thread in threads:
+        thread.join()
+    assert woken == [True, True]
+
+
+def test_a_database_that_is_away_for_a_while_wakes_nobody_wrongly() -> None:
+    answers = Answers()
+    answers.final.add("a")
+    answers.errors.append(OperationalError("select", {}, Exception("away")))
+    assert WaitingCalls(answers, most=1, every_s=0.001).wait("a", 30) is True
+    assert len(answers.asked) >= 2
+
+
+def test_nobody_is_asked_once_nobody_waits() -> None:
+    answers = Answers()
+    waiters = WaitingCalls(answers, most=1, every_s=0.001)
+    answers.final.add("a")
+    assert waiters.wait("a", 30)
+    for thread in threading.enumerate():
+        if thread.name == "waiters":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_more_than_so_many_calls_do_not_wait() -> None:
+    waiters = WaitingCalls(Answers(), most=1)
+    waiters.reserve()
+    with pytest.raises(Busy, match="background=true"):
+        waiters.reserve()
+    waiters.release()
+    waiters.reserve()

@@ -1,0 +1,58 @@
+"""/v1/models: the one model that this service answers with."""
+
+from typing import Literal
+
+from apiflask import APIBlueprint
+
+from webapp.app_context import context
+from webapp.response_objects import ApiObject
+
+api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
+
+
+class Bounds(ApiObject):
+    """Lengths that the service accepts, in tokens."""
+
+    max_prompt_tokens: int
+    max_output_tokens: int
+
+
+class Model(ApiObject):
+    """OpenAI's Model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "magnus"
+    magnus: Bounds
+
+
+class ModelList(ApiObject):
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+@api.get("")
+@api.output(ModelList)
+@api.doc(summary="List models", security="ApiKey", responses=[401, 429, 503])
+def list_() -> ModelList:
+    """One entry."""
+    return ModelList(data=[served_model()])
+
+
+@api.get("/<path:name>")
+@api.output(Model)
+@api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 404, 429, 503])
+def retrieve(name: str) -> Model:
+    """The model, if it is that one."""
+    context().served.check(name)
+    return served_model()
+
+
+def served_model() -> Model:
+    """The served model as OpenAI describes one."""
+    served = context().served
+    bounds = Bounds(max_prompt_tokens=served.max_prompt_tokens, max_output_tokens=served.max_output_tokens)
+    return Model(id=served.name, magnus=bounds)

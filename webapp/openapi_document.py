@@ -1,0 +1,37 @@
+"""The OpenAPI document at /openapi.json: what APIFlask writes from the views, with our errors and the served model."""
+
+from typing import Any
+
+from webapp.client_errors import Problem
+
+SCHEMAS = "#/components/schemas/"
+IDEMPOTENCY_KEY = {
+    "in": "header",
+    "name": "Idempotency-Key",
+    "description": "A retry with the same key and the same body gives the first response again",
+    "schema": {"type": "string", "pattern": "^[ -~]{1,255}$"},
+}
+RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
+
+
+def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
+    """Put in what APIFlask cannot know: the shape of errors, Retry-After, the model's name."""
+    schemas = spec["components"]["schemas"]
+    problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
+    schemas |= problem.pop("$defs") | {"Problem": problem}
+    for apiflasks_own in ("HTTPError", "ValidationError"):
+        schemas.pop(apiflasks_own, None)
+    for name in ("CreateResponse", "CreateChatCompletion", "CreateCompletion"):
+        if name in schemas:
+            schemas[name]["properties"]["model"]["enum"] = [model]
+    for operations in spec["paths"].values():
+        for operation in operations.values():
+            if "requestBody" in operation:
+                operation["requestBody"]["required"] = True
+                operation["parameters"].append(IDEMPOTENCY_KEY)
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    answer["content"] = {"application/problem+json": {"schema": {"$ref": SCHEMAS + "Problem"}}}
+                if int(status) in (200, 429, 503):
+                    answer["headers"] = {"Retry-After": RETRY_AFTER}
+    return spec

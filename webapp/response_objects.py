@@ -1,0 +1,220 @@
+"""What clients get back: OpenAI's Response object with a `magnus` object in it."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.client_requests import RequestView
+from models.queue_position import QueuePlace
+from models.tables import RequestStatus
+
+SHORTEST_RETRY_S, LONGEST_RETRY_S = 1, 120  # OpenAI's clients honour Retry-After up to 120 s
+
+
+class ApiObject(BaseModel):
+    """Something that this service answers with."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Magnus(ApiObject):
+    """What only Magnus knows of a request; null where it does not know."""
+
+    application: str
+    prompt_tokens: int = Field(description="Tokens of the whole prompt, instructions included")
+    predicted_tokens: int | None = Field(description="Predicted tokens of the answer, the median")
+    predicted_upper_tokens: int | None = Field(description="Their upper quantile, what memory is reserved for")
+    predictor_version: str | None
+    tokens_so_far: int = Field(description="Tokens generated so far, by the last heartbeat")
+    queue_position: int | None = Field(description="1 is served next; null when running, final or not yet placed")
+    eta_s: float | None = Field(description="Seconds until the answer is expected")
+    eta_at: float | None = Field(description="The same as a Unix time of the database's clock")
+    batch: int | None = Field(description="The batch it is in, or was in last")
+    worker: str | None
+    attempts: int
+
+
+class ResponseError(ApiObject):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(ApiObject):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class OutputText(ApiObject):
+    """The text of an answer."""
+
+    type: Literal["output_text"] = "output_text"
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[Any] = []
+
+
+class OutputMessage(ApiObject):
+    """The one item of `output`."""
+
+    id: str
+    type: Literal["message"] = "message"
+    status: Literal["completed", "incomplete"]
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText]
+
+
+class InputDetails(ApiObject):
+    """Nothing is cached between requests."""
+
+    cached_tokens: int = 0
+
+
+class OutputDetails(ApiObject):
+    """Reasoning is not told apart from the rest."""
+
+    reasoning_tokens: int = 0
+
+
+class Usage(ApiObject):
+    """Tokens read and written."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails = InputDetails()
+    output_tokens: int
+    output_tokens_details: OutputDetails = OutputDetails()
+    total_tokens: int
+
+
+class Response(ApiObject):
+    """OpenAI's Response."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: float
+    completed_at: float | None
+    status: RequestStatus
+    background: bool
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int
+    model: str
+    output: list[OutputMessage]
+    usage: Usage | None
+    temperature: float
+    top_p: float
+    metadata: dict[str, str]
+    parallel_tool_calls: bool = False
+    previous_response_id: None = None
+    store: bool = True
+    text: dict[str, Any] = {"format": {"type": "text"}}
+    tool_choice: Literal["none"] = "none"
+    tools: list[Any] = []
+    truncation: Literal["disabled"] = "disabled"
+    magnus: Magnus
+
+
+class ResponseList(ApiObject):
+    """One page of responses."""
+
+    object: Literal["list"] = "list"
+    data: list[Response]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Deleted(ApiObject):
+    """A response that is no more."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+def response_of(seen: RequestView, place: QueuePlace) -> Response:
+    """The Response of a stored request."""
+    request = seen.request
+    sampling = request.body["sampling"]
+    return Response(
+        id=request.id,
+        created_at=request.arrived_at.timestamp(),
+        completed_at=request.finished_at.timestamp() if request.finished_at else None,
+        status=request.status,
+        background=request.body["background"],
+        error=_error(request.error) if request.status is RequestStatus.failed else None,
+        incomplete_details=(
+            IncompleteDetails(reason="max_output_tokens") if request.status is RequestStatus.incomplete else None
+        ),
+        instructions=request.instructions or None,
+        max_output_tokens=request.limit_tokens,
+        model=request.model,
+        output=_output(seen),
+        usage=_usage(seen),
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        metadata=request.body["metadata"],
+        magnus=magnus_of(seen, place),
+    )
+
+
+def retry_after_s(seen: RequestView, place: QueuePlace) -> int | None:
+    """When to ask again: at the estimated completion, within bounds; None once the response is final."""
+    if seen.request.status.final:
+        return None
+    if place.eta_at is None:
+        return SHORTEST_RETRY_S
+    return min(max(math.ceil((place.eta_at - seen.now).total_seconds()), SHORTEST_RETRY_S), LONGEST_RETRY_S)
+
+
+def magnus_of(seen: RequestView, place: QueuePlace) -> Magnus:
+    """What only Magnus knows of a request."""
+    request, batch = seen.request, seen.batch
+    tokens = seen.tokens_so_far
+    if request.output_tokens is not None:
+        tokens = request.output_tokens
+    elif batch is not None and request.status is RequestStatus.in_progress and not batch.joins:
+        tokens = min(tokens + batch.progress_tokens, request.limit_tokens)
+    return Magnus(
+        application=request.application,
+        prompt_tokens=request.prompt_tokens,
+        predicted_tokens=request.predicted_tokens,
+        predicted_upper_tokens=request.predicted_upper_tokens,
+        predictor_version=request.predictor_version,
+        tokens_so_far=tokens,
+        queue_position=place.position,
+        eta_s=round((place.eta_at - seen.now).total_seconds(), 3) if place.eta_at else None,
+        eta_at=place.eta_at.timestamp() if place.eta_at else None,
+        batch=request.batch_id,
+        worker=batch.worker if batch else None,
+        attempts=request.attempts,
+    )
+
+
+def _output(seen: RequestView) -> list[OutputMessage]:
+    request = seen.request
+    if request.output_text is None:
+        return []
+    return [
+        OutputMessage(
+            id=request.id.replace("resp_", "msg_", 1),
+            status="completed" if request.status is RequestStatus.completed else "incomplete",
+            content=[OutputText(text=request.output_text)],
+        )
+    ]
+
+
+def _usage(seen: RequestView) -> Usage | None:
+    read, written = seen.request.prompt_tokens, seen.request.output_tokens
+    if written is None:
+        return None
+    return Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+def _error(stored: dict[str, Any] | None) -> ResponseError:
+    stored = stored or {}
+    return ResponseError(code=stored.get("code", "server_error"), message=stored.get("message", "It failed."))

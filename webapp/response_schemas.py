@@ -1,0 +1,152 @@
+"""Bodies and queries of /v1/responses as clients send them: OpenAI's fields, and ours in one `magnus` object.
+
+An option that Magnus cannot honour is refused by name, never dropped in silence.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+from models.tables import RequestStatus
+from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
+
+ANY: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
+
+
+class TextPart(Body):
+    """A piece of a message's text."""
+
+    type: Literal["input_text", "output_text", "text"] = "input_text"
+    text: Text
+    annotations: Annotated[list[Any] | None, Field(json_schema_extra=ANY, max_length=0)] = None
+    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ANY, max_length=0)] = None
+
+
+def text_or_list(value: object) -> str | None:
+    """Which branch of a union is meant, so that an error names the field and not every branch."""
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
+TEXT_OR_LIST = Discriminator(
+    text_or_list, custom_error_type="text_or_list", custom_error_message="must be a text or a list"
+)
+Content = Annotated[
+    Annotated[Text, Tag("<text>")] | Annotated[list[TextPart], Field(min_length=1), Tag("<list>")], TEXT_OR_LIST
+]
+
+
+class Said(Body):
+    """Who says what."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Message(Said):
+    """One message; an answer's output item can be sent back as it came."""
+
+    type: Literal["message"] = "message"
+    id: Text | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class TextFormat(Body):
+    """Plain text is what there is."""
+
+    type: Literal["text"] = "text"
+
+
+class TextOptions(Body):
+    """OpenAI's `text` object."""
+
+    format: TextFormat = TextFormat()
+
+
+class Extras(Body):
+    """What OpenAI's API has no field for."""
+
+    priority: int = Field(default=0, ge=-100, le=100, description="Higher goes first, where the policy honours it")
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=30 * 86400,
+        allow_inf_nan=False,
+        description="Seconds from now by which the answer is of use",
+    )
+    top_k: int = Field(default=0, ge=0, le=2**31 - 1, description="Sample among the k likeliest tokens; 0: among all")
+
+
+class ResponseExtras(Extras):
+    """In /v1/responses these are ours too; the older calls have fields for them."""
+
+    seed: Seed | None = Field(default=None, description="Makes sampling repeatable")
+    stop: StopStrings = Field(default=[], description="The answer ends before the first of these")
+
+
+class CreateResponse(Body):
+    """POST /v1/responses."""
+
+    model: Text = Field(description="Name of the served model, see /v1/models")
+    input: Annotated[
+        Annotated[Text, Field(min_length=1), Tag("<text>")]
+        | Annotated[list[Message], Field(min_length=1, max_length=1000), Tag("<list>")],
+        TEXT_OR_LIST,
+    ] = Field(description="The user input: a text, or messages of which the last is the user's")
+    instructions: Text | None = Field(
+        default=None, description="What to do with the input; requests that share it alike"
+    )
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, description="Most tokens of the answer; the service's own limit"
+    )
+    metadata: Metadata | None = Field(default=None, description="Echoed; `application` names the kind of request")
+    background: bool | None = Field(default=None, description="true: answer at once with an id to poll; false: wait")
+    temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
+    top_p: TopP | None = None
+    magnus: ResponseExtras = Field(default=ResponseExtras(), description="What is Magnus's own")
+
+    # what OpenAI's clients may send along, in the values that change nothing
+    store: Literal[True] | None = None
+    stream: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: bool | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    include: Annotated[list[Any], Field(max_length=0)] | None = None
+    text: TextOptions | None = None
+    user: Annotated[Text, Field(max_length=512)] | None = None
+    previous_response_id: None = None
+    conversation: None = None
+    reasoning: None = None
+
+    @field_validator("input")
+    @classmethod
+    def says_something(cls, value: str | list[Message]) -> str | list[Message]:
+        """Refuse input that is only white space, and a conversation that does not end with the user."""
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("must not be empty")
+        elif value[-1].role != "user":
+            raise ValueError("the last message must be the user's")
+        elif not value[-1].text.strip():
+            raise ValueError("the last message must not be empty")
+        return value
+
+
+class ListQuery(BaseModel):
+    """GET /v1/responses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: RequestStatus | None = Field(default=None, description="Only responses in this state")
+    application: Annotated[Text, Field(max_length=512)] | None = Field(
+        default=None, description="Only of this application"
+    )
+    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
+    after: Text | None = Field(default=None, description="The last id of the page before")
+    order: Literal["asc", "desc"] = Field(default="desc", description="By arrival; desc: newest first")

@@ -1,0 +1,71 @@
+"""/v1/magnus/stats: what the whole service did in a window of time, for clients that measure it. No tenant's data."""
+
+from typing import Annotated, Literal
+
+from apiflask import APIBlueprint
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.window_stats import stats
+from webapp.app_context import context
+from webapp.response_objects import ApiObject
+
+LATEST = 4e9  # the year 2096: what Postgres and JSON can say without losing milliseconds
+
+api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
+
+Instant = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
+
+
+class StatsQuery(BaseModel):
+    """GET /v1/magnus/stats."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    since: Instant | None = Field(default=None, description="Unix time; a minute ago if not given")
+    until: Instant | None = Field(default=None, description="Unix time; now if not given")
+
+
+class ServiceStats(ApiObject):
+    """Figures of all batches that began in the window and have ended, whoever sent their requests."""
+
+    object: Literal["magnus.stats"] = "magnus.stats"
+    now: float = Field(description="The database's clock, Unix time")
+    since: float
+    until: float
+    policy: str | None = Field(description="The scheduling policy in force")
+    queued: int = Field(description="Requests that wait, now")
+    in_progress: int = Field(description="Requests in a batch, now")
+    open_batches: int = Field(description="Batches that are assigned or running, now")
+    batches: int
+    mean_batch_size: float | None = Field(description="Rows that a worker decoded together, on average over time")
+    valid_tokens: int = Field(description="Generated before the end of an answer")
+    invalid_tokens: int = Field(description="Generated behind it, while the rest of the batch went on")
+    pad_tokens: int = Field(description="Computed to make prompts of one batch equally long")
+    workers: int
+    worker_idle_share: float | None = Field(description="Of the time that the workers were there")
+
+
+@api.get("/stats")
+@api.input(StatsQuery, location="query")
+@api.output(ServiceStats)
+@api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 429, 503])
+def window(query_data: StatsQuery) -> ServiceStats:
+    """Batches, tokens, idle share of the workers."""
+    with context().sessions() as session:
+        found = stats(session, query_data.since, query_data.until)
+    return ServiceStats(
+        now=found.now,
+        since=found.since,
+        until=found.until,
+        policy=found.policy,
+        queued=found.queued,
+        in_progress=found.in_progress,
+        open_batches=found.open_batches,
+        batches=found.batches,
+        mean_batch_size=found.mean_batch_size,
+        valid_tokens=found.valid_tokens,
+        invalid_tokens=found.invalid_tokens,
+        pad_tokens=found.pad_tokens,
+        workers=found.workers,
+        worker_idle_share=found.worker_idle_share,
+    )
