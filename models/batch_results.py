@@ -61,13 +61,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A batch's end. Requests that are still in it go back to the queue; `counts` if that was a failed attempt."""
+    """A batch's end. Requests that are still in it go back to the queue; `counts_as_attempt` if that was a failed attempt."""
 
     lease: Lease
     status: BatchStatus
     ago_s: float
     figures: Figures | None = None
-    counts: bool = False
+    counts_as_attempt: bool = False
 
 
 def write_started(connection: Connection, started: Sequence[Started]) -> None:
@@ -166,7 +166,7 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
         },
     )
     leftovers = [
-        Leftover(batch.lease.batch_id, batch.counts, split=batch.status is BatchStatus.out_of_memory)
+        Leftover(batch.lease.batch_id, batch.counts_as_attempt, split=batch.status is BatchStatus.out_of_memory)
         for batch in closed
     ]
     requeue(connection, leftovers, max_attempts)

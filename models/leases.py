@@ -93,7 +93,7 @@ def announce(connection: Connection, worker: Announcement, max_attempts: int) ->
             "curves": worker.curves,
         },
     ).scalar_one()
-    _give_back(connection, worker.name, counts=True, max_attempts=max_attempts)
+    _give_back(connection, worker.name, counts_as_attempt=True, max_attempts=max_attempts)
     return float(incarnation)
 
 
@@ -107,7 +107,7 @@ def say_goodbye(connection: Connection, name: str, incarnation: float, failed: b
         {"name": name, "incarnation": incarnation},
     ).one_or_none()
     if mine is not None:
-        _give_back(connection, name, counts=failed, max_attempts=max_attempts)
+        _give_back(connection, name, counts_as_attempt=failed, max_attempts=max_attempts)
 
 
 def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
@@ -196,7 +196,7 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
     return {Lease(row.id, row.fence) for row in rows}
 
 
-def _give_back(connection: Connection, worker: str, counts: bool, max_attempts: int) -> None:
+def _give_back(connection: Connection, worker: str, counts_as_attempt: bool, max_attempts: int) -> None:
     rows = connection.execute(
         text("""
             with mine as (
@@ -209,4 +209,6 @@ def _give_back(connection: Connection, worker: str, counts: bool, max_attempts: 
         """),
         {"worker": worker},
     )
-    requeue(connection, [Leftover(row.id, counts=counts and row.taken) for row in rows], max_attempts)
+    requeue(
+        connection, [Leftover(row.id, counts_as_attempt=counts_as_attempt and row.taken) for row in rows], max_attempts
+    )

@@ -25,7 +25,7 @@ def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> l
         """),
         {"lease_s": lease_s},
     )
-    return requeue(connection, [Leftover(row.id, counts=row.taken) for row in rows], max_attempts)
+    return requeue(connection, [Leftover(row.id, counts_as_attempt=row.taken) for row in rows], max_attempts)
 
 
 def unstarted(connection: Connection, resend_s: float) -> list[tuple[int, str]]:

@@ -115,7 +115,7 @@ class Policy(Protocol):
         """When to be asked again even if nothing happens; None: only on events."""
         return None
 
-    def trust(self, tau: float | None) -> None:
+    def set_rank_correlation(self, tau: float | None) -> None:
         """Learn Kendall's tau of recent predictions against what came out; None while it is not known."""
         return None
 

@@ -206,7 +206,7 @@ class Simulation:
                 )
                 tau = self._judge.tau(request.predicted, generated)
                 if tau is not None:
-                    self._policy.trust(tau)
+                    self._policy.set_rank_correlation(tau)
                 self._ask_soon(now)
             case Requeued(request, preempted):
                 self._trace.preempted += preempted

@@ -87,7 +87,7 @@ class Planner:
         """Adopt another policy or newer models as soon as they are in force."""
         self._led_since = standing.now if self._led_since is None else self._led_since
         self._estimates.follow(self._connection, standing.serving_time_version)
-        self._rooms.trust(standing.tau)
+        self._rooms.set_rank_correlation(standing.tau)
         policy = standing.policy or self._rules.policy
         if policy in (self._rooms.policy, self._refused):
             return
@@ -98,7 +98,7 @@ class Planner:
             log.error("policy not changed", error=str(error))
             return
         log.info("policy changed", before=self._rooms.policy, now=policy)
-        rooms.trust(standing.tau)
+        rooms.set_rank_correlation(standing.tau)
         self._rooms, self._epoch = rooms, batch_claims.next_epoch(self._connection)
         self._fleet.forget_policies()
 

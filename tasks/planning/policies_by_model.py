@@ -29,7 +29,7 @@ class PoliciesByModel:
         """The room of a model's requests, opened at the first of them."""
         if model not in self._by_model:
             self._by_model[model] = make_policy(self.policy, self._settings)
-            self._by_model[model].trust(self._tau)
+            self._by_model[model].set_rank_correlation(self._tau)
         return self._by_model[model]
 
     def feed(self, waiting: Iterable[QueuedRequest], now: float) -> None:
@@ -52,9 +52,9 @@ class PoliciesByModel:
             for policy in self._by_model.values():
                 policy.discard(request_id)
 
-    def trust(self, tau: float | None) -> None:
+    def set_rank_correlation(self, tau: float | None) -> None:
         """Tell every policy how well recent predictions ranked the answers."""
         if tau != self._tau:
             self._tau = tau
             for policy in self._by_model.values():
-                policy.trust(tau)
+                policy.set_rank_correlation(tau)

@@ -64,7 +64,7 @@ class BatchRunner:
             work = prepare(batch, self._format, self._engine.max_positions)
         except Exception:  # a terminal state for the batch, whatever is wrong with it
             log.exception("batch not prepared", batch=batch_id)
-            self._recorder.say(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), counts=True))
+            self._recorder.say(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
             return
         self._keeper.hold(work)
         self._engine.submit(work)

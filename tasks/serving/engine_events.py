@@ -48,13 +48,13 @@ class RowFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """Nothing more will be said of this batch; `counts` if what is still in it had a failed attempt."""
+    """Nothing more will be said of this batch; `counts_as_attempt` if what is still in it had a failed attempt."""
 
     lease: Lease
     status: BatchStatus
     at: float
     figures: Figures | None = None
-    counts: bool = False
+    counts_as_attempt: bool = False
 
 
 Event = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded

@@ -85,7 +85,7 @@ class EngineThread(Thread):
                 failures += 1
                 log.exception("engine failed", batches=[work.lease.batch_id for work in self._underway])
                 for failed in self._underway:
-                    self._say(BatchEnded(failed.lease, BatchStatus.lost, monotonic(), counts=True))
+                    self._say(BatchEnded(failed.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
                 self._engine = self._make_engine()
             self._underway.clear()
 

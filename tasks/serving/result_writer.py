@@ -84,7 +84,7 @@ class ResultWriter(Thread):
             self._write_patiently(events)
         except SQLAlchemyError:
             log.exception("batch given up", batch=lease.batch_id)
-            self._write_patiently([BatchEnded(lease, BatchStatus.lost, monotonic(), counts=True)])
+            self._write_patiently([BatchEnded(lease, BatchStatus.lost, monotonic(), counts_as_attempt=True)])
             self._on_closed({lease})
 
     def _write_patiently(self, events: Sequence[Event]) -> None:
@@ -108,7 +108,9 @@ class ResultWriter(Thread):
             answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [Returned(e.lease, e.request_id, e.generated_ids) for e in events if isinstance(e, RowReturned)]
             closed = [
-                Closed(e.lease, e.status, now - e.at, e.figures, e.counts) for e in events if isinstance(e, BatchEnded)
+                Closed(e.lease, e.status, now - e.at, e.figures, e.counts_as_attempt)
+                for e in events
+                if isinstance(e, BatchEnded)
             ]
             if started:
                 batch_results.write_started(connection, started)

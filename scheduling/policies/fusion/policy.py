@@ -6,7 +6,7 @@
 - Placement: where a row delays everyone least, rows of similar length together (`delay`, `bands`).
 - Joins: in groups, when they are worth the stop of the running rows (`holding`), prefilled by similar length.
 - Fairness: the least served tenant goes first (`fairness`).
-- Guard: the lower Kendall's tau of the predictor, the less predictions change the order, down to FCFS (`trust`).
+- Guard: the lower Kendall's tau of the predictor, the less predictions change the order, down to FCFS (`set_rank_correlation`).
 
 Starvation: none is possible. A request that is due (see `order`) goes before all that are not; if it fits nowhere, a
 worker takes nobody else until it does, which is at most until that worker's rows have ended.
@@ -63,7 +63,7 @@ class Fusion(Policy):
             return True
         return self._holding.let_go(request_id) is not None
 
-    def trust(self, tau: float | None) -> None:
+    def set_rank_correlation(self, tau: float | None) -> None:
         """Predictions change the order as far as they deserve."""
         self._certainty = certainty(tau)
 

@@ -109,7 +109,7 @@ def test_the_waiting_room_shows_each_request_once_and_forgets_what_is_discarded(
     assert sorted(shown) == sorted(arrival.request.id for arrival in arrivals)
     assert len(policy) == len(arrivals)
     for place, request_id in enumerate(shown):
-        policy.trust(0.5)
+        policy.set_rank_correlation(0.5)
         assert policy.discard(request_id)
         assert not policy.discard(request_id)
         assert len(policy) == len(arrivals) - place - 1

@@ -58,7 +58,7 @@ def test_a_pause_earns_a_tenant_no_credit() -> None:
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
 def test_predictions_change_the_order_only_if_they_are_worth_it(tau: float | None, first: str) -> None:
     policy = Fusion()
-    policy.trust(tau)
+    policy.set_rank_correlation(tau)
     policy.add(a_request("long", predicted=20), 0.0)
     add_all(policy, [a_request(f"s{number}", at=1.0, predicted=6) for number in range(50)])
     assert served(policy, 1.0) == [first]
