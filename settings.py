@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "MAGNUS_"
@@ -55,14 +55,19 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = Field(None, description="Key for that address; otherwise the state directory's own key")
 
     # the model
-    model: str = Field(str(BUNDLED_MODEL), description="Directory or hub id of the served causal LM")
+    model: str = Field(
+        str(BUNDLED_MODEL),
+        description="Directory or hub id of the served causal LM, or a name that `magnus model fetch` knows",
+    )
     model_name: str | None = Field(None, description="The name that clients send; the model's directory name if unset")
     max_prompt_tokens: int = Field(1024, ge=1, description="Longest prompt accepted (Lmax)")
     max_output_tokens: int = Field(
         1024, ge=1, description="Most tokens an answer may have (Gmax); also the default limit"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Weights and KV cache; auto: float32 on CPU, the model's own on CUDA"
+        "auto",
+        description="Weights and KV cache; auto: on a CPU bfloat16 where it is native and the model large, else float32; "
+        "on CUDA the model's own",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
@@ -103,7 +108,7 @@ class Settings(BaseSettings):
     # learning
     encoder: str = Field(
         "hashing",
-        description="hashing, or a sentence-transformers model by name or path, say sentence-transformers/LaBSE",
+        description="hashing, minilm once fetched, or a sentence-transformers model by name or path",
     )
     predictor: Literal["uilo", "inst", "usin", "forest"] = Field(
         "forest", description="The length predictor that the trainer fits"
@@ -118,6 +123,13 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
+
+    @field_validator("model", "encoder")
+    @classmethod
+    def _fetched(cls, value: str, others: ValidationInfo) -> str:
+        """The name of a fetched model means its directory, `models/NAME` in the state directory."""
+        directory = others.data["state_dir"].resolve() / "models" / value
+        return str(directory) if Path(value).name == value and directory.is_dir() else value
 
     @property
     def phi(self) -> int:

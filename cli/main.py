@@ -18,6 +18,7 @@ COMMANDS = {
     "keys": "cli.commands.keys_command:keys",
     "migrate": "cli.commands.migrate_command:migrate",
     "train": "cli.commands.train_command:train",
+    "model": "cli.commands.model_command:model",
     "models": "cli.commands.models_command:models",
     "policy": "cli.commands.policy_command:policy",
     "worker": "cli.commands.worker_command:worker",

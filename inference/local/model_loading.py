@@ -12,6 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
+from inference.local.cpu_dtype import cpu_dtype
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_cache import KvCache, KvLayout
@@ -43,11 +44,11 @@ class LoadedModel:
 def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
     """Load a directory or hub id; UnsupportedModel and QuantizationUnavailable say what the operator must change.
 
-    dtype "auto" is float32 on a CPU and the model's own elsewhere.
+    dtype "auto" is what `cpu_dtype` says on a CPU and the model's own elsewhere.
     """
     disable_progress_bar()
     on = torch.device(device)
-    options: dict[str, Any] = {"dtype": "float32" if dtype == "auto" and on.type == "cpu" else dtype}
+    options: dict[str, Any] = {"dtype": dtype}
     if quantize is not None:
         options |= {"quantization_config": quantization(quantize, on), "device_map": {"": on}}
     try:
@@ -55,6 +56,9 @@ def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Q
         loaded = AutoModelForCausalLM.from_pretrained(model, config=config, **options)
     except (OSError, ValueError) as error:  # no such model, or none that transformers knows as a causal LM
         raise UnsupportedModel(model, str(error)) from error
+    if dtype == "auto" and on.type == "cpu":
+        chosen, _ = cpu_dtype(loaded.num_parameters())
+        loaded = loaded.to(getattr(torch, chosen))
     if quantize is None:
         loaded = loaded.to(on)
     return serving(loaded, AutoTokenizer.from_pretrained(model), name=Path(model).name)

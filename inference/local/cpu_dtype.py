@@ -1,0 +1,55 @@
+"""The number format of weights and KV cache on a CPU when nobody names one. Imports no torch: `magnus doctor` asks too."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+CpuDtype = Literal["float32", "bfloat16"]
+
+# Below that, a step is bound by its number of operations, which bfloat16 only adds conversions to (the bundled model has
+# 0.7 million); above, by reading the weights, which it halves. Any value from 5 to 100 million separates the two.
+FEWEST_PARAMETERS = 50_000_000
+NATIVE_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's matrix units, AVX-512 of both makes, Arm; best first
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
+    """The CPU's feature that multiplies bfloat16 natively, as Linux names it; None if it has none or cannot be asked."""
+    try:
+        lines = cpu_info.read_text().splitlines()
+    except OSError:
+        return None
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return next((flag for flag in NATIVE_FLAGS if flag in flags), None)
+
+
+def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str]:
+    """The format for a model of so many parameters, and why."""
+    feature = native_bfloat16(cpu_info)
+    if feature is None:
+        return "float32", "this CPU has no native bfloat16"
+    if parameters < FEWEST_PARAMETERS:
+        return "float32", f"a model of {parameters / 1e6:.1f} million parameters gains nothing from bfloat16"
+    return (
+        "bfloat16",
+        f"this CPU has native bfloat16 ({feature}) and the model {parameters / 1e6:.0f} million parameters",
+    )
+
+
+def parameters_of(directory: Path) -> int | None:
+    """Parameters of a model directory by the headers of its safetensors files; None if there are none."""
+    files = sorted(directory.glob("*.safetensors"))
+    return sum(map(_parameters_in, files)) if files else None
+
+
+def _parameters_in(file: Path) -> int:
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            size = 1
+            for length in tensor["shape"]:
+                size *= length
+            total += size
+    return total
