@@ -1,0 +1,91 @@
+"""The real language model over the whole service: its template, its ends, and its answers, token for token in float32."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cli.api_client import Client, output_text
+from inference.local.model_loading import load_model
+from inference.prompt_format import load_prompt_format
+from tests.e2e.whole_service import MAGNUS, Up, running_up
+from tests.real_model.instructions import INSTRUCTIONS
+
+pytestmark = pytest.mark.timeout(900)
+
+LIMIT = 40
+
+
+@pytest.fixture(scope="module")
+def up(smollm2: Path) -> Iterator[Up]:
+    """The service with one worker, in float32, so that answers can be compared token for token."""
+    given = {"MAGNUS_MODEL": str(smollm2), "MAGNUS_DTYPE": "float32", "MAGNUS_WORKERS": "1"}
+    os.environ.update(given)
+    try:
+        with running_up() as up:
+            yield up
+    finally:
+        for name in given:
+            del os.environ[name]
+
+
+@pytest.fixture(scope="module")
+def said_alone(smollm2: Path) -> list[tuple[str, int]]:
+    """Text and number of tokens of each answer by `model.generate`, one request after the other."""
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    answers = []
+    for system, user in INSTRUCTIONS:
+        turns = [{"role": "system", "content": system}] if system else []
+        turns.append({"role": "user", "content": user})
+        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        generated = model.generate(**prompt, max_new_tokens=LIMIT, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+        answers.append((tokenizer.decode(generated, skip_special_tokens=True), len(generated)))
+    return answers
+
+
+def test_prompts_are_those_of_the_chat_template_with_and_without_a_system_prompt(smollm2: Path) -> None:
+    ours, theirs = load_prompt_format(str(smollm2)), AutoTokenizer.from_pretrained(smollm2)
+    for system, user in INSTRUCTIONS:
+        turns = [{"role": "system", "content": system}] if system else []
+        rendered = theirs.apply_chat_template([*turns, {"role": "user", "content": user}], add_generation_prompt=True)
+        expected = rendered["input_ids"] if hasattr(rendered, "keys") else rendered
+        assert ours.encode(system, user) == list(expected)
+
+
+def test_it_ends_on_its_own_eos_and_knows_its_positions(smollm2: Path) -> None:
+    loaded = load_model(str(smollm2), dtype="float32")
+    assert loaded.eos_ids == {2}
+    assert loaded.max_positions == 8192
+    assert loaded.weight_bytes < 545_000_000  # the tied embedding counts once
+
+
+@pytest.mark.parametrize("policy", ["fusion", "magnus", "scls", "baton"])
+def test_answers_are_those_of_generate_under(policy: str, up: Up, said_alone: list[tuple[str, int]]) -> None:
+    subprocess.run([MAGNUS, "policy", "set", policy, "--state-dir", str(up.state_dir)], check=True, capture_output=True)
+    with Client(up.url, up.key) as client:
+        model = client.model()
+        bodies = [
+            {"model": model, "instructions": system or None, "input": user, "max_output_tokens": LIMIT}
+            for system, user in INSTRUCTIONS
+        ]
+        ids = [client.create({name: value for name, value in body.items() if value})["id"] for body in bodies]
+        responses = [client.wait(request_id, timeout_s=300.0) for request_id in ids]
+    answers = [(output_text(response), response["usage"]["output_tokens"]) for response in responses]
+    assert answers == said_alone
+
+
+def test_chat_completions_say_the_same(up: Up, said_alone: list[tuple[str, int]]) -> None:
+    import openai
+
+    client = openai.OpenAI(base_url=f"{up.url}/v1", api_key=up.key, timeout=120)
+    for (system, user), (text, tokens) in list(zip(INSTRUCTIONS, said_alone, strict=True))[::8]:
+        turns = [{"role": "system", "content": system}] if system else []
+        chat = client.chat.completions.create(
+            model="smollm2", messages=[*turns, {"role": "user", "content": user}], max_tokens=LIMIT, temperature=0
+        )
+        assert (chat.choices[0].message.content, chat.usage.completion_tokens) == (text, tokens)
