@@ -11,7 +11,7 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome, Promp
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
-from models import training_log
+from models import model_versions
 from settings import Settings
 from webapp.prompt_limits import application_of
 
@@ -44,14 +44,14 @@ def pretrain(connection: Connection, examples: Iterable[Example], settings: Sett
     prompt_format = load_prompt_format(settings.model)
     outcomes = [_outcome(example, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
-    active = training_log.active_version(connection, KIND)
+    active = model_versions.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
     candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
     if candidate is None:
         raise TooFewExamples(len(outcomes))
     if candidate.publish or force:
         stored = dump(candidate.model)
-        training_log.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+        model_versions.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
     return candidate
 
 

@@ -24,7 +24,7 @@ def models() -> None:
 def list_(as_json: bool, state_dir: Path | None) -> None:
     """Show every version with its scores on held-out outcomes, the newest first."""
     with session(state_dir) as opened:
-        rows = model_versions.every(opened)
+        rows = model_versions.list_all(opened)
     if as_json:
         facts = [
             {

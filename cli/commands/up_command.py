@@ -22,7 +22,7 @@ from cli.hosting.service_files import RunningService, forget_service, kept_secre
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpus, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
-from models import api_keys, batch_claims, live_fleet
+from models import api_keys, live_fleet, planner_state
 from models.schema_upgrade import upgrade
 from models.session import make_engine, make_sessions
 from settings import Settings
@@ -98,8 +98,8 @@ def _start(
         new_key = _first_key(engine, state_dir)
         with engine.begin() as connection:
             # MAGNUS_POLICY is for a fresh database: what an operator put in force later stays
-            if policy is not None or batch_claims.planner_inputs(connection).policy is None:
-                batch_claims.set_policy(connection, settings.policy)
+            if policy is not None or planner_state.planner_inputs(connection).policy is None:
+                planner_state.set_policy(connection, settings.policy)
         supervisor.start(
             process_commands.planner(),
             process_commands.predictor(),

@@ -4,7 +4,7 @@ import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import batch_claims
+from models import planner_state
 from tasks.planning.planner import Planner, PlannerRules
 
 log = structlog.get_logger()
@@ -46,7 +46,7 @@ class Leader:
         try:
             if leads:
                 connection.rollback()
-                batch_claims.step_down(connection)
+                planner_state.step_down(connection)
         except SQLAlchemyError as error:  # then the server frees the lock when it notices
             log.warning("lock not given back", error=str(error))
         finally:
@@ -57,7 +57,7 @@ class Leader:
         connection = self._connection or self._engine.connect()
         self._connection = connection
         with connection.begin():
-            epoch = batch_claims.lead(connection)
+            epoch = planner_state.try_to_lead(connection)
         if epoch is None:
             return None
         log.info("leading", epoch=epoch)

@@ -11,9 +11,10 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import batch_claims, live_fleet, reconciler
-from models.batch_claims import Claim, PlannerInputs
+from models import batch_claims, live_fleet, planner_requests, planner_state, reconciler
+from models.batch_claims import Claim
 from models.live_fleet import LiveWorker
+from models.planner_state import PlannerInputs
 from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
@@ -62,14 +63,14 @@ class Planner:
     def step(self) -> list[tuple[int, str]]:
         """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
         with self._connection.begin():
-            return self.decide(batch_claims.planner_inputs(self._connection))
+            return self.decide(planner_state.planner_inputs(self._connection))
 
     def decide(self, standing: PlannerInputs) -> list[tuple[int, str]]:
         """Recover, feed, settle, assign, claim."""
         rules, connection, now = self._rules, self._connection, standing.now
         self._follow(standing)
         resent = self._recover(standing)
-        self._rooms.feed(batch_claims.feed(connection, self._epoch), now)
+        self._rooms.feed(planner_requests.fetch_new_requests(connection, self._epoch), now)
         live = live_fleet.live_workers(connection, rules.alive_s)
         self._settle(live, now)
         workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
@@ -99,7 +100,7 @@ class Planner:
             return
         log.info("policy changed", before=self._rooms.policy, now=policy)
         rooms.set_rank_correlation(standing.tau)
-        self._rooms, self._epoch = rooms, batch_claims.next_epoch(self._connection)
+        self._rooms, self._epoch = rooms, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 
     def _recover(self, standing: PlannerInputs) -> list[tuple[int, str]]:
@@ -124,7 +125,7 @@ class Planner:
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
         if unknown:
-            self._fleet.inherit(open_batches, batch_claims.requests_of_batches(self._connection, unknown))
+            self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
         ended = self._fleet.ended(open_batches)
         endings = live_fleet.endings(self._connection, ended) if ended else {}
         for batch_id, batch in ended.items():
@@ -152,7 +153,7 @@ class Planner:
             assignments = estimated(policy.assign(of_model, now), of_model)
             self._decision_s = perf_counter() - started
             if assignments:
-                made = batch_claims.claim(self._connection, assignments, self._rooms.policy, self._epoch)
+                made = batch_claims.claim_batches(self._connection, assignments, self._rooms.policy, self._epoch)
                 self._fleet.assigned(made, policy)
                 claims += made
         return claims
@@ -172,7 +173,7 @@ class Planner:
             "decision_s": round(self._decision_s, 6),
             "batches": batches,
         }
-        batch_claims.write_state(self._connection, "planner", value)
+        planner_state.write_service_state(self._connection, "planner", value)
 
 
 def _fits_nowhere(assignment: Assignment, live: Sequence[LiveWorker]) -> bool:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from models.batch_claims import QueuedRequest
+from models.planner_requests import QueuedRequest
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy
 from scheduling.request import Request

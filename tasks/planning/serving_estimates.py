@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from learning.serving_time import ServingTimes
 from learning.store import DigestMismatch, NotStorable, load
-from models import training_log
+from models import model_versions
 from models.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves, ServingTime
 
@@ -25,7 +25,7 @@ class ServingEstimates:
         if version == self._version:
             return
         self._version = version
-        published = training_log.active_version(connection, "serving_time") if version else None
+        published = model_versions.active_version(connection, "serving_time") if version else None
         try:
             self._times = load(published.stored, published.sha256) if published else ServingTimes()
         except (DigestMismatch, NotStorable) as error:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.predictors.length_predictor import LengthPredictor, Prompt
 from learning.store import DigestMismatch, NotStorable, load
-from models import request_predictions, training_log
+from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from tasks.outcomes import outcome_of
 
@@ -55,11 +55,11 @@ class PredictorInService:
                 return total
 
     def _adopt(self, connection: Connection) -> None:
-        name = training_log.active_name(connection, "length")
+        name = model_versions.active_name(connection, "length")
         if name is None or name == self._adopted:
             return
         self._adopted = name
-        published = training_log.active_version(connection, "length")
+        published = model_versions.active_version(connection, "length")
         if published is None:
             return
         try:

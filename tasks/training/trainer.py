@@ -17,7 +17,7 @@ from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
-from models import batch_claims, training_log
+from models import model_versions, planner_state, training_log
 from scheduling.costs import ServingCurves
 from tasks.outcomes import outcome_of
 
@@ -60,7 +60,7 @@ class Trainer:
         with self.database.begin() as connection:
             now = training_log.now(connection)
             batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
-            curves = training_log.profiles(connection)
+            curves = training_log.worker_profiles(connection)
             current = _in_service(connection, "serving_time")
         candidate = refit_serving_times(
             current,
@@ -79,7 +79,7 @@ class Trainer:
         if candidate.publish:
             stored = dump(candidate.model)
             with self.database.begin() as connection:
-                version = training_log.publish(
+                version = model_versions.publish(
                     connection, kind, stored, digest(stored), candidate.scores, candidate.data
                 )
         log.info("refitted", kind=kind, published=version, reason=candidate.reason, scores=candidate.scores)
@@ -94,11 +94,11 @@ class Trainer:
         actual = np.array([o.generated_tokens for o in judged], np.float64)
         by_application = {name: asdict(one) | {"trusted": one.trusted} for name, one in drift(judged).items()}
         state = {"n": len(judged), "tau": round(tau(predicted, actual), 4), "applications": by_application}
-        batch_claims.write_state(connection, "prediction", state)
+        planner_state.write_service_state(connection, "prediction", state)
 
 
 def _in_service(connection: Connection, kind: str) -> Any:
-    published = training_log.active_version(connection, kind)
+    published = model_versions.active_version(connection, kind)
     if published is None:
         return None
     try:

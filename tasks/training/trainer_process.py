@@ -63,7 +63,7 @@ def _lead_for_a_while(database: Engine, scheduler: BackgroundScheduler, stopping
 
 def _leads(connection: Connection) -> bool:
     with connection.begin():
-        return training_log.lead(connection)
+        return training_log.try_to_lead(connection)
 
 
 def _guarded(job: Callable[[], None]) -> Callable[[], None]:

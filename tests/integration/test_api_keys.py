@@ -43,4 +43,4 @@ def test_a_revoked_key_is_not_found_any_more_and_stays_in_the_list(session: Sess
     session.expire_all()
     assert api_keys.find(session, key) is None
     assert api_keys.find(session, other_key) is not None
-    assert [entry.name for entry in api_keys.every(session)] == ["ci", "laptop"]
+    assert [entry.name for entry in api_keys.list_all(session)] == ["ci", "laptop"]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models import batch_claims
+from models import planner_state
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner import PlannerRules
@@ -131,7 +131,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
         stage.request(f"r{n}")
     leader.step()
     with stage.database.begin() as connection:
-        batch_claims.set_policy(connection, "vs")
+        planner_state.set_policy(connection, "vs")
     leader.step()
     assert stage.sql("select value->>'policy' from service_state where name = 'planner'") in ([("vs",)], [("magnus",)])
     stage.end_batch(min(stage.batches()))
@@ -147,7 +147,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
 
 def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Leader):
     with stage.database.begin() as connection:
-        batch_claims.set_policy(connection, "best")
+        planner_state.set_policy(connection, "best")
     stage.worker("w1")
     stage.request("r1")
     assert len(leader.step()) == 1

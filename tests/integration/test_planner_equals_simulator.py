@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from learning.serving_time import KnnServingTime
-from models import batch_claims
+from models import planner_state
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import PolicySettings, make_policy
@@ -72,7 +72,7 @@ def served_live(stage: Stage, name, arrivals, trace, asked_at) -> Decisions:
     before = float("-inf")
     with stage.database.connect() as connection:
         with connection.begin():
-            planner = Planner(connection, batch_claims.lead(connection) or 0, rules)
+            planner = Planner(connection, planner_state.try_to_lead(connection) or 0, rules)
         for now in asked_at:
             for arrival in arrivals:
                 if before < arrival.request.arrived_at <= now:
@@ -83,7 +83,7 @@ def served_live(stage: Stage, name, arrivals, trace, asked_at) -> Decisions:
             finish(stage, [answer.id for answer in trace.answers.values() if before < answer.finished_at <= now])
             known = set(stage.batches())
             with connection.begin():
-                planner.decide(replace(batch_claims.planner_inputs(connection), now=now))
+                planner.decide(replace(planner_state.planner_inputs(connection), now=now))
             after = stage.batches()
             served += [(now, *after[batch_id]) for batch_id in after.keys() - known]
             before = now

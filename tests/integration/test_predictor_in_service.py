@@ -8,7 +8,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
-from models import training_log
+from models import model_versions
 from tasks.prediction.predictor_in_service import CHUNK, PredictorInService
 from tests.integration.database_stage import Stage
 
@@ -26,7 +26,7 @@ def trained(length: int) -> LengthPredictor:
 
 def publish(stage: Stage, stored: bytes, sha256: bytes) -> str:
     with stage.database.begin() as connection:
-        return training_log.publish(connection, "length", stored, sha256, scores={}, data={})
+        return model_versions.publish(connection, "length", stored, sha256, scores={}, data={})
 
 
 def wait_for_prediction(stage: Stage, *ids: str) -> None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from models import retention, training_log
+from models import model_versions, retention
 from tests.integration.database_stage import Stage
 
 DAY = timedelta(days=1)
@@ -52,8 +52,8 @@ def test_workers_that_were_not_heard_of_for_long_are_forgotten(stage: Stage):
 def test_the_last_superseded_versions_of_each_kind_are_kept(stage: Stage):
     with stage.database.begin() as connection:
         names = [
-            training_log.publish(connection, "length", b"", b"", {}, {}) for _ in range(retention.VERSIONS_KEPT + 3)
+            model_versions.publish(connection, "length", b"", b"", {}, {}) for _ in range(retention.VERSIONS_KEPT + 3)
         ]
-        other = training_log.publish(connection, "serving_time", b"", b"", {}, {})
+        other = model_versions.publish(connection, "serving_time", b"", b"", {}, {})
         assert retention.delete_superseded_versions(connection) == 2
     assert stage.sql("select version from model_versions order by id") == [(name,) for name in [*names[2:], other]]

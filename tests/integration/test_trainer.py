@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from learning.features.text_encoders import make_encoder
 from learning.store import load
-from models import training_log
+from models import model_versions, training_log
 from tasks.training.trainer import Trainer
 from tests.integration.database_stage import Stage, eventually
 
@@ -74,7 +74,7 @@ def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
 def in_service(stage: Stage) -> str:
     """The name of the version in service, whose bytes are whole."""
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "length")
+        published = model_versions.active_version(connection, "length")
     assert published is not None
     assert load(published.stored, published.sha256).predict([]) == []
     return published.version
@@ -93,7 +93,7 @@ def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it
     answered(stage, 400, of=60)
     trainer.refit_length()
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "length")
+        published = model_versions.active_version(connection, "length")
     assert published is not None
     learned = load(published.stored, published.sha256)
     ((scores,),) = stage.sql("select scores from model_versions")
@@ -116,9 +116,9 @@ def test_a_second_refit_without_news_publishes_nothing(stage: Stage, trainer: Tr
 
 def test_one_version_of_a_kind_is_in_service(stage: Stage):
     with stage.database.begin() as connection:
-        first = training_log.publish(connection, "length", b"1", b"1", {}, {})
-        second = training_log.publish(connection, "length", b"2", b"2", {}, {})
-        other = training_log.publish(connection, "serving_time", b"3", b"3", {}, {})
+        first = model_versions.publish(connection, "length", b"1", b"1", {}, {})
+        second = model_versions.publish(connection, "length", b"2", b"2", {}, {})
+        other = model_versions.publish(connection, "serving_time", b"3", b"3", {}, {})
     assert stage.sql("select version, active from model_versions order by id") == [
         (first, False),
         (second, True),
@@ -151,7 +151,7 @@ def test_serving_times_are_learned_from_finished_batches(stage: Stage, trainer: 
         )
     trainer.refit_serving_time()
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "serving_time")
+        published = model_versions.active_version(connection, "serving_time")
     assert published is not None
     estimated = load(published.stored, published.sha256).of("w1", "small").serve_s(8, 20, 50)
     assert estimated == pytest.approx(0.05 + 50 * (0.01 + 0.004 * 8), rel=0.15)
