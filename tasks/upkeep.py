@@ -29,7 +29,7 @@ def keep_up() -> None:
         with make_sessions(database())() as session:
             minute_history.close_minutes(session)
         with database().begin() as connection:
-            retention.forget_workers(connection, WORKERS_FORGOTTEN_S)
+            retention.delete_old_workers(connection, WORKERS_FORGOTTEN_S)
             retention.delete_superseded_versions(connection)
         for delete in (retention.delete_old_requests, retention.delete_old_batches):
             with database().begin() as connection:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
 from models import client_requests
-from models.queue_position import place
+from models.queue_position import place_in_queue
 from models.tables import RequestStatus
 from webapp.app_context import context
 from webapp.auth import require_dashboard_password
@@ -84,7 +84,7 @@ def one_request(id: str) -> str:
             seen = client_requests.fetch(session, None, id)
     if seen is None:
         abort(404)
-    return render_template("request.html", seen=seen, place=place(seen, context().rooms.get()))
+    return render_template("request.html", seen=seen, place=place_in_queue(seen, context().rooms.get()))
 
 
 def first_page() -> dict[str, Any]:

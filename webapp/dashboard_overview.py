@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from models import client_requests, minute_history, operator_overview, queue_position
 from models.client_requests import RequestView
 from models.minute_history import EndedCounts
-from models.operator_overview import Application, Learned, RequestCounts, WorkerState
+from models.operator_overview import Application, LearnedModel, RequestCounts, WorkerState
 from models.queue_position import QueueSnapshot
 from models.tables import Minute
 from webapp.svg_charts import Bucket, Chart, Series, buckets, lined, stacked
@@ -26,7 +26,7 @@ class Overview:
     room: QueueSnapshot | None
     applications: list[Application]
     workers: list[WorkerState]
-    learned: list[Learned]
+    learned: list[LearnedModel]
     answers: Sequence[RequestView]
     charts: list[Chart]
 
@@ -37,11 +37,11 @@ def read_overview(session: Session, hours: int, worker_alive_s: float) -> Overvi
     back = timedelta(hours=hours)
     return Overview(
         now=now,
-        ended=minute_history.last_hour(session),
+        ended=minute_history.ended_last_hour(session),
         room=queue_position.read_queue_snapshot(session),
         applications=operator_overview.applications(session),
         workers=operator_overview.workers(session),
-        learned=operator_overview.learned(session),
+        learned=operator_overview.learned_models(session),
         answers=client_requests.last_answers(session, SHOWN_ANSWERS),
         charts=charts(buckets(minute_history.minutes(session, back), now.now, back)),
     )

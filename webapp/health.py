@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.minute_history import totals
+from models.minute_history import ended_totals
 from models.operator_overview import request_counts
 from models.schema_upgrade import is_current
 from webapp.app_context import AppContext, context
@@ -47,7 +47,7 @@ class ServiceCollector(Collector):
         """Gauges of this moment, and counters over the closed minutes."""
         with self._sessions() as session:
             now = request_counts(session, self._worker_alive_s)
-            finished = totals(session)
+            finished = ended_totals(session)
         yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
         yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
         yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)

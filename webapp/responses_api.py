@@ -4,7 +4,7 @@ from apiflask import APIBlueprint
 
 from models import client_requests
 from models.client_requests import RequestView
-from models.queue_position import place
+from models.queue_position import place_in_queue
 from models.tables import RequestStatus
 from webapp.app_context import context
 from webapp.auth import tenant
@@ -52,7 +52,7 @@ def list_(query_data: ListQuery) -> ResponseList:
         )
     if page is None:
         raise unknown_cursor
-    data = [shown(seen)[0] for seen in page.seen]
+    data = [shown(seen)[0] for seen in page.views]
     return ResponseList(
         data=data,
         first_id=data[0].id if data else None,
@@ -116,6 +116,6 @@ def asked(body: CreateResponse) -> Submission:
 def shown(seen: RequestView) -> tuple[Response, dict[str, str]]:
     """The response of a request that was read, and when to ask again."""
     queued = seen.request.status is RequestStatus.queued
-    where = place(seen, context().rooms.get() if queued else None)
+    where = place_in_queue(seen, context().rooms.get() if queued else None)
     wait = retry_after_s(seen, where)
     return response_of(seen, where), {} if wait is None else {"Retry-After": str(wait)}

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.window_stats import stats
+from models.window_stats import window_stats
 from webapp.app_context import context
 from webapp.response_objects import ApiObject
 
@@ -52,7 +52,7 @@ class ServiceStats(ApiObject):
 def window(query_data: StatsQuery) -> ServiceStats:
     """Batches, tokens, idle share of the workers."""
     with context().sessions() as session:
-        found = stats(session, query_data.since, query_data.until)
+        found = window_stats(session, query_data.since, query_data.until)
     return ServiceStats(
         now=found.now,
         since=found.since,

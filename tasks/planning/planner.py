@@ -111,14 +111,14 @@ class Planner:
         self._recovered_at = standing.now
         if standing.now - (self._led_since or standing.now) > rules.alive_s:
             # not before: while the database was away, no lease could be renewed
-            lost = reconciler.lose_expired(connection, rules.lease_s, rules.max_attempts)
+            lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
             if lost:
                 log.warning("batches lost", requests=len(lost))
         if standing.predictor_silent_s is None or standing.predictor_silent_s > rules.predictor_grace_s:
-            reconciler.predict_without_predictor(connection, rules.predictor_grace_s)
+            reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
-        self._rooms.discard(reconciler.lately_gone(connection, 5 * rules.recover_every_s))
-        return reconciler.unstarted(connection, rules.resend_s)
+        self._rooms.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
+        return reconciler.batches_to_resend(connection, rules.resend_s)
 
     def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
         """Learn which batches ended, and tell the policy that assigned them."""
@@ -127,7 +127,7 @@ class Planner:
         if unknown:
             self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
         ended = self._fleet.ended(open_batches)
-        endings = live_fleet.endings(self._connection, ended) if ended else {}
+        endings = live_fleet.batch_endings(self._connection, ended) if ended else {}
         for batch_id, batch in ended.items():
             ending = endings.get(batch_id)
             if ending is not None and ending.serving_s is not None:

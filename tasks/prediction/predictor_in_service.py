@@ -46,7 +46,7 @@ class PredictorInService:
                 if chunk:
                     request_predictions.write_predictions(connection, self._predict(chunk), self._version)
                 if monotonic() >= self._look_around_at:
-                    request_predictions.say_alive(connection, self._version)
+                    request_predictions.write_predictor_heartbeat(connection, self._version)
                     self._look_around_at = monotonic() + self._look_around_s
             if chunk:
                 on_predicted()

@@ -9,7 +9,7 @@ from sqlalchemy import Engine as Database
 from inference.local.engine import Engine
 from inference.prompt_format import PromptFormat
 from models import leases
-from models.leases import Announcement
+from models.leases import WorkerRegistration
 from models.tables import BatchStatus
 from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded
@@ -30,7 +30,7 @@ class BatchRunner:
         database: Database,
         make_engine: Callable[[], Engine],
         prompt_format: PromptFormat,
-        announcement: Announcement,
+        announcement: WorkerRegistration,
         terms: LeaseTerms,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
@@ -39,7 +39,7 @@ class BatchRunner:
         self._database, self._format, self._terms = database, prompt_format, terms
         self._name = announcement.name
         with database.begin() as connection:
-            self._incarnation = leases.announce(connection, announcement, terms.max_attempts)
+            self._incarnation = leases.register(connection, announcement, terms.max_attempts)
         self._recorder = ResultWriter(
             database,
             prompt_format.decode,
@@ -56,7 +56,7 @@ class BatchRunner:
     def serve(self, batch_id: int) -> None:
         """Serve a batch and return when it is written; does nothing if somebody has taken it before."""
         with self._database.begin() as connection:
-            batch = leases.take(connection, batch_id, self._name, self._terms.lease_s)
+            batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
         if batch is None:
             log.info("batch not taken", batch=batch_id)
             return
@@ -85,4 +85,4 @@ class BatchRunner:
     def say_goodbye(self, failed: bool) -> None:
         """Give back whatever is left."""
         with self._database.begin() as connection:
-            leases.say_goodbye(connection, self._name, self._incarnation, failed, self._terms.max_attempts)
+            leases.deregister(connection, self._name, self._incarnation, failed, self._terms.max_attempts)

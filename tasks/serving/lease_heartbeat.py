@@ -95,7 +95,7 @@ class LeaseHeartbeat(Thread):
             self.close(lost)
         if renewal.cancels:
             self._engine.remove(renewal.cancels)
-        return renewal.announced
+        return renewal.registered
 
     def _still_held(self) -> set[Lease]:
         with self._lock:

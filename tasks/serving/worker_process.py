@@ -19,7 +19,7 @@ from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from learning.estimators.cost_curves import fit_curves
-from models.leases import Announcement
+from models.leases import WorkerRegistration
 from models.session import make_engine
 from tasks import logs
 from tasks.app import app, database_url, redis_url, settings
@@ -51,7 +51,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
         lambda: Engine(loaded, budget_bytes),
         load_prompt_format(settings.model),
-        Announcement(
+        WorkerRegistration(
             name=name,
             model=settings.model_name or loaded.name,
             device=device,

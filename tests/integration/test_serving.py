@@ -14,7 +14,7 @@ from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
-from models.leases import Announcement
+from models.leases import WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -41,7 +41,7 @@ class Serving:
             stage.database,
             lambda: Engine(loaded, budget),
             prompt_format,
-            Announcement("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
+            WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
             TERMS,
             kick_planner=lambda: None,
             on_broken=self.broken.append,
