@@ -1,4 +1,4 @@
-"""Claims batches: turns the planner's assignments into rows of `batches`, in one statement. It decides nothing."""
+"""Claims batches: turns the planner's assignments into rows of `batches`, in one statement. It makes no decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
         text("""
             with wanted as (
                 select * from unnest(
-                    cast(:request_ids as text[]), cast(:request_n as int[]), cast(:kept as int[]),
+                    cast(:request_ids as text[]), cast(:request_n as int[]), cast(:generated as int[]),
                     cast(:prefills as int[]), cast(:remaining as int[])
-                ) as w (request_id, n, kept, prefill, remaining)
+                ) as w (request_id, n, generated, prefill, remaining)
             ), taken as (
                 select r.id, w.* from requests r join wanted w on w.request_id = r.id
                 where r.status = 'queued' and r.planner_epoch = :epoch for update of r
@@ -53,7 +53,7 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
                 from made
             ), updated as (
                 update requests r set status = 'in_progress', batch_id = m.batch_id, attempts = r.attempts + 1,
-                    generated_ids = r.generated_ids[1:t.kept], sealed_group = null
+                    generated_ids = r.generated_ids[1:t.generated], sealed_group = null
                 from taken t join made m using (n) where r.id = t.id
             )
             select m.n, m.batch_id, array(select id from taken t where t.n = m.n) as request_ids
@@ -64,7 +64,7 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
             "policy": policy,
             "request_ids": [request.id for _, request in wanted],
             "request_n": [n for n, _ in wanted],
-            "kept": [request.generated for _, request in wanted],
+            "generated": [request.generated for _, request in wanted],
             "prefills": [request.prefill for _, request in wanted],
             "remaining": [request.remaining for _, request in wanted],
             "n": list(range(len(assignments))),

@@ -85,7 +85,7 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list; `more` says whether another follows."""
+    """One page of a list; `more` says whether there is a next one."""
 
     views: list[RequestView]
     more: bool
@@ -194,7 +194,7 @@ def page(
     return Page(views[:limit], len(views) > limit)
 
 
-def last_answers(session: Session, limit: int) -> Sequence[RequestView]:
+def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
     """The requests of all tenants that ended last, newest first, whatever their final state."""
     ended = StoredRequest.finished_at.is_not(None)
     newest = select_views().where(ended).order_by(StoredRequest.finished_at.desc()).limit(limit)

@@ -19,7 +19,8 @@ from models.requeue import UnfinishedBatch, requeue
 class WorkerRegistration:
     """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
-    Curves from a short measurement have the key `quick`; they never replace those of a whole profile.
+    Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
+    the worker's model or device is another now.
     """
 
     name: str
@@ -32,7 +33,7 @@ class WorkerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A worker's right to serve a batch and write its results, valid as long as `fence` is the batch's."""
+    """A worker's right to serve a batch and write its results, valid while the batch runs with this fencing number."""
 
     batch_id: int
     fence: int
@@ -161,7 +162,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 def renew(
     connection: Connection, name: str, incarnation: float, progress: Mapping[Lease, int], lease_s: float
 ) -> Renewal:
-    """Write the worker's heartbeat, extend its leases and write the progress; returns what was lost or cancelled.
+    """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
 
     `progress`: tokens a row generated so far, by lease.
     """
@@ -212,13 +213,13 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
 def _lose_open_batches(connection: Connection, worker: str, counts_as_attempt: bool, max_attempts: int) -> None:
     rows = connection.execute(
         text("""
-            with mine as (
+            with unfinished as (
                 select id, status = 'running' as taken from batches
                 where worker = :worker and status in ('assigned', 'running') order by id for update
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from mine where b.id = mine.id
-            returning b.id, mine.taken
+            from unfinished u where b.id = u.id
+            returning b.id, u.taken
         """),
         {"worker": worker},
     )

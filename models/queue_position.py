@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from models.client_requests import RequestView
 from models.tables import RequestStatus, ServiceState
 
-# A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. It is twenty times the
-# planner's usual pace, so that a slow step does not hide them; not tuned.
+# A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
+# 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
 STALE_AFTER = timedelta(seconds=10)
 
 
@@ -73,7 +73,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
 
     In progress: the batch's start plus its estimated serving time. Queued and listed in the snapshot: as listed.
     Queued and not listed (too new, or behind the part that the snapshot lists): the ETA given at submission, else the
-    end of the backlog plus one typical batch. These estimates, unless listed, are never earlier than `view.now`.
+    end of the backlog plus one typical batch. Unless listed, the ETA is never earlier than `view.now`.
     Final: neither position nor ETA.
     """
     if view.request.status is RequestStatus.in_progress:

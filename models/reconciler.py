@@ -18,7 +18,7 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
     """
     rows = connection.execute(
         text("""
-            with gone as (
+            with lost as (
                 select b.id, b.status = 'running' as taken from batches b left join workers w on w.name = b.worker
                 where b.status = 'running' and b.lease_until < statement_timestamp()
                     or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
@@ -26,8 +26,8 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
                 order by b.id for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from gone where b.id = gone.id
-            returning b.id, gone.taken
+            from lost where b.id = lost.id
+            returning b.id, lost.taken
         """),
         {"lease_s": lease_s},
     )

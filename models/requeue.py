@@ -33,20 +33,21 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
             with unanswered as (
                 select r.id, b.counts_as_attempt, b.split,
                     case when r.cancel_requested_at is not null then 'cancelled'
-                        when b.counts_as_attempt and r.attempts >= :max_attempts then 'failed' else 'queued' end as fate
+                        when b.counts_as_attempt and r.attempts >= :max_attempts then 'failed'
+                        else 'queued' end as next_status
                 from requests r
                 join unnest(cast(:ids as bigint[]), cast(:counts_as_attempt as bool[]), cast(:split as bool[]))
                     as b (id, counts_as_attempt, split) on b.id = r.batch_id
                 where r.status = 'in_progress' for update of r
             )
-            update requests r set status = s.fate,
-                finished_at = case when s.fate <> 'queued' then clock_timestamp() end,
-                error = case when s.fate = 'failed' then jsonb_build_object('code', 'server_error', 'message',
+            update requests r set status = u.next_status,
+                finished_at = case when u.next_status <> 'queued' then clock_timestamp() end,
+                error = case when u.next_status = 'failed' then jsonb_build_object('code', 'server_error', 'message',
                     'Given up after ' || r.attempts || ' attempts: each time the worker failed or was lost.') end,
-                attempts = r.attempts - case when s.counts_as_attempt then 0 else 1 end,
-                planner_epoch = case when s.split then r.planner_epoch else 0 end,
-                sealed_group = case when s.split then r.batch_id::text end
-            from unanswered s where r.id = s.id
+                attempts = r.attempts - case when u.counts_as_attempt then 0 else 1 end,
+                planner_epoch = case when u.split then r.planner_epoch else 0 end,
+                sealed_group = case when u.split then r.batch_id::text end
+            from unanswered u where r.id = u.id
             returning r.id
         """),
         {

@@ -42,7 +42,7 @@ def read_overview(session: Session, hours: int, worker_alive_s: float) -> Overvi
         applications=operator_overview.applications(session),
         workers=operator_overview.workers(session),
         learned=operator_overview.learned_models(session),
-        answers=client_requests.last_answers(session, SHOWN_ANSWERS),
+        answers=client_requests.last_ended(session, SHOWN_ANSWERS),
         charts=charts(buckets(minute_history.minutes(session, back), now.now, back)),
     )
 

@@ -35,7 +35,7 @@ def test_upgrading_twice_changes_nothing(database_url: str) -> None:
     engine.dispose()
 
 
-def test_every_step_can_be_undone_and_done_again(database_url: str) -> None:
+def test_every_migration_can_be_undone_and_done_again(database_url: str) -> None:
     engine = make_engine(database_url)
     with engine.begin() as connection:
         command.downgrade(alembic_config(connection), "base")

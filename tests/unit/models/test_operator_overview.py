@@ -1,4 +1,4 @@
-"""What the operator's page says about a worker and about the queue."""
+"""The operator's page: a worker's state, and how many requests are queued."""
 
 from datetime import UTC, datetime
 
