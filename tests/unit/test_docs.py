@@ -95,7 +95,9 @@ def test_the_glossary_explains_each_term_once_in_order_and_says_where_it_lives()
 
 def test_every_equation_names_its_code() -> None:
     rows = rows_of(EQUATIONS.read_text())
-    unanswered = [row[0] for row in rows if not re.search(rf"`(?:{FILE})|\bnot (?:implemented|measured)", " ".join(row))]
+    unanswered = [
+        row[0] for row in rows if not re.search(rf"`(?:{FILE})|\bnot (?:implemented|measured)", " ".join(row))
+    ]
     assert rows
     assert unanswered == []
 
