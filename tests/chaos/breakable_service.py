@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import redis
 from sqlalchemy import Engine
@@ -73,7 +75,7 @@ class Service:
         with redis.Redis.from_url(self.redis_url) as client:
             client.flushall()
 
-    def submit(self, prefix: str, count: int, limit: int = 800, **columns: object) -> list[str]:
+    def submit(self, prefix: str, count: int, limit: int = 800, **columns: Any) -> list[str]:
         """Requests of different lengths that nobody predicted yet."""
         return [
             self.stage.request(
@@ -144,7 +146,7 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
 
     names = [f"w{n}" for n in range(1, workers + 1)]
     plain = [process_commands.beat(), process_commands.planner(), process_commands.predictor()]
-    gpu = [process_commands.worker(name, "cpu", 1, lambda name=name: worker_ready(name)) for name in names]
+    gpu = [process_commands.worker(name, "cpu", 1, partial(worker_ready, name)) for name in names]
     service.programs = {name: server.program for name, server in servers.items()} | {
         program.name: replace(program, env={**program.env, **environment}) for program in [*plain, *gpu]
     }

@@ -1,5 +1,7 @@
 """Whatever is killed, wiped or frozen while requests run: every one of them is answered, and answered once."""
 
+from functools import partial
+
 import pytest
 
 from models import planner_state
@@ -90,7 +92,6 @@ def test_policies_switched_under_load(service: Service):
         service.worker_in_the_middle_of_a_batch()
         with service.stage.database.begin() as connection:
             planner_state.set_policy(connection, name)
-        eventually(
-            lambda name=name: service.stage.sql("select 1 from service_state where value->>'policy' = :name", name=name)
-        )
+        in_force = "select 1 from service_state where value->>'policy' = :name"
+        eventually(partial(service.stage.sql, in_force, name=name))
     service.all_answered_once(ids)

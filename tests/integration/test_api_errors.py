@@ -149,7 +149,7 @@ def test_without_a_valid_key_nothing_is_answered(refusing_api: Api, header: str)
         answer = refusing_api.client.open(path, method=method, headers={"Authorization": header})
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert_both_shapes(answer.json, 401)
+        assert_both_shapes(answer.get_json(), 401)
 
 
 def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
@@ -182,7 +182,7 @@ def test_without_a_database_the_service_says_so_and_asks_for_patience(web_settin
     answer = client.get("/v1/models", headers={"Authorization": "Bearer magnus-x"})
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "2"
-    assert_both_shapes(answer.json, 503)
+    assert_both_shapes(answer.get_json(), 503)
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
 

@@ -17,7 +17,7 @@ def messages(redis_url: str) -> Messages:
 
 def queued(redis_url: str, queue: str) -> int:
     with redis.Redis.from_url(redis_url) as client:
-        return int(client.llen(queue))  # type: ignore[arg-type]
+        return int(client.llen(queue))
 
 
 def test_a_thousand_kicks_before_a_step_are_one_message(redis_url: str):

@@ -21,7 +21,8 @@ from scheduling.simulation.simulator import Arrival, simulate
 from tasks.planning.planner import Planner, PlannerRules
 from tests.integration.database_stage import CURVES, Stage
 
-CURVE = ServingCurves(tuple(CURVES["prefill"]), tuple(CURVES["decode"]))
+(P1, P2, P3, P4), (D1, D2, D3, D4) = CURVES["prefill"], CURVES["decode"]
+CURVE = ServingCurves((P1, P2, P3, P4), (D1, D2, D3, D4))
 KV_TOKENS = 6000
 SETTINGS = PolicySettings(max_prompt_tokens=300, max_output_tokens=300, wma_threshold=20_000, slice_tokens=300)
 TICK_S = 0.25

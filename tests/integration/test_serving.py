@@ -64,7 +64,7 @@ class Serving:
             batch_id=batch_id,
             ids=list(ids),
         )
-        return batch_id
+        return int(batch_id)
 
     def start(self, batch_id: int) -> Future[None]:
         """What a message does."""

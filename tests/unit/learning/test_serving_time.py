@@ -13,8 +13,12 @@ CURVES = ServingCurves((2e-5, 1e-4, 1e-6, 0.01), (2e-8, 3e-4, 1e-6, 0.02))
 
 def batches(n: int, factor: float = 1.0, worker: str = "a") -> list[ServedBatch]:
     chance = np.random.default_rng(0)
-    shapes = [[int(chance.integers(1, top)) for top in (20, 500, 300)] for _ in range(n)]
-    return [ServedBatch(worker, "m", *s, factor * CURVES.serve_s(*s), float(i)) for i, s in enumerate(shapes)]
+    served = []
+    for i in range(n):
+        size, length, generation_length = (int(chance.integers(1, top)) for top in (20, 500, 300))
+        seconds = factor * CURVES.serve_s(size, length, generation_length)
+        served.append(ServedBatch(worker, "m", size, length, generation_length, seconds, float(i)))
+    return served
 
 
 def test_curves_are_found_again_from_measured_phases() -> None:

@@ -13,7 +13,7 @@ from webapp.prompt_limits import ClientPrompt, PromptLimits, Turn, application_o
 @pytest.fixture(scope="module")
 def served() -> PromptLimits:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     return PromptLimits(
         "words", PromptFormat("words", tokenizer.to_str(), None), max_prompt_tokens=5, max_output_tokens=9
     )

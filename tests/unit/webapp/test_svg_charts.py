@@ -20,7 +20,9 @@ def completed(name: str = "completed") -> Series:
 
 
 def longest() -> Series:
-    return Series("first", "longest", lambda ms: max((m.response_max_s for m in ms), default=None))
+    return Series(
+        "first", "longest", lambda ms: max((m.response_max_s for m in ms if m.response_max_s is not None), default=None)
+    )
 
 
 def test_each_minute_of_an_hour_has_its_own_place() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference.engine_errors import OutOfMemory, SequenceTooLong
 from inference.local.engine import Engine
-from inference.sequences import Sampling, Sequence
+from inference.sequences import FinishedSequence, Sampling, Sequence
 from tests.unit.inference.tiny_models import ANSWER, MAKERS, POSITIONS, known
 
 AMPLE = 2**24
@@ -20,7 +20,7 @@ AMPLE = 2**24
 
 def drain(engine):
     """Step until nothing runs; everything that ended, by id."""
-    done = {}
+    done: dict[str, FinishedSequence] = {}
     while engine.rows:
         done |= {row.id: row for row in engine.step()}
     return done
@@ -78,7 +78,8 @@ OPERATION = st.one_of(
 def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(architecture, schedule, budget_tokens):
     here = known(architecture)
     engine = Engine(here.loaded, budget_tokens * here.loaded.delta_bytes)
-    expected, results, preempted, numbers = {}, {}, [], count()
+    expected, preempted, numbers = {}, [], count()
+    results: dict[str, FinishedSequence] = {}
 
     def insert(sequences):
         try:

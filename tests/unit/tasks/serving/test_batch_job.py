@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -10,7 +12,7 @@ from tasks.serving.batch_job import prepare
 
 def words() -> PromptFormat:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     return PromptFormat("words", tokenizer.to_str(), None)
 
 
@@ -18,7 +20,9 @@ def taken(*prompts: TakenRequest) -> TakenBatch:
     return TakenBatch(Lease(1, 1), joins=True, iteration_limit=9, preempts=("x",), estimated_s=1.0, prompts=prompts)
 
 
-def prompt(id: str, input: str, body: dict | None = None, generated_ids: tuple[int, ...] = ()) -> TakenRequest:
+def prompt(
+    id: str, input: str, body: Mapping[str, object] | None = None, generated_ids: tuple[int, ...] = ()
+) -> TakenRequest:
     return TakenRequest(id, "one", input, body or {}, 5, generated_ids)
 
 

@@ -53,7 +53,7 @@ def test_a_worker_tries_its_smallest_keys_only() -> None:
 
 
 def test_of_many_workers_those_with_the_smallest_keys_are_tried() -> None:
-    workers = [[] for _ in range(WORKERS_TRIED + 2)]
+    workers: list[list[int]] = [[] for _ in range(WORKERS_TRIED + 2)]
     key = np.arange(float(len(workers)), 0.0, -1.0)[:, None]
     assert matched(fleet_of(*workers), lanes_of([(10, 10), (10, 10)]), key) == [(257, "00"), (256, "01")]
 
