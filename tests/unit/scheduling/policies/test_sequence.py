@@ -104,7 +104,7 @@ def test_a_request_can_be_discarded_wherever_it_waits() -> None:
     assert len(policy) == 0
 
 
-def test_the_waiting_room_is_shown_in_the_batches_of_the_groups_to_come() -> None:
+def test_the_queue_is_shown_in_the_batches_of_the_groups_to_come() -> None:
     policy = SequenceScheduling(group_size=3, batch_size=2, variable=None)
     predictions = [90, 20, 30, 200, 40]
     add_all(policy, [a_request(str(number), at=number, predicted=p) for number, p in enumerate(predictions)])
