@@ -89,11 +89,11 @@ class Baton(Policy):
             yield waiting_batch(batch, costs, now)
 
     def _in_order(self) -> Iterator[Request]:
-        return merge(*self._queues.values(), key=_key)
+        return merge(*self._queues.values(), key=_serving_order)
 
     def _first(self) -> Request | None:
         heads = [head for queue in self._queues.values() if (head := queue.peek())]
-        return min(heads, key=_key, default=None)
+        return min(heads, key=_serving_order, default=None)
 
     def _fewest_rows(
         self, batches: Sequence["BatonBatch"], smallest: list[tuple[int, int]], request: Request
@@ -127,7 +127,7 @@ class Baton(Policy):
         None if no batch has such a row, or if none comes below its threshold by losing one.
         """
         candidates = [(row, batch) for batch in batches if (row := batch.first_to_leave(below=request.priority))]
-        for row, batch in sorted(candidates, key=lambda candidate: _leaves_first(candidate[0])):
+        for row, batch in sorted(candidates, key=lambda candidate: _preemption_order(candidate[0])):
             if batch.tokens_with(request.prefill, without=row) <= self._grow_below * batch.capacity_tokens:
                 batch.leave(row)
                 return batch
@@ -161,12 +161,12 @@ class BatonBatch:
         None if no row is of lower priority. Rows that were preempted before are left alone.
         """
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
-        return min(rows, key=_leaves_first, default=None)
+        return min(rows, key=_preemption_order, default=None)
 
     def shrink(self, share: float) -> None:
         """Preempt rows, the lowest priority and the last to join first, until this share of memory holds the others."""
         while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
-            self.leave(min(self._rows, key=_leaves_first))
+            self.leave(min(self._rows, key=_preemption_order))
 
     def leave(self, row: RunningRow) -> None:
         """Preempt a row."""
@@ -203,9 +203,9 @@ class BatonBatch:
         )
 
 
-def _key(request: Request) -> tuple[float, float, str]:
+def _serving_order(request: Request) -> tuple[float, float, str]:
     return request.arrived_at - PRIORITY_S * request.priority, request.arrived_at, request.id
 
 
-def _leaves_first(row: RunningRow) -> tuple[int, float, float, str]:
+def _preemption_order(row: RunningRow) -> tuple[int, float, float, str]:
     return row.request.priority, -row.started_at, -row.request.arrived_at, row.request.id

@@ -17,11 +17,12 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens, re
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
 from scheduling.request import Request
 
-# The three bound the time of a round; smaller values make it shorter and its pairs worse. None was tuned beyond the
-# time that a decision takes (docs/results/control-plane.md).
+# The first two bound the time of a round, and smaller values make its pairs worse; the third lets one round serve many
+# joins with the keys of its beginning. Chosen for the time of a decision (docs/results/control-plane.md), not tuned
+# further.
 KEYS_TRIED = 8  # the smallest keys of each worker that a round tries, before the worker counts as full
 WORKERS_TRIED = 256  # workers that a round tries, those with the smallest keys
-ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys of its beginning still hold
+ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys remain about right
 
 Booleans = NDArray[np.bool_]
 Join = Callable[[int, WaitingRequest], bool]

@@ -25,7 +25,7 @@ def test_the_first_group_to_have_waited_enough_sets_the_time_to_wake() -> None:
     assert buffer.wake_at == 2.0
 
 
-def test_who_is_remove_is_held_no_more() -> None:
+def test_a_request_that_is_removed_is_buffered_no_more() -> None:
     buffer = JoinBuffer()
     for worker, name in (("w", "a"), ("w", "b"), ("v", "c")):
         add(buffer, worker, name, 0.0)

@@ -29,7 +29,7 @@ def test_only_the_request_that_it_is_reserved_for_may_join_a_reserved_worker() -
     assert key.tolist() == [[0.0, 0.0]]
 
 
-def test_nobody_may_join_a_worker_reserved_for_a_request_that_is_not_the_first_of_its_bucket() -> None:
+def test_no_request_may_join_a_worker_reserved_for_a_request_that_is_not_the_first_of_its_bucket() -> None:
     fleet, reservation, buckets = FleetArrays([a_worker("a")]), WorkerReservation(), LengthBuckets()
     for name, at in (("first", 0.0), ("second", 1.0)):
         buckets.add(WaitingRequest(a_request(name, at=at)))
@@ -39,7 +39,7 @@ def test_nobody_may_join_a_worker_reserved_for_a_request_that_is_not_the_first_o
     assert key.tolist() == [[np.inf]]
 
 
-def test_without_a_reservation_or_its_worker_nobody_is_excluded() -> None:
+def test_without_a_reservation_or_its_worker_no_request_is_excluded() -> None:
     fleet, reservation, key = FleetArrays([a_worker("a")]), WorkerReservation(), np.zeros((1, 1))
     reservation.exclude_others(fleet, np.array([0]), LengthBuckets(), key)
     reservation.reserve(fleet, a_request())
