@@ -14,7 +14,8 @@ import redis
 
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
-from inference.prompt_format import UnreadableTokenizer, load_prompt_format
+from inference.engine_errors import UnreadableTokenizer
+from inference.prompt_format import load_prompt_format
 from models.schema_upgrade import is_current
 from models.session import make_engine
 from settings import Settings

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from inference.prompt_format import PromptFormat, UnreadableTokenizer, load_prompt_format
+from inference.engine_errors import UnreadableTokenizer
+from inference.prompt_format import PromptFormat, load_prompt_format
 from settings import BUNDLED_MODEL
 
 BUNDLED = str(BUNDLED_MODEL)

@@ -1,16 +1,13 @@
 """A row of `requests` becomes the request that policies schedule, field by field."""
 
-from collections import namedtuple
+from types import SimpleNamespace
 from typing import Any
 
 from models.planner_requests import REQUEST_COLUMNS, to_request
 from scheduling.request import Request
 
-Columns = namedtuple("Columns", [column.key for column in REQUEST_COLUMNS])
-
-
 def test_every_column_that_a_policy_needs_is_read() -> None:
-    row: Any = Columns(
+    row: Any = SimpleNamespace(
         id="resp_1",
         model="small",
         arrived_at=100.5,
@@ -25,6 +22,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         application="copy",
         sealed_group=None,
     )
+    assert vars(row).keys() == {column.key for column in REQUEST_COLUMNS}
     assert to_request(row) == Request(
         id="resp_1",
         arrived_at=100.5,

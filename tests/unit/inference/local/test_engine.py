@@ -1,4 +1,4 @@
-"""Both drivers of the loop against `model.generate` of each prompt alone, token for token."""
+"""Static and continuous batching against `model.generate` of each prompt alone, token for token."""
 
 import gc
 from contextlib import suppress
@@ -19,7 +19,7 @@ AMPLE = 2**24
 
 
 def drain(engine):
-    """Step until nothing runs; everything that ended, by id."""
+    """Step until no row runs; returns the finished rows by id."""
     done: dict[str, FinishedSequence] = {}
     while engine.rows:
         done |= {row.id: row for row in engine.step()}
@@ -53,7 +53,7 @@ def test_slices_go_on_where_the_last_one_stopped(each_model):
     assert answers == {str(n): known.answer for n, known in enumerate(each_model.pool)}
 
 
-def test_rows_that_ended_keep_their_place_and_their_tokens_are_counted_as_invalid(endless):
+def test_finished_rows_stay_in_a_static_batch_and_their_tokens_count_as_invalid(endless):
     first, second = endless.pool[:2]
     _, figures = Engine(endless.loaded, AMPLE).run([first.sequence("short", 3), second.sequence("long", 10)])
     longer, shorter = max(len(first.prompt_ids), len(second.prompt_ids)), 3
@@ -108,7 +108,7 @@ def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
                 insert([preempted.pop()])
         elif (name := running(argument)) is not None:
             if operation == "preempt":
-                with suppress(KeyError):  # it ended in its prefill, and the next step says so
+                with suppress(KeyError):  # it finished in its prefill, and the next step returns it
                     preempted.append(engine.preempt(name))
             elif (gone := engine.remove(name)) is not None:
                 assert gone.reason == "removed"
@@ -121,7 +121,7 @@ def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
     assert {row.id: row.generated_ids for row in results.values()} == expected
 
 
-def test_a_joiner_costs_no_padding_to_those_that_run(endless):
+def test_a_joiner_pads_no_running_row(endless):
     engine = Engine(endless.loaded, AMPLE)
     shortest, longest = sorted(endless.pool, key=lambda known: len(known.prompt_ids))[:: len(endless.pool) - 1]
     engine.insert([shortest.sequence("short")])
@@ -147,7 +147,7 @@ def test_the_cache_shrinks_when_the_long_rows_leave(endless):
     assert engine.kv_bytes == 0
 
 
-def test_it_holds_as_many_bytes_as_it_says(endless):
+def test_kv_bytes_are_the_bytes_that_the_engine_holds(endless):
     def tensors():
         gc.collect()
         return sum(
@@ -179,7 +179,7 @@ def test_a_batch_that_fits_to_the_last_token_runs(endless):
     assert figures.peak_kv_bytes == engine.kv_budget_bytes
 
 
-def test_rows_are_shed_at_the_memory_threshold_and_come_back(endless):
+def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
     pool = endless.pool
     longest = max(len(known.prompt_ids) for known in pool) + ANSWER
     engine = Engine(endless.loaded, 8 * longest * endless.loaded.delta_bytes, memory_threshold=0.4)
@@ -225,7 +225,7 @@ def test_a_device_out_of_memory_while_stepping_costs_a_prefill_and_no_token(endl
     assert drain(engine)["a"].generated_ids == first.answer
 
 
-def test_a_row_leaves_a_batch_when_progress_says_so(endless):
+def test_on_progress_can_remove_a_row(endless):
     first, second = endless.pool[:2]
     engine = Engine(endless.loaded, AMPLE)
     seen = []
@@ -265,7 +265,7 @@ def test_an_abandoned_batch_leaves_the_engine_usable(endless):
 SAMPLING = Sampling(temperature=1.5, top_p=0.95, top_k=40, seed=3)
 
 
-def test_a_seed_gives_the_same_text_in_any_company(endless):
+def test_a_seed_gives_the_same_text_in_any_batch(endless):
     first, *others = endless.pool
     engine = Engine(endless.loaded, AMPLE)
     alone = engine.run([first.sequence("a", sampling=SAMPLING)])[0][0].generated_ids
@@ -304,7 +304,9 @@ def test_a_stop_string_ends_a_row_where_its_last_token_completes_it(endless):
 
 
 def test_a_row_ends_at_the_models_last_position():
-    engine = Engine(replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE)  # whose positions are a table
+    engine = Engine(
+        replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE
+    )  # its positions are a table, so one more would be an error
     results, _ = engine.run([Sequence("a", (9,) * (POSITIONS - 3), 50), Sequence("b", (9,), 9)])
     assert (len(results[0].generated_ids), results[0].reason) == (3, "limit")
     assert len(results[1].generated_ids) == 9
