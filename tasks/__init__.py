@@ -1,1 +1,1 @@
-"""Celery: predict, plan, serve, train, upkeep. Carries out what `scheduling` decides; holds no truth of its own."""
+"""The Celery processes: predict, plan, serve, train, upkeep. They carry out what `scheduling` decides; Postgres keeps all state."""
