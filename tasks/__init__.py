@@ -1,1 +1,1 @@
-"""The Celery processes: predict, plan, serve, train, upkeep. They carry out what `scheduling` decides; Postgres keeps all state."""
+"""The background processes: predict, plan, serve, train, upkeep. They carry out decisions; Postgres keeps all state."""

@@ -1,4 +1,4 @@
-"""The task `tasks.upkeep`: closes the history's minutes and deletes old rows, a chunk at each of beat's slower ticks."""
+"""The task `tasks.upkeep`: closes the history's minutes and deletes old rows, a chunk at a time, every 10 s."""
 
 from functools import cache
 

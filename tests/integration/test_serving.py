@@ -31,13 +31,13 @@ def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
 
 
 class Serving:
-    """A host with a thread for each batch that it serves, as Celery's pool would give it."""
+    """A started worker with a thread for each batch that it serves, as Celery's pool would give it."""
 
     def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
         budget = kv_tokens * loaded.delta_bytes
-        self.host = BatchRunner(
+        self.runner = BatchRunner(
             stage.database,
             lambda: Engine(loaded, budget),
             prompt_format,
@@ -46,6 +46,7 @@ class Serving:
             kick_planner=lambda: None,
             on_broken=self.broken.append,
         )
+        self.runner.start()
         self._pool = ThreadPoolExecutor(16)
 
     def assign(self, *ids: str, **columns: object) -> int:
@@ -68,7 +69,7 @@ class Serving:
 
     def start(self, batch_id: int) -> Future[None]:
         """What a message does."""
-        return self._pool.submit(self.host.serve, batch_id)
+        return self._pool.submit(self.runner.serve, batch_id)
 
     def serve(self, *ids: str, **columns: object) -> int:
         """Assign, send, wait."""
@@ -92,7 +93,7 @@ class Serving:
         return row[0] if len(row) == 1 else tuple(row)
 
     def close(self) -> None:
-        self.host.stop()
+        self.runner.stop()
         self._pool.shutdown()
 
 
@@ -320,7 +321,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish(stage: Stage, servin
     serving.running(batch_id)
     deliveries.append(serving.start(waiting))
     eventually(lambda: serving.batch(waiting) == "running")
-    serving.host.wind_down(within_s=0.0)
+    serving.runner.drain(within_s=0.0)
     for delivery in deliveries:
         delivery.result(timeout=60)
     requests = stage.requests("status", "cardinality(generated_ids)", "attempts")
