@@ -1,4 +1,4 @@
-"""Messages on a real broker: kicks become one, batches reach their own queue, nobody waits for a dead broker."""
+"""Messages on a real broker: kicks become one, batches reach their worker's queue, a dead broker blocks no sender."""
 
 from time import monotonic
 

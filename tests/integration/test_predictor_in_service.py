@@ -1,4 +1,4 @@
-"""The predictor on a real Postgres: every request predicted once, whoever else predicts; versions change under way."""
+"""The predictor on a real Postgres: several predict each request once, and new versions are adopted as they come."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ def untrained() -> LengthPredictor:
 
 
 def trained(length: int) -> LengthPredictor:
-    """One that has seen nothing but answers of this length."""
+    """A predictor that was fitted on answers of this length only."""
     predictor = untrained()
     predictor.fit([Outcome(Prompt("copy", "", f"abc {n}", 3, 3, 100), length) for n in range(60)])
     return predictor
@@ -43,7 +43,7 @@ def test_without_a_published_version_the_user_input_length_is_predicted(stage: S
     assert kicks == [True]
 
 
-def test_nobody_is_kicked_when_there_was_nothing_to_predict(stage: Stage):
+def test_the_planner_is_not_kicked_when_there_was_nothing_to_predict(stage: Stage):
     kicks: list[bool] = []
     assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 0
     assert kicks == []
@@ -65,7 +65,7 @@ def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
 
 
-def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(stage: Stage):
+def test_the_version_in_service_is_corrected_by_outcomes_since_it_was_fitted(stage: Stage):
     predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     model = dump(trained(40))
     publish(stage, model, digest(model))
@@ -89,7 +89,7 @@ def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(st
     assert stage.requests("predicted_tokens")["new"] == 120
 
 
-def test_a_version_that_is_not_what_was_published_is_not_adopted(stage: Stage):
+def test_a_version_whose_bytes_are_not_what_was_published_is_not_adopted(stage: Stage):
     predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     publish(stage, dump(trained(40)), digest(b"something else"))
     wait_for_prediction(stage, "r1")
@@ -116,7 +116,7 @@ def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage:
     assert stage.sql("select count(*), count(distinct id) from predictions") == [(3 * CHUNK, 3 * CHUNK)]
 
 
-def test_a_working_predictor_says_that_it_lives(stage: Stage):
+def test_a_working_predictor_writes_that_it_is_alive(stage: Stage):
     PredictorInService(stage.database, untrained()).run(lambda: None)
     assert stage.sql("select value from service_state where name = 'predictor'") == [({"version": "usin"},)]
 

@@ -1,4 +1,4 @@
-"""The trainer on a real Postgres: learns from the log, publishes what is not worse, says how good predictions were."""
+"""The trainer on a real Postgres: learns from the log, publishes what is not worse, and judges recent predictions."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
-    """Starts trainer processes that refit twice a second; those that are left are killed."""
+    """Starts trainer processes that refit twice a second; those still running at the end are killed."""
     environment = {
         "MAGNUS_DATABASE_URL": database_url,
         "MAGNUS_REDIS_URL": redis_url,
@@ -126,7 +126,7 @@ def test_one_version_of_a_kind_is_active(stage: Stage):
     ]
 
 
-def test_how_well_recent_predictions_ranked_the_answers_is_for_the_planner_to_read(stage: Stage, jobs: RefitJobs):
+def test_how_well_recent_predictions_ranked_the_answers_is_written_for_the_planner(stage: Stage, jobs: RefitJobs):
     answered(stage, 60, of=60)
     jobs.refit_length()
     ((state,),) = stage.sql("select value from service_state where name = 'prediction'")
