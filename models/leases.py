@@ -59,7 +59,6 @@ class TakenBatch:
     joins: bool
     iteration_limit: int | None
     preempts: tuple[str, ...]
-    estimated_s: float
     prompts: tuple[TakenRequest, ...]
 
 
@@ -128,7 +127,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
             update batches set status = 'running', fence = fence + 1,
                 lease_until = clock_timestamp() + make_interval(secs => :lease_s)
             where id = :batch_id and worker = :worker and status = 'assigned'
-            returning fence, joins, iteration_limit, preempts, estimated_s
+            returning fence, joins, iteration_limit, preempts
         """),
         {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
     ).one_or_none()
@@ -151,7 +150,6 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         joins=batch.joins,
         iteration_limit=batch.iteration_limit,
         preempts=tuple(batch.preempts),
-        estimated_s=batch.estimated_s,
         prompts=tuple(
             TakenRequest(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
             for row in rows

@@ -3,6 +3,7 @@
 Versions are published by `model_versions`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ TRAINER_LOCK = 0x74726169  # "trai" in ASCII; any value does that no other advis
 class FinishedRequest:
     """An answered request as the length predictor learns from it; `at` is when it ended, seconds since the epoch."""
 
+    id: str
     application: str
     instructions: str
     input: str
@@ -52,20 +54,24 @@ def now(connection: Connection) -> float:
 
 
 def finished_requests(
-    connection: Connection, limit: int, max_age_s: float, after: float = 0.0
+    connection: Connection, limit: int, max_age_s: float, after: float = 0.0, known_ids: Collection[str] = ()
 ) -> list[FinishedRequest]:
-    """The last answered requests that ended after that instant, oldest first."""
+    """The newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
+
+    At most `limit` of them, and none older than `max_age_s`; `after` is in seconds since the epoch.
+    """
     rows = connection.execute(
         text("""
-            select application, instructions, input, input_tokens, prompt_tokens, limit_tokens, predicted_tokens,
+            select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens, predicted_tokens,
                 predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
                 extract(epoch from finished_at)::float8 as at
             from requests
             where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
+                and finished_at > to_timestamp(:after) and id <> all(cast(:known_ids as text[]))
                 and status in ('completed', 'incomplete') and output_tokens > 0
             order by finished_at desc limit :limit
         """),
-        {"limit": limit, "max_age_s": max_age_s, "after": after},
+        {"limit": limit, "max_age_s": max_age_s, "after": after, "known_ids": list(known_ids)},
     )
     return [FinishedRequest(*row) for row in rows][::-1]
 

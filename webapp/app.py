@@ -7,13 +7,14 @@ import structlog
 from apiflask import APIFlask
 from flask import Response, request
 
+import json_logs
 from inference.prompt_format import load_prompt_format
 from models import client_requests
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, chat_api, client_errors, dashboard, health, logs, models_api, openapi_document, stats_api
+from webapp import auth, chat_api, client_errors, dashboard, health, models_api, openapi_document, stats_api
 from webapp import responses_api as responses_api
 from webapp.app_context import AppContext
 from webapp.dashboard_overview import Overview, read_overview
@@ -62,7 +63,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     settings = settings or read_settings()
     if settings.database_url is None:
         raise NoDatabase
-    logs.configure(settings.log_level)
+    json_logs.configure(settings.log_level)
     app = MagnusApp(__name__, title="Magnus", version="0.1.0", docs_path=None)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,

@@ -31,13 +31,13 @@ def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
 
 
 class Serving:
-    """A host with a thread for each batch that it serves, as Celery's pool would give it."""
+    """A started worker with a thread for each batch that it serves, as Celery's pool would give it."""
 
     def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
         budget = kv_tokens * loaded.delta_bytes
-        self.host = BatchRunner(
+        self.runner = BatchRunner(
             stage.database,
             lambda: Engine(loaded, budget),
             prompt_format,
@@ -46,6 +46,7 @@ class Serving:
             kick_planner=lambda: None,
             on_broken=self.broken.append,
         )
+        self.runner.start()
         self._pool = ThreadPoolExecutor(16)
 
     def assign(self, *ids: str, **columns: object) -> int:
@@ -68,7 +69,7 @@ class Serving:
 
     def start(self, batch_id: int) -> Future[None]:
         """What a message does."""
-        return self._pool.submit(self.host.serve, batch_id)
+        return self._pool.submit(self.runner.serve, batch_id)
 
     def serve(self, *ids: str, **columns: object) -> int:
         """Assign, send, wait."""
@@ -81,7 +82,7 @@ class Serving:
         eventually(lambda: self.stage.sql("select 1 from batches where id = :id and progress_tokens > 2", id=batch_id))
 
     def alone(self, input: str, limit: int) -> str:
-        """What the model answers to this request alone."""
+        """What the model generates for this request alone."""
         engine = Engine(self.loaded, 10**9)
         ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode("", input)), limit)])
         return self.format.decode(row.generated_ids)
@@ -92,7 +93,7 @@ class Serving:
         return row[0] if len(row) == 1 else tuple(row)
 
     def close(self) -> None:
-        self.host.stop()
+        self.runner.stop()
         self._pool.shutdown()
 
 
@@ -117,7 +118,7 @@ def serving(make_serving: Callable[..., Serving]) -> Serving:
     return make_serving()
 
 
-def test_a_batch_is_answered_with_what_the_model_says_to_each_request_alone(stage: Stage, serving: Serving):
+def test_a_batch_is_answered_with_what_the_model_generates_for_each_request_alone(stage: Stage, serving: Serving):
     inputs = {"r1": "abc", "r2": "hello world", "r3": "x"}
     for request_id, words in inputs.items():
         stage.request(request_id, input=words, limit_tokens=12)
@@ -155,7 +156,7 @@ def test_a_stale_fence_writes_nothing_and_the_engine_drops_the_batch(stage: Stag
     batch_id = serving.assign("r1")
     delivery = serving.start(batch_id)
     serving.running(batch_id)
-    stage.sql("update batches set fence = fence + 1")  # somebody overtook it
+    stage.sql("update batches set fence = fence + 1")  # as if another process had taken it over
     delivery.result(timeout=60)
     stage.request("r2", limit_tokens=5)
     serving.serve("r2")
@@ -166,7 +167,7 @@ def test_a_stale_fence_writes_nothing_and_the_engine_drops_the_batch(stage: Stag
     }
 
 
-def test_a_batch_beyond_the_memory_ends_as_such_and_its_requests_wait_for_the_split(stage: Stage, make_serving):
+def test_a_batch_beyond_the_memory_ends_as_out_of_memory_and_its_requests_wait_to_be_split(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     for request_id in ("r1", "r2", "r3", "r4"):
         stage.request(request_id, input="a" * 20, limit_tokens=20, planner_epoch=7)
@@ -267,14 +268,14 @@ def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on
     assert stage.requests("output_text")["long"] == serving.alone("abc", 1000)
 
 
-def test_a_joiner_that_is_too_large_even_alone_fails_and_says_so(stage: Stage, make_serving):
+def test_a_joiner_that_is_too_large_even_alone_fails_with_that_reason(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     stage.request("r1", input="a" * 200, limit_tokens=10)
     assert serving.batch(serving.serve("r1", joins=True)) == "finished"
     assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
 
 
-def test_a_row_that_outgrows_the_memory_alone_fails_and_says_so(stage: Stage, make_serving):
+def test_a_row_that_outgrows_the_memory_alone_fails_with_that_reason(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     stage.request("r1", limit_tokens=400)
     assert serving.batch(serving.serve("r1", joins=True)) == "finished"
@@ -320,7 +321,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish(stage: Stage, servin
     serving.running(batch_id)
     deliveries.append(serving.start(waiting))
     eventually(lambda: serving.batch(waiting) == "running")
-    serving.host.wind_down(within_s=0.0)
+    serving.runner.drain(within_s=0.0)
     for delivery in deliveries:
         delivery.result(timeout=60)
     requests = stage.requests("status", "cardinality(generated_ids)", "attempts")

@@ -1,4 +1,4 @@
-"""A worker's stored serving time curves: what it measured in a moment never replaces a whole profile."""
+"""A worker's stored serving time curves: those that it measures as it starts never replace a whole profile."""
 
 import pytest
 
@@ -15,7 +15,7 @@ QUICK, LATER = ({"prefill": [n, 0.0, 0.0, 0.0], "decode": [n, 0.0, 0.0, 0.0], "q
     [
         (WHOLE, "toy", "cpu", WHOLE),
         (QUICK, "toy", "cpu", LATER),
-        (WHOLE, "another", "cpu", LATER),  # of a model that the worker serves no longer
+        (WHOLE, "another", "cpu", LATER),  # the stored profile is of a model that the worker no longer serves
         (WHOLE, "toy", "cuda:0", LATER),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 from models.planner_requests import REQUEST_COLUMNS, to_request
 from scheduling.request import Request
 
+
 def test_every_column_that_a_policy_needs_is_read() -> None:
     row: Any = SimpleNamespace(
         id="resp_1",

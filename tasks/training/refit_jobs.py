@@ -1,4 +1,7 @@
-"""The trainer's jobs: refit both models on the log, publish what is not worse, watch how well predictions rank."""
+"""The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
+
+The length predictor's job also publishes how well recent predictions ranked the answers.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,33 +24,36 @@ from models import model_versions, planner_state, training_log
 from scheduling.costs import ServingCurves
 from tasks.outcomes import outcome_of
 
-MOST_READ = 20_000  # answers or batches of the log that a refit looks at
-WATCHED = 500  # last answers that predictions are judged on
-FEWEST_WATCHED = 30
+# Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
+# set among them. Not tuned.
+MOST_READ = 20_000
+# Newest answers by which predictions are judged. More reacts later to a change, fewer makes tau noisier. Not tuned.
+MOST_JUDGED = 500
+FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
 
 log = structlog.get_logger()
 
 
 @dataclass
-class Trainer:
+class RefitJobs:
     """Both jobs of one trainer process."""
 
     database: Engine
     predictor: str
     encoder: Encoder
-    _lengths_until: float = 0.0  # what was learned from, or found not worth it, up to then
+    _lengths_until: float = 0.0  # the newest outcome of the last refit, whether or not it was published
     _batches_until: float = 0.0
 
     def refit_length(self) -> None:
-        """Magnus III-B: fit a fresh predictor on what the one in service got wrong."""
+        """Magnus III-B: fit a fresh length predictor, with those outcomes added that the active one got wrong."""
         with self.database.begin() as connection:
             now = training_log.now(connection)
             finished = training_log.finished_requests(connection, MOST_READ, TrainingSetBounds().age_s)
             outcomes = [outcome_of(request) for request in finished]
-            self._watch(connection, outcomes[-WATCHED:])
-            current = _in_service(connection, "length")
+            self._judge_predictions(connection, outcomes[-MOST_JUDGED:])
+            active = _load_active(connection, "length")
         candidate = refit(
-            current,
+            active,
             make_predictor(self.predictor, self.encoder),
             outcomes,
             since=self._lengths_until,
@@ -56,14 +62,14 @@ class Trainer:
         self._lengths_until = self._conclude("length", candidate, self._lengths_until)
 
     def refit_serving_time(self) -> None:
-        """Magnus III-D: refit each worker's serving time estimator on what it got wrong."""
+        """Magnus III-D: refit each worker's serving time estimator on the batches that the active one got wrong."""
         with self.database.begin() as connection:
             now = training_log.now(connection)
             batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
             curves = training_log.worker_profiles(connection)
-            current = _in_service(connection, "serving_time")
+            active = _load_active(connection, "serving_time")
         candidate = refit_serving_times(
-            current,
+            active,
             [ServedBatch(b.worker, b.model, b.size, b.length, b.generation_length, b.serving_s, b.at) for b in batches],
             {key: ServingCurves(tuple(c["prefill"]), tuple(c["decode"])) for key, c in curves.items()},
             since=self._batches_until,
@@ -72,7 +78,7 @@ class Trainer:
         self._batches_until = self._conclude("serving_time", candidate, self._batches_until)
 
     def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
-        """Publish a candidate that deserves it; up to when the log is learned."""
+        """Publish the candidate if it passed; returns up to which instant the log has been learned from."""
         if candidate is None:
             return until
         version = None
@@ -85,10 +91,10 @@ class Trainer:
         log.info("refitted", kind=kind, published=version, reason=candidate.reason, scores=candidate.scores)
         return float(candidate.data["until"])
 
-    def _watch(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
-        """Publish how well recent predictions ranked the answers: policies trust a predictor as it deserves."""
+    def _judge_predictions(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
+        """Publish how well recent predictions ranked the answers; policies rely on predictions accordingly."""
         judged = [o for o in outcomes if not o.censored and o.predicted_tokens is not None]
-        if len(judged) < FEWEST_WATCHED:
+        if len(judged) < FEWEST_JUDGED:
             return
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
         actual = np.array([o.generated_tokens for o in judged], np.float64)
@@ -97,12 +103,13 @@ class Trainer:
         planner_state.write_service_state(connection, "prediction", state)
 
 
-def _in_service(connection: Connection, kind: str) -> Any:
+def _load_active(connection: Connection, kind: str) -> Any:
+    """The active version's model; None if there is none or it cannot be read."""
     published = model_versions.active_version(connection, kind)
     if published is None:
         return None
     try:
         return load(published.stored, published.sha256)
     except (DigestMismatch, NotStorable) as error:
-        log.error("version in service cannot be read", version=published.version, error=str(error))
+        log.error("active version cannot be read", version=published.version, error=str(error))
         return None
