@@ -87,7 +87,7 @@ class ResultWriter(Thread):
         try:
             self._write_with_retries(events)
         except SQLAlchemyError:
-            log.exception("batch given up", batch=lease.batch_id)
+            log.exception("batch not written", batch=lease.batch_id)
             self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), counts_as_attempt=True)])
             self._on_closed({lease})
 
