@@ -5,7 +5,7 @@ from tasks.planning.serving_estimates import ServingEstimates, measured_curves
 PROFILE = {"prefill": [0.0, 0.0, 0.0, 1.0], "decode": [0.0, 0.0, 0.0, 0.5]}
 
 
-def worker(curves: dict | None = PROFILE) -> LiveWorker:
+def worker(curves: dict[str, object] | None = PROFILE) -> LiveWorker:
     return LiveWorker("w1", "small", 1000, 1, curves)
 
 

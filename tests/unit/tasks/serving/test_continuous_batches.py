@@ -1,19 +1,20 @@
-from inference.engine_errors import OutOfMemory
+from typing import Any
+
 from models.tables import BatchStatus
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
-from tests.unit.tasks.serving.scripted_engine import ScriptedEngine, job, row
+from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
 
 
 class Setting:
-    """Continuous batches on a scripted engine, and what they recorded."""
+    """Continuous batches on a tiny engine, and what they recorded."""
 
     def __init__(self, most_rows: int = 100) -> None:
         self.events: list[EngineEvent] = []
-        self.engine = ScriptedEngine(most_rows)
-        self.batches = ContinuousBatches(self.engine, self.events.append)  # type: ignore[arg-type]
+        self.engine = TinyEngine(most_rows)
+        self.batches = ContinuousBatches(self.engine, self.events.append)
 
-    def of(self, kind: type) -> list:
+    def of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def drain(self) -> None:
@@ -30,7 +31,11 @@ def test_each_batch_ends_with_its_own_last_row():
     assert [event.lease.batch_id for event in setting.of(BatchEnded)] == [2, 1]
     figures = {event.lease.batch_id: event.figures for event in setting.of(BatchEnded)}
     assert (figures[2].valid_tokens, figures[2].generation_length, figures[2].iterations) == (3, 2, 2)
-    assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (6, 6, 6)
+    assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (
+        6,
+        6,
+        7,
+    )  # one of them is the prefill of those that joined
 
 
 def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_row_goes_on():
@@ -56,9 +61,9 @@ def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
     setting.batches.admit(job(1, row("first", 3), joins=True))
     setting.batches.admit(job(2, row("second", 3), joins=True))
     setting.batches.step()
-    setting.engine.error = OutOfMemory(2, 1)
+    setting.engine.device.error = out_of_memory()
     setting.batches.step()
-    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 1)]
+    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 2)]
     setting.drain()
     assert [event.ended.id for event in setting.of(RowEnded)] == ["first"]
 
@@ -66,7 +71,7 @@ def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
 def test_the_last_row_that_outgrows_the_memory_fails():
     setting = Setting()
     setting.batches.admit(job(1, row("a"), joins=True))
-    setting.engine.error = OutOfMemory(2, 1)
+    setting.engine.device.error = out_of_memory()
     setting.batches.step()
     assert [event.request_id for event in setting.of(RowFailed)] == ["a"]
     assert setting.batches.open == []
@@ -78,7 +83,7 @@ def test_preempted_rows_go_back_before_the_joiners_run():
     setting.batches.step()
     setting.batches.admit(job(2, row("b", 1), joins=True, preempts=["a"]))
     setting.drain()
-    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("a", 1)]
+    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("a", 2)]
     assert [event.ended.id for event in setting.of(RowEnded)] == ["b"]
 
 
@@ -106,7 +111,7 @@ def test_a_cancelled_row_ends_with_the_tokens_that_it_has():
     setting.batches.admit(job(1, row("a", 9), joins=True))
     setting.batches.step()
     setting.batches.remove(frozenset({"a", "elsewhere"}))
-    assert [(e.ended.reason, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [("removed", 1)]
+    assert [(e.ended.reason, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [("removed", 2)]
     assert setting.batches.open == []
 
 

@@ -10,7 +10,7 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import Unservable
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 from tasks.serving.engine_thread import MOST_FAILURES, EngineThread
-from tests.unit.tasks.serving.scripted_engine import ScriptedEngine, job, row
+from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,12 @@ class Setting:
     def __init__(self, batches: int, failing: bool = False) -> None:
         self.events: list[EngineEvent] = []
         self.left, self.failing, self.made = batches, failing, 0
-        self.thread = EngineThread(self.make_engine, self.record)  # type: ignore[arg-type]
+        self.thread = EngineThread(self.make_engine, self.record)
 
-    def make_engine(self) -> ScriptedEngine:
+    def make_engine(self) -> TinyEngine:
         self.made += 1
-        engine = ScriptedEngine()
-        engine.error = RuntimeError("a broken device") if self.failing else None
+        engine = TinyEngine()
+        engine.device.error = RuntimeError("a broken device") if self.failing else None
         return engine
 
     def record(self, event: EngineEvent) -> None:
@@ -60,7 +60,7 @@ def test_batches_that_join_share_the_engine():
     setting.thread.submit(job(2, row("b", 2), joins=True))
     setting.thread.run()
     assert setting.ended() == [(2, BatchStatus.finished), (1, BatchStatus.finished)]
-    assert setting.thread.steps == 4  # a's first alone, then two for both, then a's last
+    assert setting.thread.steps == 3  # prefilling gives each row its first token
 
 
 def test_a_static_batch_waits_until_no_joined_row_is_left():
@@ -119,7 +119,7 @@ def test_rows_that_still_run_when_the_time_is_over_go_back_with_their_tokens():
         if isinstance(event, BatchBegan):
             setting.thread.stop(within_s=0.0)
 
-    setting.thread = EngineThread(setting.make_engine, stop_at_once)  # type: ignore[arg-type]
+    setting.thread = EngineThread(setting.make_engine, stop_at_once)
     setting.thread.submit(job(1, row("a", 50)))
     setting.thread.run()
     assert [len(e.generated_ids) for e in setting.events if isinstance(e, RowReturned)] == [1]
