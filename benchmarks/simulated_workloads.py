@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from benchmarks.answered_requests import CRUDE, counter, read_answered
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
-from scheduling.request import Request
-from scheduling.simulation.rank_correlation import kendall_tau
+from scheduling.rank_correlation import kendall_tau
+from scheduling.request import COVERAGE, Request
 from scheduling.simulation.simulator import Arrival
 
 Numbers = NDArray[np.float64]
 
 HARD = ("chat", "code comment")
-UPPER = 0.9
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}  # Kendall's tau and RMSE in tokens
 ALPACA_PROMPT_TOKENS = 20
 TRAINING_SHARE = 0.2  # of a trace's first requests: what its predictor learns from
@@ -127,7 +126,7 @@ def read_trace(path: Path) -> WorkloadLengths:
     for number in range(len(edges) + 1):
         known = generated[:seen][bins[:seen] == number]
         known = known if len(known) else generated[:seen]
-        real[:, bins == number] = np.quantile(known, [0.5, UPPER])[:, None]
+        real[:, bins == number] = np.quantile(known, [0.5, COVERAGE])[:, None]
     late = slice(seen, None)
     lengths = _with_predictions([path.stem] * (len(at) - seen), prompt[late], generated[late], tuple(real[:, late]))
     return replace(lengths, arrival_s=at[late])
@@ -169,7 +168,7 @@ def noisy(
 
 def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
     """Upper quantiles that cover nine answers in ten: each prediction times the same factor."""
-    factor = max(1.0, float(np.quantile(generated / predicted, UPPER)))
+    factor = max(1.0, float(np.quantile(generated / predicted, COVERAGE)))
     return np.asarray(np.ceil(predicted * factor), np.int64)
 
 

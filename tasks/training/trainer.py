@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Engine
 
 from learning.calibration.drift_guard import drift
 from learning.features.text_encoders import Encoder
-from learning.metrics import tau
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import Candidate, refit, refit_serving_times
@@ -19,6 +18,7 @@ from learning.serving_time import ServedBatch
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 from models import batch_claims, training_log
 from scheduling.costs import ServingCurves
+from scheduling.rank_correlation import kendall_tau
 from tasks.outcomes import outcome_of
 
 MOST_READ = 20_000  # answers or batches of the log that a refit looks at
@@ -93,7 +93,7 @@ class Trainer:
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
         actual = np.array([o.generated_tokens for o in judged], np.float64)
         by_application = {name: asdict(one) | {"trusted": one.trusted} for name, one in drift(judged).items()}
-        state = {"n": len(judged), "tau": round(tau(predicted, actual), 4), "applications": by_application}
+        state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
         batch_claims.write_state(connection, "prediction", state)
 
 

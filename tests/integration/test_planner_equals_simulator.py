@@ -55,7 +55,7 @@ class Asked:
 @pytest.mark.parametrize("name", ["vs", "glp", "abp", "magnus", "scls", "ccb"])
 def test_the_planner_assigns_what_the_simulator_assigns(stage: Stage, name: str):
     arrivals = random_arrivals(count=80)
-    fleet = [Instance(worker, KvMemory(KV_TOKENS, 1), believed=KnnServingTime(CURVE)) for worker in ("w1", "w2")]
+    fleet = [Instance(worker, KvMemory(KV_TOKENS, 1), estimated_costs=KnnServingTime(CURVE)) for worker in ("w1", "w2")]
     policy = Asked(make_policy(name, SETTINGS))
     trace = simulate(policy, arrivals, fleet, EngineCosts(CURVE), seed=0, tick_s=TICK_S)
     assert len(trace.answers) == len(arrivals)

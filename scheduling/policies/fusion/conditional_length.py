@@ -16,8 +16,9 @@ was.
 import numpy as np
 
 from scheduling.costs import Floats
+from scheduling.request import COVERAGE
 
-UPPER_ODDS = 9.0  # of the quantile that `predicted_upper` stands for: 0.9 / 0.1
+UPPER_ODDS = round(COVERAGE / (1 - COVERAGE), 9)  # 9 answers end within `predicted_upper` for one that does not
 CERTAIN = 0.01  # a narrower spread is taken for a certain prediction
 
 

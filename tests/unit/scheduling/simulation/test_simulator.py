@@ -123,7 +123,7 @@ def test_a_worker_twice_as_fast_takes_half_the_time() -> None:
 
 def test_policies_are_told_what_is_believed_not_what_is_true() -> None:
     believed = replace(FLAT, decode=(0.0, 0.0, 0.0, 1.0))
-    fleet = [Instance("w", a_memory(10_000), believed=believed)]
+    fleet = [Instance("w", a_memory(10_000), estimated_costs=believed)]
     trace = simulate(Vanilla(1024, 1024), [an_arrival("a")], fleet, COSTS, seed=0)
     assert (trace.batches[0].estimated_s, finished(trace)) == (10.01, {"a": 1.01})
 
