@@ -42,7 +42,7 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """A request comes back unfinished, with the tokens that it has; `preempted` if a policy or full memory made it leave."""
+    """A request comes back unfinished with the tokens that it has; `preempted` if it was made to leave."""
 
     request: Request
     preempted: bool
@@ -68,7 +68,7 @@ class RowsJoined:
 
 @dataclass(frozen=True, slots=True)
 class RanOutOfMemory:
-    """A batch, a group of joiners or a row alone did not fit; its requests are with nobody until the policy has them."""
+    """A batch, a group of joiners or a last row did not fit; its requests go back to the policy."""
 
     assignment: Assignment
 
@@ -129,7 +129,7 @@ class SimulatedWorker:
         return self._description
 
     def accept(self, assignment: Assignment, now: float) -> None:
-        """Take an assignment: its rows join after the iteration that is running, its batch waits for those before it."""
+        """Take an assignment: rows join after the iteration that is running, a batch runs after those before it."""
         self._description = None
         if not assignment.joins:
             self._queue.append(assignment)
