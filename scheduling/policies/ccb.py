@@ -50,7 +50,7 @@ class ConservativeContinuous(Policy):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._like = workers[0]
-        self._queues.know([worker.name for worker in workers])
+        self._queues.set_workers([worker.name for worker in workers])
         free = [(len(worker.rows) - self.slots(worker), place) for place, worker in enumerate(workers)]
         emptiest = [(taken, place) for taken, place in free if taken < 0 and not workers[place].queued]
         heapq.heapify(emptiest)
@@ -59,7 +59,7 @@ class ConservativeContinuous(Policy):
         while emptiest and waiting:
             taken, place = heapq.heappop(emptiest)
             name = workers[place].name
-            requests = self._queues.of(name).take(1)
+            requests = self._queues.queue_of(name).take(1)
             joining.setdefault(name, []).extend(requests)
             waiting -= len(requests)
             if requests and taken < -1:
