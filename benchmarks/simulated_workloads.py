@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from benchmarks.answered_requests import CRUDE, counter, read_answered
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
-from scheduling.request import Request
-from scheduling.simulation.rank_correlation import kendall_tau
+from scheduling.rank_correlation import kendall_tau
+from scheduling.request import COVERAGE, Request
 from scheduling.simulation.simulator import Arrival
 
 Numbers = NDArray[np.float64]
 
 HARD = ("chat", "code comment")  # applications whose answer lengths follow least from their inputs
-UPPER = 0.9  # the upper quantile that predictors are asked for, as in service
 # Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
 ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
@@ -128,7 +127,7 @@ def read_trace(path: Path) -> WorkloadLengths:
     for number in range(len(edges) + 1):
         in_bin = generated[:seen][bins[:seen] == number]
         in_bin = in_bin if len(in_bin) else generated[:seen]
-        real[:, bins == number] = np.quantile(in_bin, [0.5, UPPER])[:, None]
+        real[:, bins == number] = np.quantile(in_bin, [0.5, COVERAGE])[:, None]
     late = slice(seen, None)
     lengths = _with_predictions([path.stem] * (len(at) - seen), prompt[late], generated[late], tuple(real[:, late]))
     return replace(lengths, arrival_s=at[late])
@@ -168,7 +167,7 @@ def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.
 
 def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
     """Upper quantiles that cover nine of ten answers: each prediction times the same factor."""
-    factor = max(1.0, float(np.quantile(generated / predicted, UPPER)))
+    factor = max(1.0, float(np.quantile(generated / predicted, COVERAGE)))
     return np.asarray(np.ceil(predicted * factor), np.int64)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from learning.predictors.length_predictor import Prediction
+from scheduling.rank_correlation import kendall_tau
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,10 @@ def score(predictions: Sequence[Prediction], lengths: Sequence[int]) -> Scores:
         mae=float(errors.mean()),
         acc_50=float((errors <= 50).mean()),
         acc_100=float((errors <= 100).mean()),
-        tau=tau(predicted, actual),
+        tau=kendall_tau(predicted, actual),
         pair_accuracy=pair_accuracy(predicted, actual),
         coverage=float((actual <= upper).mean()),
     )
-
-
-def tau(predicted: np.ndarray, actual: np.ndarray) -> float:
-    """Kendall's tau-b; 0 where it is undefined (a side without two different values)."""
-    if len(np.unique(predicted)) < 2 or len(np.unique(actual)) < 2:
-        return 0.0
-    return float(kendalltau(predicted, actual).statistic)
 
 
 def pair_accuracy(predicted: np.ndarray, actual: np.ndarray, pairs: int = 200_000, seed: int = 0) -> float:

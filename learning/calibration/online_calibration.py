@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from learning.estimators.length_distribution import bounded
-from learning.predictors.length_predictor import COVERAGE, Prediction
+from learning.predictors.length_predictor import Prediction
+from scheduling.request import COVERAGE
 
 Numbers = npt.NDArray[np.float64]
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from learning.predictors.length_predictor import COVERAGE, Prediction, Prompt
+from learning.predictors.length_predictor import Prediction, Prompt
+from scheduling.request import COVERAGE
 
 Samples = npt.NDArray[np.float32]  # (prompts, samples), ascending in each row
 

@@ -23,8 +23,9 @@ from learning.features.compressed_features import Matrix
 from learning.features.hashed_text import hashed
 from learning.features.lexical_features import lexical
 from learning.features.text_encoders import HASHING, Encoder, make_encoder
-from learning.predictors.length_predictor import COVERAGE, Outcome, Prediction, Prompt
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.uilo import UserInputLength
+from scheduling.request import COVERAGE
 
 Numbers = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]

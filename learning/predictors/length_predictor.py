@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-COVERAGE = 0.9  # share of answers that should end at or below `Prediction.upper_tokens`
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:

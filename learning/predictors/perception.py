@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from learning.estimators.length_distribution import bounded
 from learning.predictors.length_bins import bin_of, bound_of
-from learning.predictors.length_predictor import COVERAGE, Outcome, Prediction, Prompt
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.uilo import UserInputLength
+from scheduling.request import COVERAGE
 
 if TYPE_CHECKING:
     from learning.predictors.language_model import LanguageModel

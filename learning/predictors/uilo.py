@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from learning.estimators.length_distribution import bounded
-from learning.predictors.length_predictor import COVERAGE, Outcome, Prediction, Prompt
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
+from scheduling.request import COVERAGE
 
 
 class UserInputLength:

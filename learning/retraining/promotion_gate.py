@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from learning.metrics import Scores, score
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
+from scheduling.request import COVERAGE
 
 Numbers = npt.NDArray[np.float64]
 
@@ -31,7 +32,7 @@ def constants(outcomes: Sequence[Outcome]) -> list[Prediction]:
 
 def _without(ordered: npt.NDArray[np.int64], length: int) -> Prediction:
     others = np.delete(ordered, np.searchsorted(ordered, length))
-    upper = np.quantile(others, 0.9) if len(others) else length
+    upper = np.quantile(others, COVERAGE) if len(others) else length
     return Prediction(round(float(np.median(others))) if len(others) else length, round(float(upper)))
 
 

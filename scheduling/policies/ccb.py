@@ -51,7 +51,7 @@ class ConservativeContinuous(Policy):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._first_worker = workers[0]
-        self._queues.know([worker.name for worker in workers])
+        self._queues.set_workers([worker.name for worker in workers])
         slots = [(len(worker.rows) - self.slots(worker), index) for index, worker in enumerate(workers)]
         # a heap of (free slots with a minus sign, index of the worker)
         emptiest = [(minus_free, index) for minus_free, index in slots if minus_free < 0 and not workers[index].queued]
@@ -61,7 +61,7 @@ class ConservativeContinuous(Policy):
         while emptiest and waiting:
             minus_free, index = heapq.heappop(emptiest)
             name = workers[index].name
-            requests = self._queues.of(name).take(1)
+            requests = self._queues.queue_of(name).take(1)
             joining.setdefault(name, []).extend(requests)
             waiting -= len(requests)
             if requests and minus_free < -1:

@@ -17,7 +17,7 @@ from operator import add
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_estimates import batch_shape
-from scheduling.batch_order import BatchTable, Choice
+from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
 from scheduling.out_of_memory import split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
@@ -50,7 +50,7 @@ class MagnusPolicy(Policy):
     ) -> None:
         self._fixed_size = fixed_size
         self._batcher = AdaptiveBatcher(wma_threshold)
-        self._table = BatchTable(by_response_ratio)
+        self._table = BatchScheduler(by_response_ratio)
         self._costs: ServingTime | None = None  # of the first worker of the last decision; estimates are for it
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class MagnusPolicy(Policy):
         batch = self._batcher.batch_of(request_id)
         if batch is None:
             return False
-        self._batcher.without(batch, (request_id,))
+        self._batcher.remove_requests(batch, (request_id,))
         return True
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
@@ -75,14 +75,14 @@ class MagnusPolicy(Policy):
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
         undecided = [kind for kind, of_kind in idle.items() if of_kind]
-        choices: dict[WorkerKind, Choice] = {}
+        choices: dict[WorkerKind, NextBatch] = {}
         assignments: list[Assignment] = []
         while True:
             self._table.update(self._changed(), self._batcher.batches)
             choices |= {kind: choice for kind in undecided if (choice := self._choose(*kind, now))}
             if not choices:
                 return assignments
-            best = max(choices, key=lambda kind: choices[kind].merit)
+            best = max(choices, key=lambda kind: choices[kind].priority)
             batch = choices[best].batch
             assignments.append(self._serve(idle[best].popleft(), choices[best]))
             undecided = [kind for kind in choices if choices[kind].batch is batch]
@@ -92,14 +92,14 @@ class MagnusPolicy(Policy):
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """The batch is split into two sealed halves, which wait again."""
         for half in split(assignment.requests):
-            self._batcher.open(half, sealed=True)
+            self._batcher.open_batch(half, sealed=True)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The waiting batches in the order in which the first worker of the last decision would serve them."""
         if self._costs is None:
             return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
         self._table.update(self._changed(), self._batcher.batches)
-        return (_described(*row) for row in self._table.in_order(self._costs, now))
+        return (_described(*row) for row in self._table.serving_order(self._costs, now))
 
     def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
         """The idle workers by kind; also bounds the batches by what the largest worker of this fleet holds."""
@@ -108,27 +108,27 @@ class MagnusPolicy(Policy):
             of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
             if worker.idle:
                 of_kind.append(worker)
-        self._table.forget_costs(costs for costs, _ in idle)
+        self._table.keep_estimates_of(costs for costs, _ in idle)
         capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
-        self._batcher.bound(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
+        self._batcher.set_limits(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
         return idle
 
-    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> Choice | None:
+    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
         """The best batch that fits, else one that fits in part, else, on the largest workers only, a larger one."""
-        choice = self._table.choose(costs, capacity_tokens, now)
-        choice = choice or self._table.choose(costs, capacity_tokens, now, whole=False)
+        choice = self._table.next_batch(costs, capacity_tokens, now)
+        choice = choice or self._table.next_batch(costs, capacity_tokens, now, whole=False)
         if choice is None and capacity_tokens == self._batcher.capacity_tokens:
-            choice = self._table.choose(costs, float("inf"), now)
+            choice = self._table.next_batch(costs, float("inf"), now)
         return choice
 
-    def _serve(self, worker: Worker, choice: Choice) -> Assignment:
+    def _serve(self, worker: Worker, choice: NextBatch) -> Assignment:
         batch, capacity_tokens = choice.batch, worker.memory.capacity_tokens
-        if batch.tokens <= capacity_tokens or len(batch.requests) == 1:
+        if batch.reserved_tokens <= capacity_tokens or len(batch.requests) == 1:
             estimated_s = choice.estimated_s
             requests = self._batcher.take(batch)
         else:
             requests = _part_that_fits(batch, capacity_tokens)
-            self._batcher.without(batch, [request.id for request in requests])
+            self._batcher.remove_requests(batch, [request.id for request in requests])
             estimated_s = worker.costs.serve_s(*batch_shape(requests))
         return Assignment(worker.name, requests, sealed=batch.sealed, estimated_s=estimated_s)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.kv_memory import KvMemory
-from scheduling.offloading import InTurn, LeastLoaded, Placement
+from scheduling.offloading import LeastLoaded, Placement, RoundRobin
 from scheduling.out_of_memory import discard_from, split
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
@@ -59,7 +59,7 @@ class SliceLevel(Policy):
     ) -> None:
         self._slice_tokens = slice_tokens
         self._memory_rule = memory_rule
-        self._in_turn = None if max_min else InTurn()
+        self._in_turn = None if max_min else RoundRobin()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
         self._least_interval_s = least_interval_s  # Γ; None: the seconds of a slice of one row on the first worker
         self._pool = ArrivalQueue()
@@ -94,7 +94,7 @@ class SliceLevel(Policy):
         placement: Placement = self._in_turn.among(workers) if self._in_turn else loads
         assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
         least_interval_s = self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens)
-        self._next_at = now + max(self._interval_factor * loads.least_s, least_interval_s)
+        self._next_at = now + max(self._interval_factor * loads.least_load_s, least_interval_s)
         return assignments
 
     def wake_at(self, now: float) -> float | None:

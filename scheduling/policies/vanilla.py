@@ -55,14 +55,14 @@ class Vanilla(Policy):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._first_worker = workers[0]
-        self._queues.know([worker.name for worker in workers])
+        self._queues.set_workers([worker.name for worker in workers])
         assignments = []
         for worker in workers:
             if not worker.idle:
                 continue
             if self._halves:
                 assignments.append(self._assignment(worker, self._halves.pop(0), sealed=True))
-            elif requests := self._queues.of(worker.name).take(self.batch_size(worker)):
+            elif requests := self._queues.queue_of(worker.name).take(self.batch_size(worker)):
                 assignments.append(self._assignment(worker, requests, sealed=False))
         return assignments
 

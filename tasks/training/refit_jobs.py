@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Engine
 
 from learning.calibration.drift_guard import drift
 from learning.features.text_encoders import Encoder
-from learning.metrics import tau
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import Candidate, refit, refit_serving_times
@@ -22,6 +21,7 @@ from learning.serving_time import ServedBatch
 from learning.store import DigestMismatch, NotStorable, digest, dump, load
 from models import model_versions, planner_state, training_log
 from scheduling.costs import ServingCurves
+from scheduling.rank_correlation import kendall_tau
 from tasks.outcomes import outcome_of
 
 # Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
@@ -99,7 +99,7 @@ class RefitJobs:
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
         actual = np.array([o.generated_tokens for o in judged], np.float64)
         by_application = {name: asdict(one) | {"trusted": one.trusted} for name, one in drift(judged).items()}
-        state = {"n": len(judged), "tau": round(tau(predicted, actual), 4), "applications": by_application}
+        state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
         planner_state.write_service_state(connection, "prediction", state)
 
 

@@ -16,8 +16,9 @@ a factor that is the larger the less certain the prediction was; with β = 1 the
 import numpy as np
 
 from scheduling.costs import Floats
+from scheduling.request import COVERAGE
 
-UPPER_ODDS = 9.0  # 0.9 / 0.1: the odds of the quantile that `predicted_upper` is an estimate of
+UPPER_ODDS = round(COVERAGE / (1 - COVERAGE), 9)  # the odds of the quantile that `predicted_upper` is an estimate of
 # A spread 1/β below this counts as a certain prediction, because a division by it overflows as it goes to 0. At 0.01
 # the upper quantile is 2.2 % above the median; larger values would ignore real uncertainty. Not tuned.
 CERTAIN_SPREAD = 0.01

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.metrics import pair_accuracy, score, tau
+from learning.metrics import pair_accuracy, score
 from learning.predictors.length_predictor import Prediction
 
 
@@ -17,11 +17,6 @@ def test_scores_of_four_answers() -> None:
     assert scores.coverage == 0.5  # 160 > 120, 340 > 260
     assert scores.tau == pytest.approx(1.0)
     assert scores.pair_accuracy == pytest.approx(1.0)
-
-
-def test_tau_counts_pairs() -> None:
-    assert tau(np.array([1, 2, 3, 4]), np.array([1, 2, 4, 3])) == pytest.approx((5 - 1) / 6)
-    assert tau(np.array([5, 5, 5]), np.array([1, 2, 3])) == 0.0
 
 
 def test_a_predicted_tie_is_half_a_right_pair() -> None:

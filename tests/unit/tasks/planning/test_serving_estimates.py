@@ -1,3 +1,5 @@
+from typing import Any
+
 from models.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves
 from tasks.planning.serving_estimates import ServingEstimates, measured_curves
@@ -5,7 +7,7 @@ from tasks.planning.serving_estimates import ServingEstimates, measured_curves
 PROFILE = {"prefill": [0.0, 0.0, 0.0, 1.0], "decode": [0.0, 0.0, 0.0, 0.5]}
 
 
-def worker(curves: dict[str, object] | None = PROFILE) -> LiveWorker:
+def worker(curves: dict[str, Any] | None = PROFILE) -> LiveWorker:
     return LiveWorker("w1", "small", 1000, 1, curves)
 
 
