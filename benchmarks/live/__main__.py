@@ -28,10 +28,11 @@ from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_peers import PEERS, peer_programs
 from benchmarks.live.live_plot import plot
 from cli.api_client import Client, Json
-from cli.commands.demo_command import train
-from cli.demo_workload import DemoArrival, send
-from cli.hosting.child_process import ChildProgram, await_ready, start, stop
+from cli.commands.demo_command import train_predictor
+from cli.demo_workload import DemoArrival, send_all
+from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, api_address, running_service
 from cli.options import POLICIES
 from cli.run_report import summary
@@ -135,7 +136,7 @@ def fresh_service(
                     running.append((program, start(program, peer_log)))
                     await_ready(*running[-1], peer_log)
             else:
-                train(state_dir, arrivals, seed)
+                train_predictor(state_dir, arrivals, seed)
             yield service, state_dir
         finally:
             stop(*reversed(running))
@@ -147,7 +148,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
     with Client(url, key) as client, live_figures.Watch(service, state_dir) as watch:
         since, sent = client.stats()["now"], set[str]()
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send, client, arrivals, threading.Event(), sent.add)
+            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.add)
             pause = threading.Event()
             while not sending.done() or watch.open_requests():
                 watch.sample()

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from cli.demo_workload import DemoArrival, poisson
+from cli.demo_workload import DemoArrival, poisson_arrivals
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 # The demo's have 10. With so few, HTTP and the database are half of the work on a small machine, whatever the policy.
@@ -15,7 +15,7 @@ MEDIAN_WORDS = 30.0
 def arrivals_of(workload: str, requests: int, rate: float, seed: int) -> list[DemoArrival]:
     """Open-loop arrivals of about `rate` a second; a trace keeps its bursts and is sped up to that rate."""
     if workload == "toy":
-        return poisson(requests, rate, seed, MEDIAN_WORDS)
+        return poisson_arrivals(requests, rate, seed, MEDIAN_WORDS)
     path = Path(workload)
     return _traced(path, requests, rate, seed) if path.suffix == ".csv" else _filed(path, requests, rate, seed)
 

@@ -19,11 +19,11 @@ from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
 SUPERVISING = """
 import sys, pathlib
-from cli.hosting.child_process import Program
+from cli.hosting.child_process import ChildProgram
 from cli.hosting.supervisor import Supervisor
 child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
 with Supervisor(pathlib.Path(sys.argv[1]), print) as supervisor:
-    supervisor.start(Program("a", (sys.executable, "-c", child)), Program("b", (sys.executable, "-c", child)))
+    supervisor.start(*(ChildProgram(name, (sys.executable, "-c", child)) for name in "ab"))
     print("up", flush=True)
     supervisor.watch()
 """
