@@ -25,7 +25,7 @@ from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_peers import PEERS
 from benchmarks.live.live_plot import plot
 from cli.api_client import Client, Json
-from cli.demo_workload import DemoArrival, send
+from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
 from cli.run_report import summary
@@ -106,7 +106,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
     with Client(url, key) as client, ServiceMonitor(service, state_dir) as monitor:
         since, sent = client.stats()["now"], set[str]()
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send, client, arrivals, threading.Event(), sent.add)
+            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.add)
             pause = threading.Event()
             while not sending.done() or monitor.open_requests():
                 monitor.sample()

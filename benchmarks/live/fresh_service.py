@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.live.live_peers import PEERS, peer_programs
-from cli.commands.demo_command import train
+from cli.commands.demo_command import train_predictor
 from cli.demo_workload import DemoArrival
-from cli.hosting.child_process import ChildProgram, await_ready, start, stop
+from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, running_service
 
 NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does
@@ -49,7 +50,7 @@ def fresh_service(
                     running.append((program, start(program, peer_log)))
                     await_ready(*running[-1], peer_log)
             else:
-                train(state_dir, arrivals, seed)
+                train_predictor(state_dir, arrivals, seed)
             yield service, state_dir
         finally:
             stop(*reversed(running))

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from cli.demo_workload import DemoArrival, poisson
+from cli.demo_workload import DemoArrival, poisson_arrivals
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 # Words of a toy input. The demo's have 10; with so few, HTTP and the database are half of the work on a small machine,
@@ -16,7 +16,7 @@ MEDIAN_WORDS = 30.0
 def arrivals_of(workload: str, requests: int, rate: float, seed: int) -> list[DemoArrival]:
     """Open-loop arrivals of about `rate` a second; a trace keeps its bursts and is sped up to that rate."""
     if workload == "toy":
-        return poisson(requests, rate, seed, MEDIAN_WORDS)
+        return poisson_arrivals(requests, rate, seed, MEDIAN_WORDS)
     path = Path(workload)
     return _from_trace(path, requests, rate, seed) if path.suffix == ".csv" else _from_file(path, requests, rate, seed)
 

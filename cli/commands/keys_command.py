@@ -1,4 +1,4 @@
-"""`magnus keys`: API keys, shown once and kept as digests."""
+"""`magnus keys`: creates, lists and revokes API keys, which are shown once and stored as digests."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.database_access import session
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
@@ -64,7 +64,8 @@ def revoke(prefix: str, state_dir: Path | None) -> None:
     """Revoke the key that begins with PREFIX, as `magnus keys list` shows it; a whole key will do, too."""
     with session(state_dir) as opened:
         revoked = api_keys.revoke(opened, prefix)
-    shown = prefix[: api_keys.READABLE_CHARACTERS]
     if not revoked:
-        raise Failed(f"no valid key begins with {shown}; `magnus keys list` shows them all")
-    click.echo(f"revoked {shown}")
+        raise CommandFailed(
+            f"no valid key begins with {prefix[: api_keys.READABLE_CHARACTERS]}; `magnus keys list` shows them all"
+        )
+    click.echo(f"revoked {prefix[: api_keys.READABLE_CHARACTERS]}")

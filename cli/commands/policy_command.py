@@ -1,4 +1,4 @@
-"""`magnus policy`: which scheduling policy is in force."""
+"""`magnus policy`: prints or changes the scheduling policy in force."""
 
 from pathlib import Path
 

@@ -14,8 +14,10 @@ import redis
 from sqlalchemy import Engine
 
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, await_ready, start, stop
-from cli.hosting.embedded_servers import create_database, postgres, valkey
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.embedded_broker import embedded_broker
+from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.readiness import await_ready
 from models.schema_upgrade import upgrade
 from models.session import make_engine
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -119,7 +121,7 @@ class Service:
 @contextmanager
 def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[Service]:
     """Everything but web, trainer and Flower, stopped at the end."""
-    servers = {"postgres": postgres(directory / "postgres"), "valkey": valkey(directory / "valkey")}
+    servers = {"postgres": embedded_postgres(directory / "postgres"), "valkey": embedded_broker(directory / "valkey")}
     database_url = servers["postgres"].url
     environment = {
         "MAGNUS_DATABASE_URL": database_url,

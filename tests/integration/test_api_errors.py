@@ -164,7 +164,7 @@ def test_an_idempotency_key_is_short_plain_text(refusing_api: Api, key: str) -> 
     assert (answer.status_code, answer.json["error"]["param"]) == (400, "Idempotency-Key")
 
 
-def test_a_key_that_sends_too_much_hears_when_to_come_back(web_settings: Settings, api: Api) -> None:
+def test_a_key_that_sends_too_much_is_told_when_to_come_back(web_settings: Settings, api: Api) -> None:
     app = create_app(web_settings.model_copy(update={"rate_limit": "2/minute"}))
     hurried = Api(app.test_client(), api.engine, api.key)
     assert [hurried.call("GET", "/v1/models").status_code for _ in range(3)] == [200, 200, 429]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -66,8 +67,9 @@ def document(answering_api: Api) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_wsgi("/openapi.json", answering_api.client.application)
 
 
-def test_the_document_names_every_call_and_the_served_model(refusing_api: Api) -> None:
+def test_the_document_names_the_installed_version_every_call_and_the_served_model(refusing_api: Api) -> None:
     document = refusing_api.client.get("/openapi.json").get_json()
+    assert document["info"]["version"] == version("magnus")
     described = [(method.upper(), path) for path, calls in document["paths"].items() for method in calls]
     assert sorted(described) == sorted(OPERATIONS)
     assert document["components"]["schemas"]["CreateResponse"]["properties"]["model"]["enum"] == ["words"]
