@@ -96,9 +96,8 @@ class PromptLimits:
 
     def encode(self, prompt: ClientPrompt) -> list[int]:
         """The prompt's token ids."""
-        if prompt.messages:
-            return self.format.encode_conversation([(turn.role, turn.content) for turn in prompt.messages])
-        return self.format.encode(prompt.instructions, prompt.input)
+        turns = [(turn.role, turn.content) for turn in prompt.messages]
+        return self.format.encode_request(prompt.instructions, prompt.input, turns)
 
     def limit(self, asked: int | None, *, param: str) -> int:
         """The answer's limit; refuses more than Gmax."""

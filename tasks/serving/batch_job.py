@@ -71,7 +71,5 @@ def _sequence(prompt: TakenRequest, prompt_format: PromptFormat) -> Prompted:
 
 
 def _encode(prompt: TakenRequest, prompt_format: PromptFormat) -> Sequence[int]:
-    messages = prompt.body.get("messages")
-    if messages:
-        return prompt_format.encode_conversation([(turn["role"], turn["content"]) for turn in messages])
-    return prompt_format.encode(prompt.instructions, prompt.input)
+    turns = [(turn["role"], turn["content"]) for turn in prompt.body.get("messages") or ()]
+    return prompt_format.encode_request(prompt.instructions, prompt.input, turns)
