@@ -58,6 +58,10 @@ class PromptFormat:
             return list(self._literal.encode(f"{transcript}assistant:").ids)
         return self._encode_chat(self._template, turns)
 
+    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+        """Token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
+        return self.encode_conversation(turns) if turns else self.encode(instructions, input)
+
     def count(self, text: str) -> int:
         """Number of tokens in a text, without the chat template."""
         return len(self._literal.encode(text, add_special_tokens=False).ids)

@@ -70,9 +70,8 @@ class PromptLimits:
         return self.max_output_tokens if requested is None else requested
 
     def _encode(self, prompt: ClientPrompt) -> list[int]:
-        if prompt.messages:
-            return self.prompt_format.encode_conversation([(turn.role, turn.content) for turn in prompt.messages])
-        return self.prompt_format.encode(prompt.instructions, prompt.input)
+        turns = [(turn.role, turn.content) for turn in prompt.messages]
+        return self.prompt_format.encode_request(prompt.instructions, prompt.input, turns)
 
     def _too_long(self, length: str, param: str) -> InvalidRequest:
         return InvalidRequest(

@@ -73,7 +73,5 @@ def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
 
 
 def _encode(request: TakenRequest, prompt_format: PromptFormat) -> Several[int]:
-    messages = request.body.get("messages")
-    if messages:
-        return prompt_format.encode_conversation([(turn["role"], turn["content"]) for turn in messages])
-    return prompt_format.encode(request.instructions, request.input)
+    turns = [(turn["role"], turn["content"]) for turn in request.body.get("messages") or ()]
+    return prompt_format.encode_request(request.instructions, request.input, turns)

@@ -11,7 +11,7 @@ import numpy as np
 import structlog
 from sqlalchemy import Connection, Engine
 
-from learning.calibration.drift_guard import drift
+from learning.calibration.drift_guard import accuracy_by_application
 from learning.features.text_encoders import Encoder
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.predictor_factory import make_predictor
@@ -98,7 +98,7 @@ class RefitJobs:
             return
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
         actual = np.array([o.generated_tokens for o in judged], np.float64)
-        by_application = {name: asdict(one) | {"trusted": one.trusted} for name, one in drift(judged).items()}
+        by_application = {name: asdict(accuracy) for name, accuracy in accuracy_by_application(judged).items()}
         state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
         planner_state.write_service_state(connection, "prediction", state)
 

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from learning.features.compressed_features import user_values
+from learning.features.compressed_features import user_features
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load
@@ -57,7 +57,7 @@ def test_a_sentence_encoder_is_loaded_by_its_path_and_gives_unit_vectors(sentenc
 
 def test_its_vectors_are_compressed_to_the_papers_sixteen_values(sentence_model: str) -> None:
     encoder = make_encoder(sentence_model)
-    (values,) = user_values([prompt(text="red house")], encoder)
+    (values,) = user_features([prompt(text="red house")], encoder)
     pairs = encoder.encode(["red house"]).reshape(16, 2)
     assert values == pytest.approx(pairs.sum(axis=1) / np.sqrt(2), abs=1e-5)
 

@@ -67,6 +67,12 @@ def test_a_conversation_keeps_its_turns_and_asks_for_the_next(
     assert bundled.decode(bundled.encode_conversation([asked])) == "dog <eos>"
 
 
+def test_a_request_is_its_conversation_or_without_one_its_two_texts(bundled: PromptFormat) -> None:
+    turns = [("user", "cat"), ("assistant", "dog"), ("user", "hen")]
+    assert bundled.encode_request("Repeat.", "hen", turns) == bundled.encode_conversation(turns)
+    assert bundled.encode_request("Repeat.", "cat", []) == bundled.encode("Repeat.", "cat")
+
+
 @given(text=TEXT)
 def test_any_text_goes_in_and_comes_back(bundled: PromptFormat, text: str) -> None:
     user, *ids, assistant = bundled.encode("", text)

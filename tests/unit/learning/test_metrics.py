@@ -8,8 +8,8 @@ from learning.predictors.length_predictor import Prediction
 
 
 def test_scores_of_four_answers() -> None:
-    said = [Prediction(10, 20), Prediction(100, 120), Prediction(200, 260), Prediction(50, 90)]
-    scores = score(said, [10, 160, 340, 40])  # errors 0, 60, 140, 10
+    predicted = [Prediction(10, 20), Prediction(100, 120), Prediction(200, 260), Prediction(50, 90)]
+    scores = score(predicted, [10, 160, 340, 40])  # errors 0, 60, 140, 10
     assert scores.n == 4
     assert scores.mae == pytest.approx(52.5)
     assert scores.rmse == pytest.approx(np.sqrt((3600 + 19600 + 100) / 4))
