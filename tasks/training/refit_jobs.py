@@ -11,7 +11,7 @@ import numpy as np
 import structlog
 from sqlalchemy import Connection, Engine
 
-from learning.calibration.drift_guard import accuracy_by_application
+from learning.calibration.recent_accuracy import accuracy_by_application
 from learning.features.text_encoders import Encoder
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.predictor_factory import make_predictor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learning.calibration.drift_guard import accuracy_by_application
+from learning.calibration.recent_accuracy import accuracy_by_application
 from learning.predictors.length_predictor import Outcome
 from tests.unit.learning.made_up_lengths import prompt
 
