@@ -12,7 +12,7 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch, ServingTimes
-from scheduling.published_costs import CHATGLM_6B_V100
+from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
 LENGTH_EVERY_S = 180  # Magnus III-B
 SERVING_EVERY_S = 120  # Magnus III-D

@@ -6,8 +6,8 @@ from itertools import cycle
 from typing import Literal
 
 from scheduling.policy import Policy, RunningRow, Worker
-from scheduling.published_costs import CHATGLM_6B_V100
 from scheduling.request import Request
+from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
 MACHINE, LIMIT = CHATGLM_6B_V100, 1024  # the machine and the longest prompt and answer of Magnus's experiments
 

@@ -1,8 +1,8 @@
 """Compares every published policy with its paper: `python -m benchmarks.paper --data DIR [--json F] [--plot DIR]`.
 
 Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON with cost curves fitted to their machines
-(`scheduling.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all policies,
-including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
+(`scheduling.simulation.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all
+policies, including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
 """
 
 import json

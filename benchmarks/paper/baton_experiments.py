@@ -20,8 +20,8 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policies.baton import Baton
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.published_costs import Machine
 from scheduling.request import Request
+from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulator import Arrival
 
 TABLE_1, TABLE_2 = "baton table 1", "baton table 2"

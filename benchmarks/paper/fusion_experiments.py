@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
 from benchmarks.simulated_workloads import Limits
 from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
+from scheduling.simulation.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 
 EXPERIMENT = "ours"
 # Of arrivals; longer where fewer requests arrive.

@@ -16,7 +16,7 @@ from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
+from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 
 # The paper's main rate (Fig. 15, 18, 22) and slice length in tokens.
 WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128

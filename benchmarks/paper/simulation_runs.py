@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals
 from scheduling.policy import Policy
-from scheduling.published_costs import Machine
 from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 
