@@ -1,26 +1,35 @@
 """Celery's settings: broker, queues, routes, beat schedule.
 
-A message is a hint that can be lost or come twice; Postgres is the truth. So: no result backend, no acknowledging late,
-no visibility timeout to rely on, nothing delayed in the broker, and a publish that gives up soon.
+Postgres is the only source of truth; a message may be lost or delivered twice without harm. Therefore there is no
+result backend, no late acknowledgement, no reliance on the visibility timeout, no delayed message in the broker, and
+a publish fails soon when the broker does not answer.
 """
 
 from typing import Any
 
 from kombu import Exchange, Queue
 
-BROKER_TIMEOUT_S = 2.0  # without it, a publish to a frozen broker was still blocked after 40 s
-TICKS_KEPT_S = 5.0  # a tick that nobody took for so long is dropped; longer than hosts' clocks may differ
+# Without a timeout, a publish to a frozen broker was still blocked after 40 s. Any value well above a round trip and
+# below the lease of 10 s does.
+BROKER_TIMEOUT_S = 2.0
+# A tick that nobody took within this time is dropped, so that ticks do not pile up while a process is away. It must
+# exceed the difference between two hosts' clocks, because the receiving host decides what has expired. Not tuned.
+TICK_EXPIRES_S = 5.0
+# How often closed minutes are counted and old rows deleted. The dashboard's history has one row a minute, so any value
+# below 60 does.
 UPKEEP_EVERY_S = 10.0
-EXCHANGE = Exchange("", type="direct")  # the anonymous exchange keeps no binding that a wiped broker would miss
+# Redis keeps the bindings of a named exchange as data, and a wiped broker would miss them. The default exchange
+# delivers by queue name and has no bindings.
+EXCHANGE = Exchange("", type="direct")
 
 
 def gpu_queue(worker: str) -> str:
-    """The queue of one worker."""
+    """The name of the queue from which one worker alone takes its batches."""
     return f"gpu.{worker}"
 
 
 def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
-    """Everything that Celery must know, as `app.conf` takes it."""
+    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds."""
     return {
         "broker_url": redis_url,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
@@ -50,11 +59,11 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
-        "beat_scheduler": "tasks.beat_scheduler:Ticks",
+        "beat_scheduler": "tasks.beat_scheduler:TickScheduler",
         "beat_max_loop_interval": tick_s,
         "beat_schedule": {
-            "predict": {"task": "tasks.predict", "schedule": tick_s, "options": {"expires": TICKS_KEPT_S}},
-            "plan": {"task": "tasks.plan", "schedule": tick_s, "options": {"expires": TICKS_KEPT_S}},
+            "predict": {"task": "tasks.predict", "schedule": tick_s, "options": {"expires": TICK_EXPIRES_S}},
+            "plan": {"task": "tasks.plan", "schedule": tick_s, "options": {"expires": TICK_EXPIRES_S}},
             "upkeep": {
                 "task": "tasks.upkeep",
                 "schedule": UPKEEP_EVERY_S,

@@ -1,4 +1,4 @@
-"""Every MAGNUS_* setting, read once at an entry point into one frozen object; inward travel plain values."""
+"""Every MAGNUS_* setting, read once at an entry point into one frozen object; inner code gets plain values."""
 
 import difflib
 import os
@@ -11,12 +11,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
+DASHBOARD_USER = "magnus"  # of dashboard and Flower; there is only one, so it is no setting
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
 
 
 class UnknownSetting(Exception):
-    """A MAGNUS_ variable that does not exist, with the nearest name that does."""
+    """A MAGNUS_ variable that is no setting; the message has the nearest name that is one."""
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest
@@ -52,7 +53,7 @@ class Settings(BaseSettings):
     )
 
     # the client commands: submit, status, cancel, demo
-    url: str | None = Field(None, description="Address of a running service; otherwise the one of the state directory")
+    url: str | None = Field(None, description="Address of a running service; otherwise that of the state directory")
     api_key: SecretStr | None = Field(None, description="Key for that address; otherwise the state directory's own key")
 
     # the model
@@ -67,8 +68,7 @@ class Settings(BaseSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Weights and KV cache; auto: on a CPU bfloat16 where it is native and the model large, else float32; "
-        "on CUDA the model's own",
+        description="Weights and KV cache; auto: on CUDA the model's own, on a CPU bfloat16 if native and the model large",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"
@@ -96,12 +96,14 @@ class Settings(BaseSettings):
     )
     tick_s: float = Field(0.1, gt=0, description="Beat's tick for predict and plan")
     lease_s: float = Field(
-        10.0, gt=0, description="A batch whose worker has not been heard of for so long goes back to the queue"
+        10.0, gt=0, description="A batch whose worker has not renewed its lease for so long goes back to the queue"
     )
-    heartbeat_s: float = Field(0.5, gt=0, description="How often a worker renews its leases and hears of cancels")
+    heartbeat_s: float = Field(
+        0.5, gt=0, description="How often a worker renews its leases and reads which requests are cancelled"
+    )
     resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for so long is sent again")
     stall_s: float = Field(
-        60.0, gt=0, description="An engine that makes no step for so long is given up, and its worker process with it"
+        60.0, gt=0, description="An engine that makes no step for so long is abandoned, and its worker process ends"
     )
     max_attempts: int = Field(5, ge=1, description="Attempts before a request fails")
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after so long")
@@ -138,12 +140,12 @@ class Settings(BaseSettings):
 
     @property
     def phi(self) -> int:
-        """Φ of Algorithm 1: wasted reads grow with the square of lengths, and the bundled model's are short."""
+        """Φ of Magnus's Algorithm 1: WMA grows with the square of lengths, and the bundled model's are short."""
         return self.wma_threshold if self.wma_threshold is not None else 1_500 if self._is_bundled else 50_000
 
     @property
     def slice_length(self) -> int:
-        """S of scls, a small part of the longest answer."""
+        """Slice length S of scls: a small part of the longest answer."""
         return self.slice_tokens if self.slice_tokens is not None else 32 if self._is_bundled else 128
 
     @property
@@ -152,7 +154,7 @@ class Settings(BaseSettings):
 
 
 def read_settings(**overrides: object) -> Settings:
-    """Settings from the environment; raises UnknownSetting for a misspelt variable, ValidationError for a bad value."""
+    """Settings from the environment; raises UnknownSetting for an unknown variable, ValidationError for a bad value."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:

@@ -1,1 +1,1 @@
-"""Scripts that print one table each and can write JSON and pictures; peers live here, never in the product."""
+"""Scripts that print one table each and can write JSON and pictures. Engines that we compare with are only here."""

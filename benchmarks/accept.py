@@ -1,9 +1,9 @@
-"""How fast a running service accepts requests: Poisson arrivals over HTTP, latency from the instant each was due.
+"""Measures how fast a running service accepts requests: Poisson arrivals over HTTP, latencies from due instants.
 
     python -m benchmarks.accept --url http://127.0.0.1:8000 --api-key KEY --rate 200 --seconds 30 [--json FILE]
 
-Open loop: a slow answer does not hold back the next request, and its own lateness counts. With a stopped or frozen
-broker the figures must be the same, since accepting never touches it.
+Open loop: a slow answer does not delay the next request, and a request that is sent late counts from its due instant.
+The figures must be the same with a stopped or frozen broker, because accepting a request does not use the broker.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+# Any words do: the answers are not read.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 
 
@@ -29,7 +30,7 @@ def body(model: str, rng: random.Random) -> dict[str, Any]:
 
 
 async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int) -> tuple[list[float], list[str]]:
-    """Latencies of what was accepted, seconds; what was not, as text."""
+    """Latencies of accepted requests in seconds, and status codes or error names of the others."""
     rng = random.Random(seed)
     latencies: list[float] = []
     failures: list[str] = []
@@ -58,7 +59,7 @@ async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int)
 
 
 def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
-    """The result, latencies in milliseconds."""
+    """The figures of the JSON, latencies in milliseconds."""
     ms = np.array(latencies) * 1000
     p50, p95, p99 = np.percentile(ms, [50, 95, 99])
     return {
@@ -80,7 +81,7 @@ def figures(latencies: list[float], failures: list[str], rate: float, seconds: f
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here")
 def main(url: str, api_key: str, rate: float, seconds: float, seed: int, json_file: Path | None) -> None:
     """Measure how fast requests are accepted."""
-    asyncio.run(submit_all(url, api_key, rate, 2.0, seed + 1))  # connections and caches of both sides
+    asyncio.run(submit_all(url, api_key, rate, 2.0, seed + 1))  # opens connections and fills caches on both sides
     result = figures(*asyncio.run(submit_all(url, api_key, rate, seconds, seed)), rate, seconds)
     table = Table("rate / s", "accepted", "failed", "mean ms", "P50", "P95", "P99", "max")
     latency = [f"{value:.1f}" for value in result["latency_ms"].values()]

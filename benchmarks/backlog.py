@@ -1,8 +1,8 @@
-"""What a long queue costs: how long decisions take while thousands of requests wait and two workers serve.
+"""Measures how long the planner's decisions take while thousands of requests wait and two workers serve.
 
     python -m benchmarks.backlog [--policies fusion,magnus] [--waiting 20000] [--seconds 20] [--json F]
 
-A fresh service each; the requests are put into the queue at once, as they would be after an hour without workers.
+Each policy gets a new service. The requests enter the queue at once, as they would after an hour without workers.
 """
 
 import json
@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from benchmarks.live.__main__ import fresh_service
+from benchmarks.live.fresh_service import fresh_service
 from benchmarks.live.live_arrivals import MEDIAN_WORDS
 from cli.api_client import Json
-from cli.demo_workload import poisson
+from cli.demo_workload import poisson_arrivals
 from cli.options import POLICIES
 from cli.run_report import percentile
 from inference.prompt_format import load_prompt_format
@@ -27,10 +27,10 @@ from inference.toy.toy_applications import ToyRequest, toy_requests
 from models.session import make_engine
 from settings import BUNDLED_MODEL
 
-SAMPLE_EVERY_S = 0.1
-PREDICTED_WITHIN_S = 300.0
+SAMPLE_EVERY_S = 0.1  # any value below the half second between two of the planner's snapshots does
+PREDICTED_WITHIN_S = 300.0  # any value well above what 20,000 predictions take does
 
-QUEUE = text("""
+INSERT = text("""
     insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
         limit_tokens)
     values (:id, 'default', :model, :application, :instructions, :input,
@@ -50,7 +50,7 @@ PLANNER = text("""
 @click.option("--seconds", default=20.0, show_default=True, help="How long decisions are watched.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
 def main(policies: str, waiting: int, seconds: float, json_file: Path | None) -> None:
-    """Fill, watch, print."""
+    """Fill the queue, sample decision times, print them."""
     unknown = set(policies.split(",")) - set(POLICIES)
     if unknown:
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: no policy ({', '.join(POLICIES)})")
@@ -65,11 +65,11 @@ def main(policies: str, waiting: int, seconds: float, json_file: Path | None) ->
 
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
-    """Decision times under this policy, in milliseconds, as the planner says them twice a second."""
-    with fresh_service(policy, 2, "64MiB", poisson(1, 1.0, 0), seed=0) as (service, _):
+    """Decision times under this policy in milliseconds, from the snapshot that the planner writes twice a second."""
+    with fresh_service(policy, 2, "64MiB", poisson_arrivals(1, 1.0, 0), seed=0) as (service, _):
         engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
         with engine.begin() as connection:
-            connection.execute(QUEUE, queued(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))
+            connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))
         predicted_by = time.monotonic() + PREDICTED_WITHIN_S
         with engine.connect() as connection:
             while connection.execute(UNPREDICTED).scalar_one():
@@ -80,9 +80,9 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
             seen, left = {}, waiting
             until = time.monotonic() + seconds
             while time.monotonic() < until:
-                said = connection.execute(PLANNER).one()
+                snapshot = connection.execute(PLANNER).one()
                 connection.rollback()
-                seen[said.updated_at], left = 1000 * said.decision_s, int(said.waiting)
+                seen[snapshot.updated_at], left = 1000 * snapshot.decision_s, int(snapshot.waiting)
                 pause.wait(SAMPLE_EVERY_S)
         engine.dispose()
     times = sorted(seen.values())
@@ -96,8 +96,8 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
     }
 
 
-def queued(requests: list[ToyRequest]) -> list[Json]:
-    """Rows of the queue."""
+def table_rows(requests: list[ToyRequest]) -> list[Json]:
+    """Rows for the requests table."""
     prompts = load_prompt_format(str(BUNDLED_MODEL))
     return [
         {

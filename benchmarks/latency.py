@@ -1,9 +1,9 @@
-"""How long one request alone takes, from its POST to its completed answer, on a service with nothing else to do.
+"""Measures one request at a time, from its POST to its completed answer, on a service that is otherwise idle.
 
     python -m benchmarks.latency [--url URL --api-key KEY | --state-dir DIR] [--requests 20] [--json FILE]
 
-One request at a time; the next is sent when the last one was read. The client asks every few milliseconds, so that its
-own waiting adds no more than that.
+The next request is sent when the last answer was read. The client polls every few milliseconds, so that polling adds no
+more than that.
 """
 
 import json
@@ -21,7 +21,7 @@ from cli.api_client import Client
 from cli.options import client_of, service_options
 from inference.toy.toy_applications import ToyRequest, toy_requests
 
-POLL_S = 0.005
+POLL_S = 0.005  # the most that polling adds to a latency; shorter would load the service
 PERCENTILES = {"p50": 50, "p95": 95, "max": 100}
 
 
@@ -70,14 +70,14 @@ def measure(client: Client, model: str, request: ToyRequest) -> dict[str, float]
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Mean and percentiles, to the tenth of a millisecond."""
+    """Mean and percentiles, rounded to a tenth of a millisecond."""
     figures: dict[str, Any] = {"mean": np.mean(seconds)}
     figures |= {name: np.percentile(seconds, percentile) for name, percentile in PERCENTILES.items()}
     return {name: round(float(value), 4) for name, value in figures.items()}
 
 
 def table(figures: dict[str, dict[str, float]], requests: int) -> Table:
-    """A row a step, in milliseconds."""
+    """One row for each step, in milliseconds."""
     shown = Table("step", "mean ms", *(f"{name.capitalize()} ms" for name in PERCENTILES))
     shown.title = f"one request alone, {requests} times"
     for step, row in figures.items():

@@ -1,9 +1,9 @@
 """How well each length predictor does on real requests: `python -m benchmarks.prediction --data DIR [--json F]`.
 
 Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of Table II, or with
-`--train together` once for all tasks. Errors and ranks are of predictions that saw nothing of the test. Coverage is
-given as fitted and as served: there, outcomes come in while later requests are predicted. With `--splits 3` it is done
-for three splits by text; the table has the means.
+`--train together` once for all tasks. Errors and ranks are those of predictors that learned nothing from the test
+texts. Coverage is given as fitted, and as served: there, outcomes of earlier requests correct the predictions of later
+ones. With `--splits 3` this is repeated for three splits by text, and the table shows the means.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from benchmarks.answered_requests import CRUDE, AnsweredRequest, counter, read_answered
+from benchmarks.answered_requests import CRUDE, AnsweredRequest, read_answered, token_counter
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
@@ -30,10 +30,10 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 
 IN_FLIGHT = 16  # requests that are predicted before the first of their outcomes is known
-BATCH = 64
-SINGLES = 100
+BATCH = 64  # of the timing in batches, as a busy service predicts them
+SINGLES = 100  # requests that are timed alone: enough for a median
 HARD = ("chat", "code comment")
-SIX = (
+PAPERS_SIX = (
     "machine translation",
     "grammar correction",
     "text detoxification",
@@ -84,7 +84,7 @@ def main(
     json_path: Path | None,
 ) -> None:
     """Fit, predict, score, print."""
-    answered = read_answered(data, counter(tokenizer))
+    answered = read_answered(data, token_counter(tokenizer))
     random.Random(seed).shuffle(answered)
     figures: dict[str, Any] = {}
     for name in predictors.split(","):
@@ -114,12 +114,12 @@ def _run(
     last = make()
     for tasks in groups:
         last = make()
-        training = [a.outcome for task in tasks for a in by_task[task] if not a.tests_in(split)]
+        training = [a.outcome for task in tasks for a in by_task[task] if not a.is_test_in(split)]
         began = time.perf_counter()
         last.fit(training)
         fits_s.append(time.perf_counter() - began)
         for task in tasks:
-            outcomes = [a.outcome for a in by_task[task] if a.tests_in(split)]
+            outcomes = [a.outcome for a in by_task[task] if a.is_test_in(split)]
             fitted = _timed(last, outcomes, BATCH, batches_ms)
             _timed(last, outcomes[:SINGLES], 1, singles_ms)
             predicted[task] = list(zip(outcomes, fitted, _served(last, outcomes), strict=True))
@@ -144,7 +144,7 @@ def _timed(
 
 
 def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """What a service would have said of these requests, learning from outcomes as they come in."""
+    """What a service would have predicted for these requests, correcting itself by outcomes as they come in."""
     service = CalibratedPredictor(predictor)
     served: list[Prediction] = []
     for chunk in _chunks(outcomes, IN_FLIGHT):
@@ -170,14 +170,14 @@ def _first_prediction(predictor: LengthPredictor) -> dict[str, float]:
 
 
 def _rows(predicted: Predicted, answered: Sequence[AnsweredRequest]) -> dict[str, dict[str, float]]:
-    """Scores by task, by application, of the groups and of all."""
+    """Scores of each task, of each application, of three groups of applications, and of all."""
     application_of = {a.task: a.application for a in answered}
     rows = {f"task: {task}": [task] for task in sorted(predicted)}
     for application in sorted(set(application_of.values())):
         rows[application] = [task for task in predicted if application_of[task] == application]
     rows["hard: chat, code comment"] = [task for task in predicted if application_of[task] in HARD]
     rows["easy: the rest"] = [task for task in predicted if application_of[task] not in HARD]
-    rows["the paper's six"] = [task for task in predicted if application_of[task] in SIX]
+    rows["the paper's six"] = [task for task in predicted if application_of[task] in PAPERS_SIX]
     rows["all"] = list(predicted)
     return {row: _scores([each for task in tasks for each in predicted[task]]) for row, tasks in rows.items() if tasks}
 

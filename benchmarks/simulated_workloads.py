@@ -1,8 +1,8 @@
 """Workloads for simulations: real lengths from a data directory, arrivals, and predictions of a chosen quality.
 
-Nothing here is served: a simulation needs lengths only. `mixed` draws lines of every task file alike, `hard` from chat
-and code comments; `azure_*` replay a trace's bursts; `vicuna` are Vicuna-7B's answers to Alpaca prompts. What real
-predictors see is held out from what is simulated.
+A simulation needs lengths only, no texts. `mixed` draws from all task files evenly, `hard` only from chat and code
+comments; `azure_*` keep a trace's bursts; `vicuna` has the lengths of Vicuna-7B's answers to Alpaca prompts. Predictors
+are trained on other requests than those that are simulated.
 """
 
 import csv
@@ -14,25 +14,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.answered_requests import CRUDE, counter, read_answered
+from benchmarks.answered_requests import CRUDE, read_answered, token_counter
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
-from scheduling.request import Request
-from scheduling.simulation.rank_correlation import kendall_tau
+from scheduling.rank_correlation import kendall_tau
+from scheduling.request import COVERAGE, Request
 from scheduling.simulation.simulator import Arrival
 
 Numbers = NDArray[np.float64]
 
-HARD = ("chat", "code comment")
-UPPER = 0.9
-NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}  # Kendall's tau and RMSE in tokens
-ALPACA_PROMPT_TOKENS = 20
-TRAINING_SHARE = 0.2  # of a trace's first requests: what its predictor learns from
+HARD = ("chat", "code comment")  # applications whose answer lengths follow least from their inputs
+# Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
+NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
+ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
+TRAINING_SHARE = 0.2  # of a trace's requests, the first ones, on which its predictor is trained; not tuned
 
 
 @dataclass(frozen=True)
 class WorkloadLengths:
-    """Requests to draw from: columns of prompt tokens, generated tokens, and what each predictor says of them."""
+    """Requests to draw from: columns of prompt tokens, generated tokens, and each predictor's predictions."""
 
     application: tuple[str, ...]
     prompt: NDArray[np.int64]
@@ -41,13 +41,13 @@ class WorkloadLengths:
     arrival_s: Numbers | None = None  # of a trace; otherwise arrivals are Poisson
 
     def at_random_instants(self) -> "WorkloadLengths":
-        """The same requests, arriving Poisson."""
+        """The same requests with Poisson arrivals instead of the trace's."""
         return replace(self, arrival_s=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest prompt and answer in tokens; what is longer is cut."""
+    """The longest prompt and answer in tokens; longer ones are cut."""
 
     prompt: int = 1024
     answer: int = 1024
@@ -62,14 +62,14 @@ def arrivals(
     limits: Limits,
     growth: float = 1.0,
 ) -> list[Arrival]:
-    """Requests at `rate` a second for about so long; a trace is sped up to that rate, bursts and all.
+    """Requests at `rate` a second for about `seconds`; a trace is sped up to that rate and keeps its bursts.
 
-    `growth` stretches answers that are not predicted to grow (VSQ's quantized model says more than it should).
+    `growth` lengthens answers but not their predictions (the answers of VSQ's quantized model are longer).
     """
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     if lengths.arrival_s is None:
-        instants = np.cumsum(chance.exponential(1 / rate, max(1, round(rate * seconds))))
-        drawn = chance.integers(len(lengths.prompt), size=len(instants))
+        instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * seconds))))
+        drawn = rng.integers(len(lengths.prompt), size=len(instants))
     else:
         began, ended = lengths.arrival_s[0], lengths.arrival_s[-1]
         instants = (lengths.arrival_s - began) * len(lengths.arrival_s) / (ended - began) / rate
@@ -92,8 +92,8 @@ def arrivals(
 
 
 def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple[WorkloadLengths, WorkloadLengths]:
-    """`mixed` and `hard` from `data/requests`: the texts that test, predicted by what learned from those that train."""
-    answered = read_answered(data, counter(CRUDE))
+    """`mixed` and `hard` from `data/requests`: test requests, with predictions fitted on its training requests."""
+    answered = read_answered(data, token_counter(CRUDE))
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
     fitted = make_predictor(predictor, make_encoder(encoder))
     fitted.fit([one.outcome for one in training])
@@ -115,7 +115,7 @@ def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple
 
 
 def read_trace(path: Path) -> WorkloadLengths:
-    """An Azure trace; its real predictor knows the lengths of prompts only, and has seen the first fifth."""
+    """An Azure trace without its first fifth, from which its predictor learns answer lengths by prompt length."""
     with path.open(encoding="utf-8") as file:
         rows = [(float(r["arrival_s"]), int(r["input_tokens"]), int(r["output_tokens"])) for r in csv.DictReader(file)]
     at, prompt, generated = (np.array(column) for column in zip(*rows, strict=True))
@@ -125,18 +125,18 @@ def read_trace(path: Path) -> WorkloadLengths:
     bins = np.searchsorted(edges, prompt)
     real = np.zeros((2, len(at)), np.int64)
     for number in range(len(edges) + 1):
-        known = generated[:seen][bins[:seen] == number]
-        known = known if len(known) else generated[:seen]
-        real[:, bins == number] = np.quantile(known, [0.5, UPPER])[:, None]
+        in_bin = generated[:seen][bins[:seen] == number]
+        in_bin = in_bin if len(in_bin) else generated[:seen]
+        real[:, bins == number] = np.quantile(in_bin, [0.5, COVERAGE])[:, None]
     late = slice(seen, None)
     lengths = _with_predictions([path.stem] * (len(at) - seen), prompt[late], generated[late], tuple(real[:, late]))
     return replace(lengths, arrival_s=at[late])
 
 
 def read_vicuna(path: Path) -> WorkloadLengths:
-    """Vicuna-7B's answers to Alpaca prompts at temperature 0.5; `true` is the longest of the other samples (3.2).
+    """Vicuna-7B's answers to Alpaca prompts at temperature 0.5; `longest` predicts the longest of four samples (3.2).
 
-    Prompts are not in the file: Alpaca's have about 20 tokens.
+    The file has no prompts; all get `ALPACA_PROMPT_TOKENS`.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     samples = np.array([[row[key] for key in ("L_t0.0", "L_t0.3", "L_t0.5", "L_t0.7")] for row in rows], np.int64)
@@ -145,16 +145,14 @@ def read_vicuna(path: Path) -> WorkloadLengths:
     return WorkloadLengths(("alpaca",) * len(rows), prompt, generated, {"longest": (longest, longest)})
 
 
-def noisy(
-    generated: NDArray[np.int64], tau: float, rmse: float | None, chance: np.random.Generator
-) -> NDArray[np.int64]:
-    """Predictions of this Kendall's tau and, as far as it can be had with it, of this RMSE.
+def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Predictions with this Kendall's tau and, as nearly as that allows, this RMSE.
 
-    The logarithm of the truth plus normal noise has the rank; drawing it towards the mean or away from it changes
-    sizes and not ranks.
+    Normal noise added to the logarithm of the truth gives the tau; scaling the result about its mean changes the RMSE
+    and no rank.
     """
-    logs, noise = np.log(generated), chance.standard_normal(len(generated))
-    sample = chance.choice(len(generated), min(1000, len(generated)), replace=False)
+    logs, noise = np.log(generated), rng.standard_normal(len(generated))
+    sample = rng.choice(len(generated), min(1000, len(generated)), replace=False)
     low, high = 0.0, 50.0
     for _ in range(30):
         middle = (low + high) / 2
@@ -168,8 +166,8 @@ def noisy(
 
 
 def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Upper quantiles that cover nine answers in ten: each prediction times the same factor."""
-    factor = max(1.0, float(np.quantile(generated / predicted, UPPER)))
+    """Upper quantiles that cover nine of ten answers: each prediction times the same factor."""
+    factor = max(1.0, float(np.quantile(generated / predicted, COVERAGE)))
     return np.asarray(np.ceil(predicted * factor), np.int64)
 
 
@@ -179,11 +177,11 @@ def _with_predictions(
     generated: NDArray[np.int64],
     real: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> WorkloadLengths:
-    """Lengths with every predictor: true, real, as noisy as a poor one, and without any rank."""
-    chance = np.random.default_rng(0)
+    """Lengths with the predictions of every predictor: true, real, noisy and useless."""
+    rng = np.random.default_rng(0)
     predictions = {"true": (generated, generated), "real": real}
     for name, (tau, rmse) in NOISE.items():
-        predicted = noisy(generated, tau, rmse, chance)
+        predicted = noisy(generated, tau, rmse, rng)
         predictions[name] = predicted, upper_of(predicted, generated)
     return WorkloadLengths(tuple(application), prompt, generated, predictions)
 

@@ -1,4 +1,4 @@
-"""The HTTP side of the commands: a thin client of /v1 that waits out what passes by itself and explains the rest."""
+"""The commands' HTTP client of /v1: it retries passing errors and turns the others into messages."""
 
 import time
 import uuid
@@ -8,15 +8,17 @@ from typing import Any, Self
 
 import httpx
 
-from cli.command_errors import Failed, NothingThere
+from cli.command_errors import CommandFailed, Unreachable
 
-PASSING = frozenset({408, 429, 502, 503, 504})
-LONGEST_WAIT_S = 10.0
+RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
+MAX_PAUSE_S = (
+    10.0  # of one pause; those between 8 attempts then add up to 26 s, enough for a service to restart. Not tuned
+)
 
 Json = dict[str, Any]
 
 
-class ServiceError(Failed):
+class ServiceError(CommandFailed):
     """The service refused; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -25,7 +27,7 @@ class ServiceError(Failed):
 
 
 class Client:
-    """One service and one key. Every call may be repeated safely: a POST carries an Idempotency-Key."""
+    """A client of one service with one API key; a repeated call is safe, because a POST carries an Idempotency-Key."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`url` with or without /v1; a call is tried `attempts` times while the service is away or overloaded."""
+        """`url` with or without /v1; a call is tried `attempts` times if the service is unreachable or busy."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._attempts = attempts
         self._sleep = sleep
@@ -84,7 +86,7 @@ class Client:
         return self._call("GET", "/v1/magnus/stats", params=parameters)
 
     def wait(self, id: str, timeout_s: float | None = None) -> Json:
-        """Poll until the response is final, or for `timeout_s`; the last state seen."""
+        """Poll until the response is final, at most for `timeout_s`; returns its last state."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = 0.05
         while True:
@@ -98,19 +100,19 @@ class Client:
 
     def _call(self, method: str, path: str, **arguments: Any) -> Json:
         for attempt in range(self._attempts):
-            pause_s = min(0.25 * 2.0**attempt, LONGEST_WAIT_S)
+            pause_s = min(0.25 * 2.0**attempt, MAX_PAUSE_S)
             last = attempt + 1 == self._attempts
             try:
                 answer = self._http.request(method, path, **arguments)
             except httpx.TransportError as error:
                 if last or isinstance(error, httpx.UnsupportedProtocol):
-                    raise NothingThere(f"no answer from {self.url}: {error}") from error
+                    raise Unreachable(f"no answer from {self.url}: {error}") from error
             except httpx.InvalidURL as error:
-                raise NothingThere(f"{self.url} is no address of a service: {error}") from error
+                raise Unreachable(f"{self.url} is no address of a service: {error}") from error
             else:
-                if answer.status_code not in PASSING or last:
+                if answer.status_code not in RETRIED_STATUSES or last:
                     return _content(answer)
-                pause_s = min(float(answer.headers.get("Retry-After", pause_s)), LONGEST_WAIT_S)
+                pause_s = min(float(answer.headers.get("Retry-After", pause_s)), MAX_PAUSE_S)
             self._sleep(pause_s)
         raise AssertionError("the last attempt returns or raises")
 

@@ -1,13 +1,13 @@
-"""What a command may fail with: a sentence, a remedy and an exit status."""
+"""The errors that end a command with a message and an exit status."""
 
 import click
 
 
-class Failed(click.ClickException):
-    """The command could not do what was asked; exit status 1."""
+class CommandFailed(click.ClickException):
+    """The command could not do what it was asked to; exit status 1."""
 
 
-class NothingThere(click.ClickException):
-    """No service, or no database, to talk to; exit status 3."""
+class Unreachable(click.ClickException):
+    """No service, database or broker answers; exit status 3."""
 
     exit_code = 3

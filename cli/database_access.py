@@ -1,4 +1,4 @@
-"""The database side of the commands: a short-lived connection to the service's Postgres."""
+"""The commands' access to the service's Postgres: one short-lived connection each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from cli.command_errors import Failed, NothingThere
+from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting.service_files import database_url
 from cli.options import settings_with
 from models.session import make_engine, make_sessions
@@ -16,22 +16,27 @@ from models.session import make_engine, make_sessions
 
 @contextmanager
 def transaction(state_dir: Path | None) -> Iterator[Connection]:
-    """One transaction on the database of the settings or of the state directory's service."""
+    """A transaction on the configured database, else on that of the service in `state_dir`.
+
+    Raises Unreachable, and CommandFailed if the tables are missing.
+    """
     engine = make_engine(database_url(settings_with(state_dir=state_dir)), pool_size=1, name="magnus command")
     try:
         with engine.begin() as connection:
             yield connection
     except OperationalError as error:
-        raise NothingThere(f"no connection to the database: {error.orig}") from error
+        raise Unreachable(f"no connection to the database: {error.orig}") from error
     except ProgrammingError as error:
-        raise Failed(f"the database does not have Magnus's tables ({error.orig}); run `magnus migrate`") from error
+        raise CommandFailed(
+            f"the database does not have Magnus's tables ({error.orig}); run `magnus migrate`"
+        ) from error
     finally:
         engine.dispose()
 
 
 @contextmanager
 def session(state_dir: Path | None) -> Iterator[Session]:
-    """The same as a session."""
+    """A session in such a transaction."""
     with transaction(state_dir) as connection, make_sessions(connection.engine)(bind=connection) as opened:
         yield opened
         opened.flush()

@@ -1,4 +1,4 @@
-"""The demo's live view: what was sent, what was answered, what the service is doing."""
+"""The demo's progress bars: requests sent, requests answered, and the service's figures."""
 
 from types import TracebackType
 from typing import Self
@@ -11,7 +11,7 @@ from cli.api_client import Json
 
 
 class Progress:
-    """Two bars and a line of the service's figures, redrawn in a terminal; in a log file only the end is written."""
+    """Two bars and the service's figures, redrawn in a terminal; a pipe or a log file gets only the last state."""
 
     def __init__(self, console: Console, requests: int) -> None:
         columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -27,7 +27,7 @@ class Progress:
         self._bars.stop()
 
     def show(self, sent: int, stats: Json) -> None:
-        """Redraw with the number sent and the service's figures since the start."""
+        """Redraw with the number of requests sent and the service's figures since the start."""
         answered = max(0, sent - stats["queued"] - stats["in_progress"])
         size = stats["mean_batch_size"]
         note = f"{stats['batches']} batches" + (f" of {size:.1f}" if size else "")

@@ -1,4 +1,4 @@
-"""The demo's requests and when they arrive: a Poisson process, open loop, so a slow service is not spared."""
+"""The demo's requests and their arrival times: a Poisson process, open loop, so that a slow service gets no fewer."""
 
 import random
 import threading
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from cli.api_client import Client
 from inference.toy.toy_applications import ToyRequest, toy_requests
 
-SENDERS = 16  # requests on their way at once; more would only compete with the service for the same cores
-TRAINING_SEED = 1_000_003  # added to the workload's seed, so that other requests are drawn
+SENDERS = 16  # calls in flight at once; more would only compete with the service for the same cores. Not tuned
+TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other requests; any value but 0 does
 
 
 @dataclass(frozen=True)
@@ -22,20 +22,20 @@ class DemoArrival:
     at_s: float
 
 
-def poisson(requests: int, rate: float, seed: int, median_words: float = 10.0) -> list[DemoArrival]:
-    """Toy requests with exponential gaps, `rate` a second on average."""
-    chance = random.Random(seed)
+def poisson_arrivals(requests: int, rate: float, seed: int, median_words: float = 10.0) -> list[DemoArrival]:
+    """Toy requests whose gaps are exponentially distributed, `rate` requests a second on average."""
+    generator = random.Random(seed)
     at_s, arrivals = 0.0, []
     for request in toy_requests(requests, seed, median_words=median_words):
-        at_s += chance.expovariate(rate)
+        at_s += generator.expovariate(rate)
         arrivals.append(DemoArrival(request, at_s))
     return arrivals
 
 
 def training_examples(examples: int, arrivals: list[DemoArrival], seed: int) -> Iterator[dict[str, str]]:
-    """Other toy requests with their answers, as `magnus train` reads them; none that will be submitted."""
+    """Toy requests with their answers, as `magnus train` reads them, without any that `arrivals` will submit."""
     submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
-    for toy in toy_requests(examples, seed + TRAINING_SEED):
+    for toy in toy_requests(examples, seed + TRAINING_SEED_OFFSET):
         if (toy.instruction, toy.input) not in submitted:
             yield {
                 "application": toy.application,
@@ -45,10 +45,10 @@ def training_examples(examples: int, arrivals: list[DemoArrival], seed: int) -> 
             }
 
 
-def send(
+def send_all(
     client: Client, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str], None]
 ) -> list[Future[None]]:
-    """Send each request at its time, from a thread pool; `sent` gets each id. Returns once the last was sent off."""
+    """Submit each request at its time, from a thread pool, and call `sent` with its id; returns when all have ended."""
     model = client.model()
     started_at = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What a machine needs to run Magnus, checked one by one; each finding says what to do about it."""
+"""The checks of `magnus doctor`: what a machine needs to run Magnus, and a remedy for what it lacks."""
 
 import os
 import shutil
@@ -12,20 +12,23 @@ from pathlib import Path
 import psycopg
 import redis
 
-from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
+from cli.hosting.embedded_broker import valkey_binary
+from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
+from inference.engine_errors import UnreadableTokenizer
 from inference.local.cpu_dtype import cpu_dtype, parameters_of
-from inference.prompt_format import UnreadableTokenizer, load_prompt_format
+from inference.prompt_format import load_prompt_format
 from models.schema_upgrade import is_current
 from models.session import make_engine
 from settings import Settings
 
-LEAST_FREE_BYTES = 2 * 2**30
+MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned
+MIN_POSTGRES_VERSION = 14  # older releases are no longer maintained
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's result; `remedy` is set where something has to be done."""
+    """A check's result; `remedy` says what to do, None if nothing has to be done."""
 
     check: str
     found: str
@@ -33,7 +36,7 @@ class Finding:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """Every check, in the order in which a start would meet them."""
+    """Every check, in the order in which `magnus up` depends on them."""
     yield _python()
     yield from (_binary("Postgres wheel", lambda: postgres_binaries() / "postgres"), _binary("broker", valkey_binary))
     yield _state_dir(settings.state_dir)
@@ -65,9 +68,9 @@ def _binary(check: str, find: Callable[[], Path]) -> Finding:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)  # noqa: S603
     except (OSError, ModuleNotFoundError, subprocess.TimeoutExpired) as error:
         return Finding(check, f"does not run: {error}", remedy)
-    said = (answer.stdout or answer.stderr).strip().splitlines()
+    lines = (answer.stdout or answer.stderr).strip().splitlines()
     return Finding(
-        check, said[0] if said else f"says nothing, exit status {answer.returncode}", None if said else remedy
+        check, lines[0] if lines else f"says nothing, exit status {answer.returncode}", None if lines else remedy
     )
 
 
@@ -77,7 +80,7 @@ def _state_dir(state_dir: Path) -> Finding:
         return Finding("state directory", f"{parent} is not writable", "choose another with MAGNUS_STATE_DIR")
     free = shutil.disk_usage(parent).free
     found = f"{state_dir.resolve()}, {free / 2**30:.1f} GiB free"
-    return Finding("state directory", found, None if free > LEAST_FREE_BYTES else "free some disk space, 2 GiB or more")
+    return Finding("state directory", found, None if free > MIN_FREE_BYTES else "free some disk space, 2 GiB or more")
 
 
 def _port(check: str, host: str, port: int, setting: str) -> Finding:
@@ -98,8 +101,8 @@ def _database(url: str | None) -> Finding:
             version = connection.info.server_version // 10_000
     except psycopg.Error as error:
         return Finding("Postgres", f"no connection: {error}", "check MAGNUS_DATABASE_URL, and that the server runs")
-    if version < 14:
-        return Finding("Postgres", f"version {version}", "Magnus needs Postgres 14 or newer")
+    if version < MIN_POSTGRES_VERSION:
+        return Finding("Postgres", f"version {version}", f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer")
     engine = make_engine(url, pool_size=1, name="magnus doctor")
     try:
         with engine.connect() as current:
@@ -141,9 +144,9 @@ def _dtype(settings: Settings) -> Finding:
 
 
 def _torch() -> Finding:
-    # asked in a process of its own: torch takes seconds and hundreds of megabytes to load
-    question = "import torch; print(torch.__version__, torch.cuda.device_count())"
-    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)  # noqa: S603
+    # in a process of its own, because loading torch takes seconds and hundreds of megabytes
+    script = "import torch; print(torch.__version__, torch.cuda.device_count())"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: S603
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         return Finding("torch", f"does not load: {last}", "install the project again: make clean install")

@@ -1,4 +1,4 @@
-"""The `magnus` command. A command's module is loaded when it is called, so that `magnus status` never loads torch."""
+"""The `magnus` command. A command's module is imported when it is called, so that `magnus status` never loads torch."""
 
 import importlib
 import sys
@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from settings import UnknownSetting
 
+# Name of the command -> module and attribute, in the order in which a newcomer needs them.
 COMMANDS = {
     "up": "cli.commands.up_command:up",
     "demo": "cli.commands.demo_command:demo",
@@ -28,14 +29,14 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """The commands of the table above."""
+    """The commands of COMMANDS."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which a newcomer needs them."""
+        """In the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one command's module."""
+        """Import one command's module."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
@@ -56,7 +57,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Entry point: like click's own, with settings' errors told in one line."""
+    """Entry point: click's own, with each error of the settings as one line."""
     load_dotenv(".env")
     try:
         commands(prog_name="magnus")

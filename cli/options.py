@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings that they give."""
+"""Options that several commands share, and the settings that result from them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from cli.api_client import Client
 from cli.hosting.service_files import api_address
 from settings import PolicyName, Settings, read_settings
 
-POLICIES: tuple[str, ...] = get_args(PolicyName)
+POLICIES: tuple[str, ...] = get_args(PolicyName)  # choices of --policy
 
 Command = Callable[..., None]
 
@@ -23,7 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON a
 
 
 def service_options(command: Command) -> Command:
-    """Which service to talk to."""
+    """Add the options that name a service."""
     for option in (
         state_dir_option,
         click.option("--api-key", help="Its API key; that of the state directory if not given."),
@@ -34,7 +34,7 @@ def service_options(command: Command) -> Command:
 
 
 def settings_with(**options: Any) -> Settings:
-    """Settings of the environment, overridden by the options that were given."""
+    """The environment's settings, with the options that are not None in place of them."""
     return read_settings(**{name: value for name, value in options.items() if value is not None})
 
 

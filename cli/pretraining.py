@@ -1,4 +1,4 @@
-"""A length predictor from known answers, before the service has any of its own: for `magnus train` and the demo."""
+"""Trains a length predictor on known answers, before the service has any of its own: for `magnus train`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome, Promp
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
-from models import training_log
+from models import model_versions
 from settings import Settings
-from webapp.prompt_limits import application_of
+from webapp.client_prompt import application_name
 
-KIND = "length"
+KIND = "length"  # of model versions: the length predictor's, as the trainer publishes them
 
 
 class TooFewExamples(Exception):
-    """Less examples than a predictor can be trained on and judged by."""
+    """Too few examples to train a predictor and to judge it on held-out ones."""
 
     def __init__(self, examples: int) -> None:
         self.examples = examples
@@ -40,31 +40,34 @@ class Example:
 
 
 def pretrain(connection: Connection, examples: Iterable[Example], settings: Settings, *, force: bool) -> Candidate:
-    """Fit the configured predictor and publish it unless a better one is in service; raises TooFewExamples."""
+    """Fit the configured predictor, and publish it unless the one in service is better; `force` publishes it anyway.
+
+    Raises TooFewExamples.
+    """
     prompt_format = load_prompt_format(settings.model)
     outcomes = [_outcome(example, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
-    active = training_log.active_version(connection, KIND)
+    active = model_versions.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
     candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
     if candidate is None:
         raise TooFewExamples(len(outcomes))
     if candidate.publish or force:
         stored = dump(candidate.model)
-        training_log.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+        model_versions.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
     return candidate
 
 
 def _outcome(example: Example, prompt_format: PromptFormat, limit_tokens: int) -> Outcome:
     metadata = {"application": example.application} if example.application else {}
     prompt = Prompt(
-        application=application_of(metadata, example.instructions),
+        application=application_name(metadata, example.instructions),
         instruction=example.instructions,
         input=example.input,
         input_tokens=prompt_format.count(example.input),
         prompt_tokens=len(prompt_format.encode(example.instructions, example.input)),
         limit_tokens=limit_tokens,
     )
-    # the end-of-sequence token is generated as well
+    # + 1 for the end-of-sequence token, which is generated as well
     generated = example.output if isinstance(example.output, int) else prompt_format.count(example.output) + 1
     return Outcome(prompt, min(generated, limit_tokens), censored=generated > limit_tokens)

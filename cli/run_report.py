@@ -1,4 +1,4 @@
-"""What a run of requests came to: the demo's JSON and its tables, from the responses and the service's own figures."""
+"""The figures of a run of requests, as the demo's JSON and tables, from the responses and the service's statistics."""
 
 import math
 from collections import defaultdict
@@ -12,7 +12,7 @@ from cli.api_client import Json
 
 
 def summary(responses: Sequence[Json], stats: Json, requests: int) -> Json:
-    """The run's figures. A request is completed when its whole answer is there; incomplete ones met their limit."""
+    """The run's figures. A request counts as completed if it has its whole answer, not one cut off at its limit."""
     completed = [response for response in responses if response["status"] == "completed"]
     ended = [response for response in responses if response["completed_at"] is not None]
     first = min((response["created_at"] for response in responses), default=0.0)
@@ -62,17 +62,17 @@ def _response_s(completed: Sequence[Json]) -> Json:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below or at which this share of the values lies, interpolated; None of nothing."""
+    """The value that this share of the ordered values does not exceed, interpolated linearly; None without values."""
     if not ordered:
         return None
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    index = share * (len(ordered) - 1)
+    below = math.floor(index)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (index - below) * (ordered[above] - ordered[below])
 
 
 def print_report(console: Console, figures: Json) -> None:
-    """Two tables: a row an application, and the run as a whole."""
+    """Print two tables: one row for each application, and the whole run."""
     console.print(Group(_applications(figures), _whole(figures)))
 
 

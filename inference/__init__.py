@@ -1,1 +1,1 @@
-"""Token ids in, token ids out: the LLM engines and the small bundled model."""
+"""Token ids in, token ids out: the engine and the small bundled model."""

@@ -1,6 +1,6 @@
-"""A model's chat template, found and compiled as transformers would, but without importing it: its import costs torch.
+"""Finds and compiles a model's chat template as transformers does, without importing transformers, which loads torch.
 
-Templates come from strangers, so they run in Jinja's immutable sandbox and see nothing but strings.
+Templates are untrusted code, so they run in Jinja's immutable sandbox and are passed only strings.
 """
 
 import json
@@ -12,11 +12,15 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+# The names that transformers gives special tokens in tokenizer_config.json and in templates.
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def chat_template_of(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
-    """The template's source: its own file goes before the config's entry, whose `default` goes before other names."""
+    """The template's source, None if the model has none.
+
+    A template file overrides the config's entry; of several named templates `default` is taken.
+    """
     if template_file is not None:
         return template_file
     source = tokenizer_config.get("chat_template")
@@ -32,7 +36,7 @@ def special_tokens_of(tokenizer_config: dict[str, Any]) -> dict[str, str]:
 
 
 def compile_chat_template(source: str) -> Template:
-    """Compile a template with the filters, functions and tags that templates on the hub count on."""
+    """Compile a template with the filters, functions and tags that templates on the hub use."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
@@ -43,12 +47,12 @@ def compile_chat_template(source: str) -> Template:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; in a prompt its body is plain template."""
+    """`{% generation %}` marks the assistant's text for training; in a prompt its body is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 (what jinja2 declares on its Extension)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the body as it stands."""
+        """Return the body unchanged."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

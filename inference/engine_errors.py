@@ -1,45 +1,78 @@
-"""What can go wrong while serving a batch, split by who can act: the planner, the operator, the caller."""
+"""What can go wrong while an engine serves a batch, with who can act on it.
+
+The first line of an error's docstring is its message; the names in braces are the error's attributes.
+"""
 
 
 class InferenceError(Exception):
-    """Any error of the engines."""
+    """an engine failed"""
+
+    def __init__(self) -> None:
+        message = (type(self).__doc__ or "").partition("\n")[0]
+        super().__init__(message.format_map(vars(self)))
 
 
 class OutOfMemory(InferenceError):
-    """The KV cache does not fit; the engine stays usable and the planner splits the batch (Magnus III-C)."""
+    """out of memory: the KV cache needs {needed_bytes} bytes, the budget is {budget_bytes}
+
+    The planner splits the batch (Magnus III-C); the engine stays usable.
+    """
 
     def __init__(self, needed_bytes: int, budget_bytes: int) -> None:
         self.needed_bytes, self.budget_bytes = needed_bytes, budget_bytes
-        super().__init__(f"out of memory: the KV cache needs {needed_bytes} bytes, the budget is {budget_bytes}")
+        super().__init__()
 
 
 class SequenceTooLong(InferenceError):
-    """A prompt leaves the model no position for a single token; the caller must shorten it."""
+    """sequence {sequence_id}: {length} tokens, the model has {max_positions} positions
+
+    No position is left for a generated token; the caller must shorten the prompt.
+    """
 
     def __init__(self, sequence_id: str, length: int, max_positions: int) -> None:
         self.sequence_id, self.length, self.max_positions = sequence_id, length, max_positions
-        super().__init__(f"sequence {sequence_id}: {length} tokens, the model has {max_positions} positions")
+        super().__init__()
 
 
 class UnsupportedModel(InferenceError):
-    """A model that the engines would serve wrongly; the operator must choose another."""
+    """{name} cannot be served: {reason}
+
+    The engine would compute wrong answers with this model; the operator must choose another one.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
-        super().__init__(f"{name} cannot be served: {reason}")
+        super().__init__()
 
 
 class QuantizationUnavailable(InferenceError):
-    """MAGNUS_QUANTIZE asks for what this machine cannot do; the operator must install it or unset it."""
+    """cannot load the model in {quantize}: {reason}
+
+    MAGNUS_QUANTIZE needs a CUDA device and bitsandbytes; the operator must provide both or unset it.
+    """
 
     def __init__(self, quantize: str, reason: str) -> None:
         self.quantize, self.reason = quantize, reason
-        super().__init__(f"cannot load the model in {quantize}: {reason}")
+        super().__init__()
 
 
 class UnreadableBudget(InferenceError):
-    """MAGNUS_KV_BUDGET is no size; the operator must write one."""
+    """{configured} is no size of a KV cache; write for example 20GiB
+
+    The operator must correct MAGNUS_KV_BUDGET.
+    """
 
     def __init__(self, configured: str) -> None:
         self.configured = configured
-        super().__init__(f"{configured} is no size of a KV cache; write for example 20GiB")
+        super().__init__()
+
+
+class UnreadableTokenizer(InferenceError):
+    """cannot read the tokenizer of {model}: {reason}
+
+    The model needs a readable tokenizer.json; the operator must choose another model.
+    """
+
+    def __init__(self, model: str, reason: str) -> None:
+        self.model, self.reason = model, reason
+        super().__init__()

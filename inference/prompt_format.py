@@ -1,7 +1,7 @@
-"""A request as the model's token ids and an answer as text: chat template and tokenizer, without torch.
+"""Turns a request into the model's token ids and an answer into text, by chat template and tokenizer, without torch.
 
-The web process counts tokens here, so what it promises is what the worker prefills. A user's text stays text: a
-literal `<eos>` in it is encoded letter by letter and never becomes the special token.
+The web process counts tokens with the same code, so its counts are those that the worker prefills. A special token in a
+user's text, such as a literal `<eos>`, is encoded as plain text and never becomes the special token.
 """
 
 import json
@@ -15,28 +15,20 @@ from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
-from inference.engine_errors import InferenceError
+from inference.engine_errors import UnreadableTokenizer
 
 Turn = tuple[str, str]  # role, content
 
-_NONCHARACTER = "\ufdd0"  # Unicode keeps it out of all interchange, so templates have none
-
-
-class UnreadableTokenizer(InferenceError):
-    """The model has no tokenizer.json that can be read; the operator must name another model."""
-
-    def __init__(self, model: str, reason: str) -> None:
-        self.model, self.reason = model, reason
-        super().__init__(f"cannot read the tokenizer of {model}: {reason}")
+_NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
 
 
 class PromptFormat:
-    """How one model is asked and how its answers are read."""
+    """Encodes prompts for one model and decodes its answers."""
 
     def __init__(
         self, name: str, vocabulary: str, template: Template | None, special_tokens: dict[str, str] | None = None
     ) -> None:
-        """`vocabulary` is the text of a tokenizer.json; `special_tokens` are what the template knows by name."""
+        """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name."""
         self.name = name
         self._template = template
         self._named_tokens = special_tokens or {}
@@ -48,7 +40,7 @@ class PromptFormat:
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     def encode(self, instructions: str, input: str) -> list[int]:
-        """Token ids of the whole prompt: the model's chat template, or without one the two texts and a blank line."""
+        """Token ids of the whole prompt: the chat template's, or without one those of both texts and a blank line."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if self._template is None:
             return list(self._literal.encode(joined).ids)
@@ -56,22 +48,26 @@ class PromptFormat:
             return self._encode_chat(self._template, [("user", input)])
         try:
             return self._encode_chat(self._template, [("system", instructions), ("user", input)])
-        except TemplateError:  # some templates refuse a system message, Gemma's for one
+        except TemplateError:  # some templates, such as Gemma's, refuse a system message
             return self._encode_chat(self._template, [("user", joined)])
 
     def encode_conversation(self, turns: Sequence[Turn]) -> list[int]:
-        """Token ids of (role, content) turns; raises jinja2's TemplateError where the template refuses their order."""
+        """Token ids of (role, content) turns; raises jinja2's TemplateError if the template refuses their order."""
         if self._template is None:
             transcript = "".join(f"{role}: {content}\n\n" for role, content in turns)
             return list(self._literal.encode(f"{transcript}assistant:").ids)
         return self._encode_chat(self._template, turns)
 
+    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+        """Token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
+        return self.encode_conversation(turns) if turns else self.encode(instructions, input)
+
     def count(self, text: str) -> int:
-        """Number of tokens of a text alone."""
+        """Number of tokens in a text, without the chat template."""
         return len(self._literal.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer without special tokens; NUL, which databases refuse, becomes U+FFFD."""
+        """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
 
     def _encode_chat(self, template: Template, turns: Sequence[Turn]) -> list[int]:
@@ -87,7 +83,7 @@ class PromptFormat:
         )
         if shield not in rendered:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
-        # The shield broke up the users' special tokens: every one that is still whole is the template's own.
+        # The shield split every special token in users' texts, so those that are still whole come from the template.
         ids: list[int] = []
         for position, piece in enumerate(self._special.split(rendered)):
             encoding = self._tokenizer if position % 2 else self._literal
@@ -114,5 +110,5 @@ def _read(model: str, file: str) -> str | None:
         return Path(hf_hub_download(model, file)).read_text(encoding="utf-8")
     except EntryNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # no network, no such repository, a name that is no hub id
+    except (OSError, ValueError) as error:  # no network, no such repository, not a hub id
         raise UnreadableTokenizer(model, str(error)) from error

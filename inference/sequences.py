@@ -1,14 +1,14 @@
-"""What goes into an engine and what comes out: token ids, limits, reasons, figures. Imports no torch."""
+"""The values that go into an engine and come out: token ids, limits, finish reasons, figures. Imports no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-EndReason = Literal["eos", "stop", "limit", "unfinished", "removed"]
+FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one row's tokens are drawn; temperature 0 is greedy, top_k 0 and top_p 1 keep the whole vocabulary."""
+    """How one row's tokens are sampled; temperature 0 is greedy, top_k 0 and top_p 1 keep the whole vocabulary."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -21,13 +21,13 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken without chance."""
+        """Whether each step takes the likeliest token."""
         return self.temperature == 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """A prompt and what was generated for it so far; `limit` counts all generated tokens, earlier slices included."""
+    """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -44,30 +44,33 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens that a prefill computes: the prompt and whatever was generated before."""
+        """Tokens that its prefill computes: the prompt and the tokens generated before."""
         return len(self.prompt_ids) + len(self.generated_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedSequence:
-    """A row that left; `generated_ids` holds all of its tokens, a final EOS or stop string included."""
+    """The result of a row that left the batch.
+
+    `generated_ids` holds all tokens generated for it, including a final EOS or stop string.
+    """
 
     id: str
     generated_ids: tuple[int, ...]
-    reason: EndReason
+    reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What a run cost; lengths in tokens, times in seconds. Run to completion computes size x iterations tokens."""
+    """What a run cost; lengths in tokens, times in seconds. Static batching computes size x iterations tokens."""
 
-    size: int  # rows, at most at once
+    size: int  # the most rows in the batch at once
     length: int  # batch length: the longest prefill
-    iterations: int  # forward passes that gave each row a token, the prefill's included
-    generation_length: int  # batch generation length: most tokens that one row gained
+    iterations: int  # forward passes that gave each row a token, prefills included
+    generation_length: int  # batch generation length: the most tokens that one row gained in this run
     valid_tokens: int
-    pad_tokens: int  # padding that prefills computed
-    invalid_tokens: int  # computed for rows that had ended
+    pad_tokens: int  # padding computed in prefills
+    invalid_tokens: int  # computed for rows that had finished
     peak_kv_bytes: int
     prefill_s: float
     decode_s: float

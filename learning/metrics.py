@@ -1,12 +1,12 @@
-"""How good predictions were: size by RMSE, MAE, Acc-50 and Acc-100, rank by Kendall's tau, reserve by coverage."""
+"""How good predictions were: errors (RMSE, MAE, Acc-50, Acc-100), ranks (Kendall's tau, pairs) and coverage."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from learning.predictors.length_predictor import Prediction
+from scheduling.rank_correlation import kendall_tau
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class Scores:
     acc_50: float  # share with an error of at most 50 tokens (Sequence Scheduling, Table 3)
     acc_100: float
     tau: float  # Kendall's tau-b; 0 where either side is constant
-    pair_accuracy: float  # share of pairs of unequal answers that are ordered rightly; a predicted tie counts half
+    pair_accuracy: (
+        float  # share of pairs of unequal answers that are predicted in their order; a predicted tie counts half
+    )
     coverage: float  # share of answers that ended within the upper quantile
 
     def as_dict(self) -> dict[str, float]:
@@ -28,7 +30,7 @@ class Scores:
 
 
 def score(predictions: Sequence[Prediction], lengths: Sequence[int]) -> Scores:
-    """Scores of these predictions against the lengths that came, at least one."""
+    """Scores of these predictions against the lengths of their answers, at least one."""
     predicted = np.array([p.tokens for p in predictions], np.float64)
     upper = np.array([p.upper_tokens for p in predictions], np.float64)
     actual = np.array(lengths, np.float64)
@@ -39,23 +41,16 @@ def score(predictions: Sequence[Prediction], lengths: Sequence[int]) -> Scores:
         mae=float(errors.mean()),
         acc_50=float((errors <= 50).mean()),
         acc_100=float((errors <= 100).mean()),
-        tau=tau(predicted, actual),
+        tau=kendall_tau(predicted, actual),
         pair_accuracy=pair_accuracy(predicted, actual),
         coverage=float((actual <= upper).mean()),
     )
 
 
-def tau(predicted: np.ndarray, actual: np.ndarray) -> float:
-    """Kendall's tau-b; 0 where it is undefined (a side without two different values)."""
-    if len(np.unique(predicted)) < 2 or len(np.unique(actual)) < 2:
-        return 0.0
-    return float(kendalltau(predicted, actual).statistic)
-
-
 def pair_accuracy(predicted: np.ndarray, actual: np.ndarray, pairs: int = 200_000, seed: int = 0) -> float:
-    """Share of random pairs of unequal answers whose predictions stand in the same order; a predicted tie is half."""
-    draw = np.random.default_rng(seed)
-    first, second = draw.integers(0, len(actual), (2, pairs))
+    """Share of random pairs of unequal answers whose predictions have the same order; a predicted tie counts half."""
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, len(actual), (2, pairs))
     differs = actual[first] != actual[second]
     if not differs.any():
         return 0.5

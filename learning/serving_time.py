@@ -1,7 +1,8 @@
 """How long a batch will take: KNN over served batches (Magnus III-D) on top of SCLS's fitted curves (Eq. 1-4).
 
-The nearest served batches correct the curves by how much longer or shorter than the curves they took; where nothing
-similar was served all of them together do, a little. So it starts with a worker's profile and extrapolates as that.
+The curves are corrected by the ratio of real to expected seconds of the nearest served batches. Far from all served
+batches they are corrected by the median ratio of all, the more the more batches there are. So an estimator begins with
+the worker's profile, and extrapolates like it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.neighbors import KDTree
 
-from learning.estimators.cost_curves import ROUGH, fit_batches
+from learning.estimators.cost_curves import DEFAULT_CURVES, fit_curves_to_batches
 from scheduling.costs import Floats, Ints, ServingCurves, ServingTime
 
-NEIGHBOURS = 5
-REACH = 0.35  # neighbours further away, in natural logarithms of the three numbers, count less and less
-FEWEST_FOR_CURVES = 24
-DOUBT = 10  # so many served batches count half against the profile
+NEIGHBOURS = 5  # more average more noise out and mix less similar batches; not tuned, the paper does not give its K
+# Of the Gaussian weights over distances between logarithms: a batch 1.4 times as large weighs 1/e; not tuned.
+BANDWIDTH = 0.35
+FEWEST_FOR_CURVES = 24  # batches: three for each of the eight coefficients
+PRIOR_BATCHES = 10  # so many served batches pull the profile half of the way to their median ratio; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBatch:
-    """A served batch as the log has it; `at` is when it ended, seconds since the epoch."""
+    """A served batch from the log; `at` is when it ended, seconds since the epoch."""
 
     worker: str
     model: str
@@ -35,21 +37,21 @@ class ServedBatch:
 
 
 class KnnServingTime:
-    """Serving time of one worker and model; satisfies scheduling.costs.ServingTime, and is itself only by identity."""
+    """Serving times of one worker and model, a scheduling.costs.ServingTime; compared and hashed by identity."""
 
     def __init__(self, curves: ServingCurves | None = None) -> None:
-        self.curves = curves or ROUGH
+        self.curves = curves or DEFAULT_CURVES
         self._tree: KDTree | None = None
         self._served: npt.NDArray[np.float64] = np.zeros((0, 4))  # size, length, generation length, seconds
-        self._ratios: npt.NDArray[np.float64] = np.zeros(0)
-        self._offset = 0.0  # the median of the ratios, as far as there are enough of them to believe it
+        self._log_ratios: npt.NDArray[np.float64] = np.zeros(0)
+        self._common_log_ratio = 0.0  # the median of the log ratios, drawn to 0 while there are few
 
     def fit(self, batches: Sequence[ServedBatch], curves: ServingCurves | None = None) -> None:
-        """Learn from these batches alone; `curves` is the worker's profile, else they are fitted to the batches."""
+        """Learn from these batches alone; without `curves`, the worker's profile, curves are fitted to the batches."""
         served = [(b.size, b.length, b.generation_length, b.serving_s) for b in batches]
         if curves is None and len(served) >= FEWEST_FOR_CURVES:
-            curves = fit_batches(served)
-        self._learn(np.array(served, np.float64).reshape(-1, 4), curves or ROUGH)
+            curves = fit_curves_to_batches(served)
+        self._learn(np.array(served, np.float64).reshape(-1, 4), curves or DEFAULT_CURVES)
 
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
         """Seconds to serve such a batch."""
@@ -60,15 +62,17 @@ class KnnServingTime:
         curve_s = np.maximum(self.curves.serve_many_s(sizes, lengths, generation_lengths), 1e-6)
         if self._tree is None:
             return curve_s
-        places = np.log1p(np.stack([sizes, lengths, generation_lengths], axis=1))
-        distances, nearest = self._tree.query(places, min(NEIGHBOURS, len(self)))
-        weights = np.exp(-((distances / REACH) ** 2)) + 1e-12
-        trust = weights.max(axis=1)  # 1 next to a served batch, 0 far from all of them
-        corrections = (self._ratios[nearest] * weights).sum(axis=1) / weights.sum(axis=1)
-        return np.asarray(curve_s * np.exp(self._offset + trust * (corrections - self._offset)), np.float64)
+        points = np.log1p(np.stack([sizes, lengths, generation_lengths], axis=1))
+        distances, nearest = self._tree.query(points, min(NEIGHBOURS, len(self)))
+        weights = np.exp(-((distances / BANDWIDTH) ** 2)) + 1e-12
+        nearness = weights.max(axis=1)  # 1 next to a served batch, 0 far from all of them
+        corrections = (self._log_ratios[nearest] * weights).sum(axis=1) / weights.sum(axis=1)
+        return np.asarray(
+            curve_s * np.exp(self._common_log_ratio + nearness * (corrections - self._common_log_ratio)), np.float64
+        )
 
     def __len__(self) -> int:
-        """Served batches that it knows."""
+        """Number of served batches that it was fitted to."""
         return len(self._served)
 
     def _learn(self, served: npt.NDArray[np.float64], curves: ServingCurves) -> None:
@@ -76,8 +80,8 @@ class KnnServingTime:
         if len(served):
             self._tree = KDTree(np.log1p(served[:, :3]))
             curve_s = np.maximum(curves.serve_many_s(*served[:, :3].astype(np.int64).T), 1e-6)
-            self._ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
-            self._offset = float(np.median(self._ratios)) * len(served) / (len(served) + DOUBT)
+            self._log_ratios = np.log(np.maximum(served[:, 3], 1e-6) / curve_s)
+            self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Its state, to be stored."""
@@ -101,14 +105,14 @@ class ServingTimes:
     def fit(
         self, batches: Sequence[ServedBatch], curves: Mapping[tuple[str, str], ServingCurves] | None = None
     ) -> None:
-        """Learn each worker's and model's serving times; `curves` are their profiles, by worker and model."""
+        """Learn the serving times of each worker and model; `curves` are their profiles, by worker and model."""
         self.estimators = {}
         for key in sorted({(b.worker, b.model) for b in batches}):
             self.estimators[key] = KnnServingTime()
             self.estimators[key].fit([b for b in batches if (b.worker, b.model) == key], (curves or {}).get(key))
 
     def of(self, worker: str, model: str, curves: ServingCurves | None = None) -> ServingTime:
-        """What is known of this worker: what it served, else its profile, else a rough default."""
+        """This worker's estimator: fitted to its batches, else its profile `curves`, else `DEFAULT_CURVES`."""
         return self.estimators.get((worker, model)) or KnnServingTime(curves)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

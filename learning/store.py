@@ -1,8 +1,8 @@
 """Models as bytes and back: a digest that is checked before anything is read, then plain arrays, never pickle.
 
-skops would do as well, but importing it takes 2 s of CPU: it asks scikit-learn for every estimator that exists,
-which imports torch. Predictors must start in under 2 s and without torch, so a model is a numpy archive
-of arrays and names, read with pickling off, and the class that it becomes is one of those in `KINDS`.
+skops would be as safe, but importing it takes 2 s of CPU: it asks scikit-learn for every estimator that exists, which
+imports torch. Predictors must start in under 2 s and without torch. So a stored model is a numpy archive of arrays,
+read with pickling off, and only the classes in `KINDS` can be made from it.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from learning.predictors.forest import ForestPredictor
-from learning.predictors.inst_usin import SemanticForest
-from learning.predictors.perception import Perception
-from learning.predictors.pooled_states import PooledStates
-from learning.predictors.raft import ForestPerTask
-from learning.predictors.uilo import UserInputLength
+from learning.predictors.inst_usin import SemanticFeaturesPredictor
+from learning.predictors.perception import PerceptionPredictor
+from learning.predictors.pooled_states import PooledStatesPredictor
+from learning.predictors.raft import TaskForestsPredictor
+from learning.predictors.uilo import UserInputLengthPredictor
 from learning.serving_time import ServingTimes
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Storable(Protocol):
-    """A model that is nothing but arrays."""
+    """A model whose whole state is arrays."""
 
     def to_arrays(self) -> Arrays:
         """Its whole state."""
@@ -36,20 +36,21 @@ class Storable(Protocol):
         ...
 
 
+# What a stored model calls its class. Models in databases have these names, so they stay when a class is renamed.
 KINDS: dict[str, type[Storable]] = {
-    "uilo": UserInputLength,
-    "pooled": PooledStates,
-    "perception": Perception,
-    "raft": ForestPerTask,
-    "semantic": SemanticForest,
+    "uilo": UserInputLengthPredictor,
+    "pooled": PooledStatesPredictor,
+    "perception": PerceptionPredictor,
+    "raft": TaskForestsPredictor,
+    "semantic": SemanticFeaturesPredictor,
     "stacked": ForestPredictor,
     "serving_times": ServingTimes,
 }
-KIND = "kind"
+KIND = "kind"  # the archive's entry with that name
 
 
 class DigestMismatch(Exception):
-    """Stored bytes are not those that were published; they were not read."""
+    """Stored bytes differ from those that were published; they were not read."""
 
 
 class NotStorable(Exception):

@@ -1,1 +1,1 @@
-"""Alembic: the database's history, one file a step; run by `models.schema_upgrade.upgrade`."""
+"""Alembic: the schema's migrations, one file each; run by `models.schema_upgrade.upgrade`."""

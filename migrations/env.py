@@ -1,4 +1,4 @@
-"""Runs the steps in `versions/` on the connection that `models.schema_upgrade` hands over; there is no alembic.ini."""
+"""Runs the migrations in `versions/` on the connection given by `models.schema_upgrade`; there is no alembic.ini."""
 
 from alembic import context
 

@@ -10,10 +10,10 @@ depends_on = ${repr(depends_on)}
 
 
 def upgrade() -> None:
-    """Apply this step."""
+    """Apply this migration."""
     ${upgrades if upgrades else "pass"}
 
 
 def downgrade() -> None:
-    """Undo this step."""
+    """Undo this migration."""
     ${downgrades if downgrades else "pass"}

@@ -1,1 +1,1 @@
-"""The database: SQLAlchemy tables, sessions and named queries. Never a neural network."""
+"""The database: SQLAlchemy tables, sessions and named queries. It holds no neural networks."""

@@ -1,7 +1,7 @@
-"""What a GPU worker writes: starts, answers, unfinished requests, the ends of batches with their figures.
+"""Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-All of it under leases that `leases.lock_held` found standing in the same transaction. Ages (`ago_s`) are seconds
-between the event and the write, so that instants are the database's although the engine never waits for it.
+The caller writes only under leases that `leases.lock_held` returned in the same transaction. `ago_s` is the time in
+seconds from the event to the write: instants follow the database's clock, and the engine need not wait for the write.
 """
 
 import json
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from models.leases import Lease
-from models.requeue import Leftover, requeue
+from models.requeue import UnfinishedBatch, requeue
 from models.tables import BatchStatus, RequestStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The engine began a batch."""
+    """The engine started a batch."""
 
     lease: Lease
     ago_s: float
@@ -25,21 +25,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request's end; `tokens` counts all that were generated for it."""
+    """The final state of a request; `tokens` counts all that were generated for it, in earlier slices too."""
 
     lease: Lease
     request_id: str
     status: RequestStatus
     text: str | None
     tokens: int
-    reason: str | None
+    reason: str | None  # eos, stop or limit
     ago_s: float
     error: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A request that goes back to the queue with what was generated for it; that was no failed attempt."""
+    """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt."""
 
     lease: Lease
     request_id: str
@@ -48,7 +48,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What serving a batch took; tokens as inference.sequences.RunFigures defines them."""
+    """What serving a batch took; token counts as `inference.sequences.RunFigures` defines them."""
 
     serving_s: float
     iterations: int
@@ -61,7 +61,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A batch's end. Requests that are still in it go back to the queue; `counts_as_attempt` if that was a failed attempt."""
+    """The end of a batch; requests that are still in it go back to the queue.
+
+    `counts_as_attempt`: for them the batch was a failed attempt.
+    """
 
     lease: Lease
     status: BatchStatus
@@ -71,7 +74,7 @@ class Closed:
 
 
 def write_started(connection: Connection, started: Sequence[Started]) -> None:
-    """Note when batches began, and their requests unless an earlier slice did."""
+    """Write when batches started, and when their requests did unless an earlier slice already started them."""
     connection.execute(
         text("""
             with begun as (
@@ -87,7 +90,7 @@ def write_started(connection: Connection, started: Sequence[Started]) -> None:
 
 
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write what requests came to; one whose cancel was asked for meanwhile becomes cancelled and keeps its text."""
+    """Write final states and answers; a request with a cancel requested meanwhile ends cancelled and keeps its text."""
     connection.execute(
         text("""
             update requests r set
@@ -115,7 +118,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
 
 
 def write_returned(connection: Connection, returned: Sequence[Returned]) -> None:
-    """Put unfinished requests back into the queue, or end them where a cancel was asked for."""
+    """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead."""
     connection.execute(
         text("""
             update requests r set
@@ -135,7 +138,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
 
 
 def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
-    """End batches with their figures; what is still in one goes back to the queue."""
+    """Write how batches ended and their figures; requests that are still in one go back to the queue."""
     figures = [batch.figures for batch in closed]
     connection.execute(
         text("""
@@ -165,8 +168,8 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
             "peak": [f and f.peak_kv_bytes for f in figures],
         },
     )
-    leftovers = [
-        Leftover(batch.lease.batch_id, batch.counts_as_attempt, split=batch.status is BatchStatus.out_of_memory)
+    unfinished = [
+        UnfinishedBatch(batch.lease.batch_id, batch.counts_as_attempt, split=batch.status is BatchStatus.out_of_memory)
         for batch in closed
     ]
-    requeue(connection, leftovers, max_attempts)
+    requeue(connection, unfinished, max_attempts)

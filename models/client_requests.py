@@ -1,4 +1,4 @@
-"""Requests as their clients see them: insert, read, list, cancel, delete. Each call is one statement of one tenant."""
+"""Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, defer
 
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
-OPEN = (RequestStatus.queued, RequestStatus.in_progress)
+UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
 
 
 class IdempotencyKeyReused(Exception):
@@ -33,7 +33,7 @@ class StillInProgress(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A validated request on its way into the database; lengths in tokens, `body` as `tables.Request.body` says."""
+    """A validated request on its way into the database; lengths in tokens, `body` as `StoredRequest.body`."""
 
     tenant: str
     model: str
@@ -49,7 +49,7 @@ class NewRequest:
     eta_s: float | None = None
 
 
-STORED = (
+INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name; its durations become instants
     "tenant",
     "model",
     "application",
@@ -61,7 +61,7 @@ STORED = (
     "limit_tokens",
     "priority",
 )
-# Written out because it is what every accepted request waits for: the ORM's insert takes three times the time.
+# Written as SQL because every accepted request waits for it: the ORM's insert takes three times as long.
 SUBMIT = text("""
     insert into requests (id, idempotency_key, idempotency_sha256, tenant, model, application, instructions, input,
         body, prompt_tokens, input_tokens, limit_tokens, priority, deadline_at, eta_at)
@@ -85,26 +85,26 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list; `more` says whether another follows."""
+    """One page of a list; `more` says whether there is a next one."""
 
-    seen: list[RequestView]
+    views: list[RequestView]
     more: bool
 
 
 def new_id() -> str:
-    """resp_ and 32 hex digits, as OpenAI's look."""
+    """A new request id: `resp_` and 32 hex digits, as OpenAI's ids look."""
     return f"resp_{uuid.uuid4().hex}"
 
 
 def submit(
     session: Session, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
 ) -> RequestView:
-    """Store a request as queued; it as the database has it now.
+    """Store a request as queued; returns it as stored.
 
-    The same tenant, key and digest of the body give the first request again; another digest raises
-    IdempotencyKeyReused.
+    A tenant's second call with the same idempotency key returns the first request if the digest of the body is the
+    same too, and raises IdempotencyKeyReused if it is another.
     """
-    given = {name: getattr(new, name) for name in STORED}
+    given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
     given |= {"id": new_id(), "idempotency_key": idempotency_key}
     row = (
         session.connection()
@@ -124,8 +124,9 @@ def submit(
         stored = StoredRequest(**given, **row._mapping, status=RequestStatus.queued, attempts=0)
         return RequestView(stored, None, 0, row.arrived_at)
     earlier = next(
-        _rows(
-            session, seen().where(StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key)
+        _views(
+            session,
+            select_views().where(StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key),
         ),
         None,
     )
@@ -136,8 +137,8 @@ def submit(
     return earlier
 
 
-def seen() -> Select[StoredRequest, StoredBatch, int, datetime]:
-    """Requests with their batches, to be narrowed down by the caller; the generated ids stay in the database."""
+def select_views() -> Select[StoredRequest, StoredBatch, int, datetime]:
+    """Selects the columns of RequestView for all requests; the caller adds conditions. Generated ids are not loaded."""
     return (
         select(
             StoredRequest,
@@ -151,8 +152,8 @@ def seen() -> Select[StoredRequest, StoredBatch, int, datetime]:
 
 
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
-    """One request of this tenant; of any with None, which only the operator's pages may say."""
-    return next(_rows(session, seen().where(StoredRequest.id == id, *_of(tenant))), None)
+    """One request of this tenant; with None of any tenant, which only the operator's pages may ask for."""
+    return next(_views(session, select_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
 
 
 def page(
@@ -165,47 +166,51 @@ def page(
     limit: int = 20,
     oldest_first: bool = False,
 ) -> Page | None:
-    """Requests by arrival, beginning behind the request `after`; None if this tenant has no such request.
+    """Requests by arrival, newest first unless `oldest_first`, beginning behind the request `after`.
 
-    Reads `limit + 1` entries of an index, however many rows there are: no offset, no count.
+    None if this tenant has no request `after`. Reads `limit + 1` entries of an index, however many rows there are: no
+    offset, no count.
     """
-    statement = seen().where(*_of(tenant))
+    statement = select_views().where(*_of_tenant(tenant))
     if statuses:
         statement = statement.where(StoredRequest.status.in_(statuses))
     if application is not None:
         statement = statement.where(StoredRequest.application == application)
-    place = tuple_(StoredRequest.arrived_at, StoredRequest.id)
+    position = tuple_(StoredRequest.arrived_at, StoredRequest.id)
     if after is not None:
-        arrived_at = session.scalar(select(StoredRequest.arrived_at).where(StoredRequest.id == after, *_of(tenant)))
+        arrived_at = session.scalar(
+            select(StoredRequest.arrived_at).where(StoredRequest.id == after, *_of_tenant(tenant))
+        )
         if arrived_at is None:
             return None
         cursor = (arrived_at, after)
-        statement = statement.where(place > cursor if oldest_first else place < cursor)
+        statement = statement.where(position > cursor if oldest_first else position < cursor)
     order = (
         [StoredRequest.arrived_at, StoredRequest.id]
         if oldest_first
         else [StoredRequest.arrived_at.desc(), StoredRequest.id.desc()]
     )
-    rows = list(_rows(session, statement.order_by(*order).limit(limit + 1)))
-    return Page(rows[:limit], len(rows) > limit)
+    views = list(_views(session, statement.order_by(*order).limit(limit + 1)))
+    return Page(views[:limit], len(views) > limit)
 
 
-def last_answers(session: Session, limit: int) -> Sequence[RequestView]:
-    """What ended last, of all tenants, however it ended."""
+def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
+    """The requests of all tenants that ended last, newest first, whatever their final state."""
     ended = StoredRequest.finished_at.is_not(None)
-    return list(_rows(session, seen().where(ended).order_by(StoredRequest.finished_at.desc()).limit(limit)))
+    newest = select_views().where(ended).order_by(StoredRequest.finished_at.desc()).limit(limit)
+    return list(_views(session, newest))
 
 
 def cancel(session: Session, tenant: str, id: str) -> None:
-    """Cancel what waits at once and ask for what runs; a final one, or none such, stays as it is."""
-    waits = StoredRequest.status == RequestStatus.queued
+    """Cancel a queued request at once, request the cancel of a running one; leave a final or unknown one alone."""
+    is_queued = StoredRequest.status == RequestStatus.queued
     now = func.clock_timestamp()
     session.execute(
         update(StoredRequest)
-        .where(StoredRequest.id == id, StoredRequest.tenant == tenant, StoredRequest.status.in_(OPEN))
+        .where(StoredRequest.id == id, StoredRequest.tenant == tenant, StoredRequest.status.in_(UNFINISHED))
         .values(
-            status=case((waits, RequestStatus.cancelled), else_=StoredRequest.status),
-            finished_at=case((waits, now)),
+            status=case((is_queued, RequestStatus.cancelled), else_=StoredRequest.status),
+            finished_at=case((is_queued, now)),
             cancel_requested_at=func.coalesce(StoredRequest.cancel_requested_at, now),
         )
         .execution_options(synchronize_session=False)
@@ -214,7 +219,7 @@ def cancel(session: Session, tenant: str, id: str) -> None:
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:
-    """Delete a request that no worker computes; False if there is none such, StillInProgress if one does."""
+    """Delete a request; False if this tenant has no such request. Raises StillInProgress while a worker computes it."""
     removed = session.scalar(
         delete(StoredRequest)
         .where(
@@ -232,16 +237,18 @@ def remove(session: Session, tenant: str, id: str) -> bool:
 
 
 def finished(session: Session, ids: Iterable[str]) -> set[str]:
-    """Which of these requests are final or gone: nobody needs to wait for them any longer."""
+    """Which of these requests are final or deleted, so that nobody needs to wait for them any longer."""
     ids = list(ids)
-    waiting = session.scalars(select(StoredRequest.id).where(StoredRequest.id.in_(ids), StoredRequest.status.in_(OPEN)))
-    return set(ids) - set(waiting)
+    unfinished = session.scalars(
+        select(StoredRequest.id).where(StoredRequest.id.in_(ids), StoredRequest.status.in_(UNFINISHED))
+    )
+    return set(ids) - set(unfinished)
 
 
-def _of(tenant: str | None) -> list[ColumnElement[bool]]:
+def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
     return [] if tenant is None else [StoredRequest.tenant == tenant]
 
 
-def _rows(session: Session, statement: Select[StoredRequest, StoredBatch, int, datetime]) -> Iterator[RequestView]:
+def _views(session: Session, statement: Select[StoredRequest, StoredBatch, int, datetime]) -> Iterator[RequestView]:
     for request, batch, tokens, now in session.execute(statement):
         yield RequestView(request, batch, tokens, now)

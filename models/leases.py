@@ -1,7 +1,8 @@
-"""Who owns a batch: a worker announces itself, takes batches under leases, renews them, and says goodbye.
+"""Leases: a worker registers, takes batches under leases, renews them with its heartbeat, and deregisters.
 
-A lease is a row of `batches` in status running with a fence; whoever does not hold that fence any more writes nothing.
-Batches are always locked before requests and in the order of their ids, so that nobody waits for each other.
+A lease is a batch in status running together with its fencing number (`fence`), which grows each time the batch is
+leased; a write under an old number changes nothing. Every transaction locks batches before requests, and batches in the
+order of their ids, so that no two can deadlock.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,14 +12,15 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.requeue import Leftover, requeue
+from models.requeue import UnfinishedBatch, requeue
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """What a worker says of itself; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
+class WorkerRegistration:
+    """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
-    Curves that were measured in a moment are marked `quick`; they never replace those of a whole profile.
+    Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
+    the worker's model or device is another now.
     """
 
     name: str
@@ -31,7 +33,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A batch that this worker owns until it is overtaken."""
+    """A worker's right to serve a batch and write its results, valid while the batch runs with this fencing number."""
 
     batch_id: int
     fence: int
@@ -39,7 +41,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class TakenRequest:
-    """A request of a taken batch; `generated_ids` are tokens of earlier slices."""
+    """A request of a taken batch; `generated_ids` are the tokens that earlier slices generated."""
 
     id: str
     instructions: str
@@ -57,21 +59,23 @@ class TakenBatch:
     joins: bool
     iteration_limit: int | None
     preempts: tuple[str, ...]
-    estimated_s: float
     prompts: tuple[TakenRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a worker hears when it renews its leases."""
+    """The answer to a renewal of leases."""
 
-    announced: bool  # False once another process took the worker's name
-    held: frozenset[int]  # batches that are still its own
-    cancels: frozenset[str]  # running requests that somebody wants cancelled
+    registered: bool  # False once another process has registered under the worker's name
+    held: frozenset[int]  # batches whose lease was renewed
+    cancels: frozenset[str]  # running requests whose cancel was requested
 
 
-def announce(connection: Connection, worker: Announcement, max_attempts: int) -> float:
-    """Enter the worker under its name and give back what an earlier process of that name left; its incarnation."""
+def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
+    """Register the worker under its name; returns its incarnation, by which its process is told from earlier ones.
+
+    Open batches of an earlier process of that name are lost; those that it had taken count as failed attempts.
+    """
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
@@ -93,12 +97,15 @@ def announce(connection: Connection, worker: Announcement, max_attempts: int) ->
             "curves": worker.curves,
         },
     ).scalar_one()
-    _give_back(connection, worker.name, counts_as_attempt=True, max_attempts=max_attempts)
+    _lose_open_batches(connection, worker.name, counts_as_attempt=True, max_attempts=max_attempts)
     return float(incarnation)
 
 
-def say_goodbye(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
-    """Mark the worker as stopped and give back whatever it still holds: a failed attempt if the worker `failed`."""
+def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
+    """Mark the worker as stopped and put the requests of its open batches back into the queue.
+
+    They count as failed attempts if the worker `failed`. Nothing happens if another process has the name by now.
+    """
     mine = connection.execute(
         text("""
             update workers set stopped_at = clock_timestamp()
@@ -107,17 +114,20 @@ def say_goodbye(connection: Connection, name: str, incarnation: float, failed: b
         {"name": name, "incarnation": incarnation},
     ).one_or_none()
     if mine is not None:
-        _give_back(connection, name, counts_as_attempt=failed, max_attempts=max_attempts)
+        _lose_open_batches(connection, name, counts_as_attempt=failed, max_attempts=max_attempts)
 
 
-def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
-    """Lease a batch and read its requests; None if it was taken before, given up, or is another worker's."""
+def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
+    """Lease a batch and read its requests; None if it was taken before, was lost, or belongs to another worker.
+
+    Requests with a cancel requested end cancelled instead.
+    """
     batch = connection.execute(
         text("""
             update batches set status = 'running', fence = fence + 1,
                 lease_until = clock_timestamp() + make_interval(secs => :lease_s)
             where id = :batch_id and worker = :worker and status = 'assigned'
-            returning fence, joins, iteration_limit, preempts, estimated_s
+            returning fence, joins, iteration_limit, preempts
         """),
         {"batch_id": batch_id, "worker": worker, "lease_s": lease_s},
     ).one_or_none()
@@ -140,7 +150,6 @@ def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> 
         joins=batch.joins,
         iteration_limit=batch.iteration_limit,
         preempts=tuple(batch.preempts),
-        estimated_s=batch.estimated_s,
         prompts=tuple(
             TakenRequest(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
             for row in rows
@@ -151,7 +160,10 @@ def take(connection: Connection, batch_id: int, worker: str, lease_s: float) -> 
 def renew(
     connection: Connection, name: str, incarnation: float, progress: Mapping[Lease, int], lease_s: float
 ) -> Renewal:
-    """Say that the worker lives, extend its leases, note the tokens a row so far; hear what was lost or cancelled."""
+    """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
+
+    `progress`: tokens a row generated so far, by lease.
+    """
     row = connection.execute(
         text("""
             with mine as (
@@ -167,7 +179,7 @@ def renew(
                     progress_tokens = locked.tokens
                 from locked where b.id = locked.id returning b.id
             )
-            select exists(select from mine) as announced, array(select id from renewed) as held,
+            select exists(select from mine) as registered, array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
         """),
@@ -180,11 +192,11 @@ def renew(
             "tokens": list(progress.values()),
         },
     ).one()
-    return Renewal(row.announced, frozenset(row.held), frozenset(row.cancels))
+    return Renewal(row.registered, frozenset(row.held), frozenset(row.cancels))
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
-    """Those of these leases that still stand; nobody can overtake them before the transaction ends."""
+    """Those of these leases that are still valid; their batches stay locked until the transaction ends."""
     rows = connection.execute(
         text("""
             select b.id, b.fence from batches b
@@ -196,19 +208,18 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
     return {Lease(row.id, row.fence) for row in rows}
 
 
-def _give_back(connection: Connection, worker: str, counts_as_attempt: bool, max_attempts: int) -> None:
+def _lose_open_batches(connection: Connection, worker: str, counts_as_attempt: bool, max_attempts: int) -> None:
     rows = connection.execute(
         text("""
-            with mine as (
+            with unfinished as (
                 select id, status = 'running' as taken from batches
                 where worker = :worker and status in ('assigned', 'running') order by id for update
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from mine where b.id = mine.id
-            returning b.id, mine.taken
+            from unfinished u where b.id = u.id
+            returning b.id, u.taken
         """),
         {"worker": worker},
     )
-    requeue(
-        connection, [Leftover(row.id, counts_as_attempt=counts_as_attempt and row.taken) for row in rows], max_attempts
-    )
+    lost = [UnfinishedBatch(row.id, counts_as_attempt=counts_as_attempt and row.taken) for row in rows]
+    requeue(connection, lost, max_attempts)

@@ -1,4 +1,4 @@
-"""What the planner sees of the fleet: live workers, the batches that they hold, how ended ones ended."""
+"""What the planner reads of the fleet: live workers, open batches, and how ended batches ended."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from models.tables import BatchStatus
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that was heard of lately; `curves` is what it measured of itself when it started."""
+    """A worker with a fresh heartbeat; `curves` are its measured prefill and decode curves, if any (SCLS Eq. 3-4)."""
 
     name: str
     model: str
@@ -23,7 +23,7 @@ class LiveWorker:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """A batch that is assigned or running; `request_ids` are those of its requests that have not ended."""
+    """A batch that is assigned or running; `request_ids` are its unfinished requests."""
 
     id: int
     worker: str
@@ -35,15 +35,15 @@ class OpenBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a batch ended, and how long serving it took if it finished."""
+class BatchEnding:
+    """A batch's status, and how long serving it took once it finished."""
 
     status: BatchStatus
     serving_s: float | None
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
-    """Workers that were heard of within `alive_s` and did not say goodbye, by name."""
+    """Workers whose last heartbeat is at most `alive_s` old and that have not deregistered, ordered by name."""
     rows = connection.execute(
         text("""
             select name, model, theta_bytes, delta_bytes, curves from workers
@@ -56,7 +56,7 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
 
 
 def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:
-    """Replace what a worker measured of itself by a better profile; False if no such worker ever announced itself."""
+    """Replace a worker's measured curves by a better profile; False if no worker of this name has registered."""
     statement = text("update workers set curves = :curves where name = :name returning name")
     bound = statement.bindparams(bindparam("curves", type_=JSONB))
     return connection.execute(bound, {"curves": curves, "name": worker}).one_or_none() is not None
@@ -75,10 +75,10 @@ def open_batches(connection: Connection) -> list[OpenBatch]:
     return [OpenBatch(**{**row._mapping, "request_ids": tuple(row.request_ids)}) for row in rows]
 
 
-def endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, Ending]:
-    """How these batches stand or ended."""
+def batch_endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, BatchEnding]:
+    """Status and serving time of these batches by id; a deleted batch is left out."""
     rows = connection.execute(
         text("select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))"),
         {"ids": list(batch_ids)},
     )
-    return {row.id: Ending(BatchStatus(row.status), row.serving_s) for row in rows}
+    return {row.id: BatchEnding(BatchStatus(row.status), row.serving_s) for row in rows}

@@ -1,4 +1,4 @@
-"""The minutes: what happened in each, closed once and kept, so that the dashboard's history survives everything."""
+"""The history by minute: a minute's figures are computed once, after it is over, and outlive its requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,12 @@ from sqlalchemy.orm import Session
 
 from models.tables import Minute
 
-GRACE_S = 30  # answers are dated back by the seconds that writing them took; a minute stays open so much longer
-MOST_MINUTES = 1440  # closed by one call: after a long rest several calls catch up
+# How long after its end a minute is closed, seconds: an answer is dated back by the time that writing it took, and one
+# that is written later than this is missing in its minute. Longer delays the newest minute of the charts; not tuned.
+GRACE_S = 30
+MOST_MINUTES = (
+    1440  # closed by one call: a day, so that one statement stays short; after a longer pause several calls do
+)
 
 CLOSE = text("""
     with bounds as (
@@ -52,7 +56,7 @@ CLOSE = text("""
 
 
 def close_minutes(session: Session) -> int:
-    """Close every minute that is over; how many were. Any process may call it, as often as it likes."""
+    """Close every minute that is over, at most MOST_MINUTES; returns how many. Concurrent calls are safe."""
     closed = session.execute(CLOSE, {"grace_s": GRACE_S, "most": MOST_MINUTES}).all()
     session.commit()
     return len(closed)
@@ -60,13 +64,15 @@ def close_minutes(session: Session) -> int:
 
 def minutes(session: Session, back: timedelta) -> Sequence[Minute]:
     """The closed minutes of the last `back`, oldest first."""
-    since = func.statement_timestamp() - back  # clock_timestamp() changes within a statement and uses no index
+    since = (
+        func.statement_timestamp() - back
+    )  # clock_timestamp() changes within a statement, so Postgres would use no index
     return session.scalars(select(Minute).where(Minute.minute >= since).order_by(Minute.minute)).all()
 
 
 @dataclass(frozen=True, slots=True)
 class EndedCounts:
-    """Requests by how they ended, within the last hour."""
+    """Requests that ended within the last hour, by final state."""
 
     completed: int
     incomplete: int
@@ -74,8 +80,8 @@ class EndedCounts:
     cancelled: int
 
 
-def last_hour(session: Session) -> EndedCounts:
-    """From the closed minutes, and behind them from the requests themselves."""
+def ended_last_hour(session: Session) -> EndedCounts:
+    """Counted in the closed minutes, and for the time since the last of them in the requests themselves."""
     row = session.execute(
         text("""
             with closed as (
@@ -98,8 +104,8 @@ def last_hour(session: Session) -> EndedCounts:
     return EndedCounts(**row._mapping)
 
 
-def totals(session: Session) -> dict[str, int]:
-    """Requests by how they ended, over all closed minutes: only ever grows."""
+def ended_totals(session: Session) -> dict[str, int]:
+    """Requests of all closed minutes by final state; the counts never shrink."""
     row = session.execute(
         select(
             *(

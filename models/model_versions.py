@@ -1,8 +1,11 @@
-"""Published models: which there are, and which is in service."""
+"""Published models: publish a version, put an earlier one back into service, read the one in service."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, bindparam, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, defer
 
 from models.tables import ModelVersion
@@ -16,15 +19,40 @@ class UnknownVersion(Exception):
         super().__init__(f"there is no model version {version}; `magnus models list` shows them all")
 
 
-def every(session: Session) -> Sequence[ModelVersion]:
-    """All versions without their bytes, newest first."""
-    return session.scalars(
-        select(ModelVersion).options(defer(ModelVersion.stored, raiseload=True)).order_by(ModelVersion.id.desc())
-    ).all()
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The published model in service; `sha256` is checked against `stored` before the model is read."""
+
+    version: str
+    sha256: bytes
+    stored: bytes
+    until: float  # when the newest outcome ended that it was fitted on, seconds since the epoch
+
+
+def publish(
+    connection: Connection,
+    kind: str,
+    stored: bytes,
+    sha256: bytes,
+    scores: Mapping[str, Any],
+    data: Mapping[str, Any],
+) -> str:
+    """Put a new version of this kind into service in place of the old one; returns its name, `<kind>-<number>`."""
+    connection.execute(text("update model_versions set active = false where kind = :kind and active"), {"kind": kind})
+    row = connection.execute(
+        text("""
+            with next as (select nextval('model_versions_id_seq') as id)
+            insert into model_versions (id, kind, version, active, sha256, stored, scores, data)
+            select id, :kind, :kind || '-' || id, true, :sha256, :stored, :scores, :data from next
+            returning version
+        """).bindparams(bindparam("scores", type_=JSONB), bindparam("data", type_=JSONB)),
+        {"kind": kind, "sha256": sha256, "stored": stored, "scores": dict(scores), "data": dict(data)},
+    ).one()
+    return str(row.version)
 
 
 def activate(session: Session, version: str) -> None:
-    """Put a version back into service in place of the one of its kind; raises UnknownVersion."""
+    """Put an earlier version back into service in place of the one of its kind; raises UnknownVersion."""
     kind = session.scalar(select(ModelVersion.kind).where(ModelVersion.version == version))
     if kind is None:
         raise UnknownVersion(version)
@@ -35,3 +63,30 @@ def activate(session: Session, version: str) -> None:
             .values(active=active)
             .execution_options(synchronize_session=False)
         )
+
+
+def active_name(connection: Connection, kind: str) -> str | None:
+    """The name of the version in service, without its bytes: cheap enough to read at every step."""
+    row = connection.execute(
+        text("select version from model_versions where kind = :kind and active"), {"kind": kind}
+    ).one_or_none()
+    return row.version if row else None
+
+
+def active_version(connection: Connection, kind: str) -> Version | None:
+    """The version in service with its bytes."""
+    row = connection.execute(
+        text("""
+            select version, sha256, stored, coalesce((data->>'until')::float8, 0) as until
+            from model_versions where kind = :kind and active
+        """),
+        {"kind": kind},
+    ).one_or_none()
+    return Version(row.version, bytes(row.sha256), bytes(row.stored), row.until) if row else None
+
+
+def list_all(session: Session) -> Sequence[ModelVersion]:
+    """All versions of all kinds without their bytes, newest first."""
+    return session.scalars(
+        select(ModelVersion).options(defer(ModelVersion.stored, raiseload=True)).order_by(ModelVersion.id.desc())
+    ).all()

@@ -1,4 +1,4 @@
-"""What the operator looks at first: where requests are, how answers came out, what each worker does."""
+"""What the operator's page shows: requests by stage, answers by application, what each worker does, learned models."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,30 +7,35 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+# Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
+# under heavy traffic; not tuned.
+MOST_ANSWERS = 5000
+MOST_APPLICATIONS = 50  # rows of the page's table, those with the most answers; a longer table is not readable
+
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests by where they are, at one instant of the database's clock."""
+    """Requests by stage, at one instant of the database's clock."""
 
     now: datetime
-    unpredicted: int  # wait for a length prediction
-    unplanned: int  # predicted, not yet in the planner's waiting room
-    waiting: int  # in the planner's waiting room
-    assigned: int  # in a batch that its worker has not started
-    running: int  # in any open batch, started or not
-    oldest_s: float | None
-    finished_minute: int
-    tokens_minute: int
+    unpredicted: int  # queued without a length prediction
+    unplanned: int  # predicted, not yet fetched by the planner
+    waiting: int  # in the queue of a planner's policy
+    assigned: int  # in a batch that its worker has not taken
+    running: int  # in any open batch, taken or not
+    oldest_s: float | None  # age of the oldest queued request
+    finished_minute: int  # answers of the last 60 s
+    tokens_minute: int  # their tokens
     workers_alive: int
 
     @property
     def queued(self) -> int:
-        """Requests that wait, wherever."""
+        """All queued requests."""
         return self.unpredicted + self.unplanned + self.waiting
 
 
 def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
-    """Counted through the partial indexes of open requests, so old answers cost nothing."""
+    """Counts the requests through partial indexes of unfinished requests, so that old answers cost no time."""
     row = session.execute(
         text("""
             with counts as (
@@ -62,7 +67,7 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Answers of one application within the last hour, at most the last `MOST_ANSWERS` of all of them."""
+    """An application's answers among the newest MOST_ANSWERS of the last hour; times in seconds, lengths in tokens."""
 
     name: str
     answers: int
@@ -75,11 +80,8 @@ class Application:
     rmse: float | None
 
 
-MOST_ANSWERS = 5000
-
-
 def applications(session: Session) -> list[Application]:
-    """Latencies and predictions by application, the one with the most answers first."""
+    """Response times and predictions by application, the one with the most answers first."""
     rows = session.execute(
         text("""
             with answers as (
@@ -97,16 +99,16 @@ def applications(session: Session) -> list[Application]:
             )
             select application, answers, response_s[1], response_s[2], response_s[3], response_s[4],
                 mean_predicted, mean_actual, rmse
-            from grouped order by answers desc, application limit 50
+            from grouped order by answers desc, application limit :most_applications
         """),
-        {"most": MOST_ANSWERS},
+        {"most": MOST_ANSWERS, "most_applications": MOST_APPLICATIONS},
     )
     return [Application(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker with the batch that it runs, if any; ages in seconds of the database's clock."""
+    """A worker with the newest batch that it runs, if any; ages in seconds by the database's clock."""
 
     name: str
     model: str
@@ -115,7 +117,7 @@ class WorkerState:
     delta_bytes: int
     heartbeat_age_s: float
     stopped: bool
-    assigned: int  # batches sent and not started
+    assigned: int  # batches that it has not taken yet
     batch_id: int | None
     size: int | None
     length: int | None
@@ -125,7 +127,7 @@ class WorkerState:
     running_s: float | None
 
     def state(self, alive_s: float) -> str:
-        """stopped, lost, running or idle."""
+        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `running` or `idle`."""
         if self.stopped:
             return "stopped"
         if self.heartbeat_age_s > alive_s:
@@ -134,7 +136,7 @@ class WorkerState:
 
 
 def workers(session: Session) -> list[WorkerState]:
-    """Every worker that was heard of within a day, by name."""
+    """Every worker with a heartbeat within the last day, by name."""
     rows = session.execute(
         text("""
             select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
@@ -154,8 +156,8 @@ def workers(session: Session) -> list[WorkerState]:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A published model in service, with what it scored on held-out answers."""
+class LearnedModel:
+    """A published model in service, with its scores on held-out answers and the data that it was trained on."""
 
     kind: str
     version: str
@@ -164,9 +166,9 @@ class Learned:
     data: dict[str, Any]
 
 
-def learned(session: Session) -> list[Learned]:
-    """The versions in service."""
+def learned_models(session: Session) -> list[LearnedModel]:
+    """The published models in service, by kind."""
     rows = session.execute(
         text("select kind, version, created_at, scores, data from model_versions where active order by kind")
     )
-    return [Learned(**row._mapping) for row in rows]
+    return [LearnedModel(**row._mapping) for row in rows]

@@ -1,7 +1,7 @@
-"""Where a request stands: the planner's last snapshot of the waiting room, turned into positions and estimates.
+"""A request's position in the queue and its ETA, from the planner's last snapshot of the queue.
 
-The planner writes `service_state['planner']` at most twice a second. What it does not say is not invented: without a
-recent snapshot there is no position and no estimate.
+The planner writes the snapshot to `service_state['planner']` at most twice a second. Without a recent snapshot there is
+no position and no ETA for a queued request.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,14 @@ from sqlalchemy.orm import Session
 from models.client_requests import RequestView
 from models.tables import RequestStatus, ServiceState
 
-STALE = timedelta(seconds=10)  # a planner that says nothing for so long is away, and its estimates are worth nothing
+# A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
+# 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
+STALE_AFTER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A request's position in serving order (1 is next) and when its answer is expected; None where unknown."""
+    """A request's position in the order of service (1 is next) and when its answer is expected; None where unknown."""
 
     position: int | None = None
     eta_at: datetime | None = None
@@ -28,30 +30,30 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """The planner's snapshot, looked up by request id."""
+    """The planner's snapshot of the queue."""
 
     at: datetime
-    waiting: int
-    backlog_s: float
+    waiting: int  # queued requests
+    backlog_s: float  # seconds until a worker would be free for a request that comes now
     typical_s: float  # mean estimated serving time of the waiting batches, else of recently served ones
-    places: Mapping[str, QueuePlace] = field(repr=False)
-    state: Mapping[str, Any] = field(repr=False)
+    places: Mapping[str, QueuePlace] = field(repr=False)  # by request id; of a long queue only the first
+    state: Mapping[str, Any] = field(repr=False)  # the snapshot as the planner wrote it
 
 
 def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
-    """The last snapshot; None before the first, or when it is stale by the database's clock."""
+    """The last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""
     row = session.execute(
         select(ServiceState.value, ServiceState.updated_at, func.clock_timestamp().label("now")).where(
             ServiceState.name == "planner"
         )
     ).one_or_none()
-    if row is None or row.now - row.updated_at > STALE:
+    if row is None or row.now - row.updated_at > STALE_AFTER:
         return None
-    return queue_snapshot_of(row.value, row.updated_at)
+    return parse_queue_snapshot(row.value, row.updated_at)
 
 
-def queue_snapshot_of(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
-    """Every request that the snapshot names gets its position and the end of its batch."""
+def parse_queue_snapshot(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
+    """The snapshot `state`, written at `at`; the ETA of each listed request is the expected end of its batch."""
     places: dict[str, QueuePlace] = {}
     batches = state.get("batches", [])
     ahead = 0
@@ -66,23 +68,24 @@ def queue_snapshot_of(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
     return QueueSnapshot(at, state.get("waiting", 0), state.get("backlog_s", 0.0), typical_s, places, state)
 
 
-def place(seen: RequestView, room: QueueSnapshot | None) -> QueuePlace:
-    """Where this request stands.
+def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
+    """The request's position and ETA.
 
-    Running: the batch's start plus its estimated serving time. Waiting and named in the snapshot: what it says.
-    Waiting otherwise (too new, or behind what the snapshot lists): as it was told when it came, or else behind
-    everything that the planner knows.
+    In progress: the batch's start plus its estimated serving time. Queued and listed in the snapshot: as listed.
+    Queued and not listed (too new, or behind the part that the snapshot lists): the ETA given at submission, else the
+    end of the backlog plus one typical batch. Unless listed, the ETA is never earlier than `view.now`.
+    Final: neither position nor ETA.
     """
-    if seen.request.status is RequestStatus.in_progress:
-        batch = seen.batch
+    if view.request.status is RequestStatus.in_progress:
+        batch = view.batch
         if batch is None:
             return QueuePlace()
         start = batch.started_at or batch.assigned_at
-        return QueuePlace(None, max(start + timedelta(seconds=batch.estimated_s), seen.now))
-    if seen.request.status is not RequestStatus.queued or room is None:
+        return QueuePlace(None, max(start + timedelta(seconds=batch.estimated_s), view.now))
+    if view.request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
-    named = room.places.get(seen.request.id)
-    if named is not None:
-        return named
-    told = seen.request.eta_at
-    return QueuePlace(None, max(told or room.at + timedelta(seconds=room.backlog_s + room.typical_s), seen.now))
+    listed = snapshot.places.get(view.request.id)
+    if listed is not None:
+        return listed
+    eta_at = view.request.eta_at or snapshot.at + timedelta(seconds=snapshot.backlog_s + snapshot.typical_s)
+    return QueuePlace(None, max(eta_at, view.now))

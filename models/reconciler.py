@@ -1,18 +1,24 @@
-"""What keeps the service moving when something is lost: leases, messages, predictors; and what deadlines end."""
+"""Recovery from what is lost: expired leases, unsent or lost messages, missing predictors; and passed deadlines."""
 
 from sqlalchemy import Connection, text
 
-from models.requeue import Leftover, requeue
+from models.requeue import UnfinishedBatch, requeue
+
+# Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications
+# and react later when lengths change; not tuned.
+ANSWERS_FOR_MEANS = 2000
 
 
-def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> list[str]:
-    """Give up batches whose lease ran out or whose worker is gone; the ids of requests that go back or fail.
+def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: int) -> list[str]:
+    """Mark batches as lost whose lease expired or whose worker is gone; returns the ids of their unfinished requests.
 
-    A batch that its worker had taken counts as an attempt: it may be what the worker died of.
+    A worker is gone if it deregistered or its last heartbeat is older than `lease_s`. The requests are queued again,
+    end cancelled, or fail after `max_attempts`. A batch that its worker had taken counts as an attempt, because it may
+    be what the worker died of.
     """
     rows = connection.execute(
         text("""
-            with gone as (
+            with lost as (
                 select b.id, b.status = 'running' as taken from batches b left join workers w on w.name = b.worker
                 where b.status = 'running' and b.lease_until < statement_timestamp()
                     or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
@@ -20,16 +26,19 @@ def lose_expired(connection: Connection, lease_s: float, max_attempts: int) -> l
                 order by b.id for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from gone where b.id = gone.id
-            returning b.id, gone.taken
+            from lost where b.id = lost.id
+            returning b.id, lost.taken
         """),
         {"lease_s": lease_s},
     )
-    return requeue(connection, [Leftover(row.id, counts_as_attempt=row.taken) for row in rows], max_attempts)
+    return requeue(connection, [UnfinishedBatch(row.id, counts_as_attempt=row.taken) for row in rows], max_attempts)
 
 
-def unstarted(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
-    """Batches, with their workers, whose message was sent `resend_s` ago and not taken; marks them as sent now."""
+def batches_to_resend(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
+    """Batch ids with their workers whose message was sent over `resend_s` ago and that no worker has taken yet.
+
+    Marks them as sent now, so that they come again only after another `resend_s`.
+    """
     rows = connection.execute(
         text("""
             update batches set sent_at = clock_timestamp()
@@ -41,13 +50,17 @@ def unstarted(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
     return sorted((row.id, row.worker) for row in rows)
 
 
-def predict_without_predictor(connection: Connection, grace_s: float) -> int:
-    """Give requests that nobody predicted for `grace_s` their application's recent mean, else their limit; how many."""
+def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
+    """Predict requests that no predictor has predicted within `grace_s` of their arrival; returns how many.
+
+    The prediction is the mean length of the application's recent answers, or the request's limit if there are none; the
+    upper quantile is the limit.
+    """
     return connection.execute(
         text("""
             with recent as (
                 select application, output_tokens from requests
-                where finished_at is not null and status = 'completed' order by finished_at desc limit 2000
+                where finished_at is not null and status = 'completed' order by finished_at desc limit :answers
             ), means as (
                 select application, ceil(avg(output_tokens))::int as mean from recent group by application
             ), unpredicted as (
@@ -63,12 +76,12 @@ def predict_without_predictor(connection: Connection, grace_s: float) -> int:
             from unpredicted u left join means m using (application)
             where r.id = u.id
         """),
-        {"grace_s": grace_s},
+        {"grace_s": grace_s, "answers": ANSWERS_FOR_MEANS},
     ).rowcount
 
 
 def fail_too_large(connection: Connection, request_id: str) -> None:
-    """End a request that ran out of memory alone, on a worker than which none has more."""
+    """Fail a request that alone ran out of memory on the largest worker."""
     connection.execute(
         text("""
             update requests set status = 'failed', finished_at = clock_timestamp(),
@@ -81,7 +94,7 @@ def fail_too_large(connection: Connection, request_id: str) -> None:
 
 
 def expire_deadlines(connection: Connection) -> int:
-    """End waiting requests whose deadline has passed, with a clear status; how many."""
+    """Fail queued requests whose deadline has passed, with the error `deadline_exceeded`; returns how many."""
     return connection.execute(
         text("""
             update requests set status = 'failed', finished_at = clock_timestamp(),
@@ -92,8 +105,8 @@ def expire_deadlines(connection: Connection) -> int:
     ).rowcount
 
 
-def lately_gone(connection: Connection, window_s: float) -> list[str]:
-    """Requests that were cancelled or failed within the last `window_s`: a policy may still hold them."""
+def recently_cancelled_or_failed(connection: Connection, window_s: float) -> list[str]:
+    """Ids of requests that were cancelled or failed within the last `window_s`, so that policies can drop them."""
     rows = connection.execute(
         text("""
             select id from requests where status in ('cancelled', 'failed')

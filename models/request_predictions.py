@@ -1,9 +1,11 @@
-"""The predictor's queries: claim what nobody predicted, write what was predicted, say that a predictor lives."""
+"""The predictor's queries: claim unpredicted requests, write predictions, write the predictor's heartbeat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
+
+from models.planner_state import write_service_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,10 @@ class Predicted:
 
 
 def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
-    """Lock the oldest unpredicted requests, those of other predictors left out, until the transaction ends."""
+    """Lock up to `limit` of the oldest unpredicted requests until the transaction ends.
+
+    Requests that another predictor has locked are skipped.
+    """
     rows = connection.execute(
         text("""
             select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
@@ -42,7 +47,7 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
 
 
 def write_predictions(connection: Connection, predicted: Sequence[Predicted], version: str) -> None:
-    """Write the predictions of one version."""
+    """Write predictions made by one version of the predictor."""
     connection.execute(
         text("""
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
@@ -60,13 +65,6 @@ def write_predictions(connection: Connection, predicted: Sequence[Predicted], ve
     )
 
 
-def say_alive(connection: Connection, version: str) -> None:
-    """Note that a predictor works; the planner falls back to means once it has not heard of any for a while."""
-    connection.execute(
-        text("""
-            insert into service_state (name, value, updated_at)
-            values ('predictor', jsonb_build_object('version', cast(:version as text)), clock_timestamp())
-            on conflict (name) do update set value = excluded.value, updated_at = excluded.updated_at
-        """),
-        {"version": version},
-    )
+def write_predictor_heartbeat(connection: Connection, version: str) -> None:
+    """Record that a predictor works now; without a recent heartbeat the reconciler writes fallback predictions."""
+    write_service_state(connection, "predictor", {"version": version})

@@ -1,8 +1,7 @@
-"""How long an answer will take, as a client is told when it asks: by how long those took that ended lately.
+"""The ETA given at submission: a line fitted to the response times of recent answers, for each application.
 
-Seconds from arrival to answer are regressed on input tokens, application by application, so waiting, batching and
-serving are all in them as they have lately been, whatever the policy. A queue that has just grown is not: what waits
-now is a lower bound.
+Response times are regressed on input tokens. They contain waiting, batching and serving as they recently were under
+whatever policy, but not a queue that has just grown; therefore the planner's backlog is a lower bound.
 """
 
 from collections import defaultdict
@@ -15,10 +14,14 @@ from sqlalchemy.orm import Session
 
 from models.queue_position import QueueSnapshot
 
-LATELY = 200  # answers
-FEWEST = 8  # of an application, to be told apart from the others
+# Newest answers that the lines are fitted to: more of them make the lines steadier, fewer follow a change of load
+# sooner. Not tuned.
+RECENT_ANSWERS = 200
+# Answers of an application that give it a line of its own; one with fewer uses the line of all. Fewer would let one
+# unusual answer tilt the line, more would keep rare applications on the line of all. Not tuned.
+MIN_ANSWERS = 8
 
-ENDED_LATELY = text("""
+FETCH_RECENT = text("""
     select application, input_tokens, extract(epoch from finished_at - arrived_at)::float8 as response_s
     from requests
     where status = 'completed' and finished_at > clock_timestamp() - interval '10 minutes'
@@ -28,50 +31,50 @@ ENDED_LATELY = text("""
 
 @dataclass(frozen=True, slots=True)
 class ResponseTimeLine:
-    """Response time in seconds over input tokens."""
+    """Response time in seconds as a linear function of input tokens."""
 
     slope: float
     intercept: float
 
     def at(self, input_tokens: int) -> float:
-        """Seconds, never below 0."""
+        """The response time in seconds, never below 0."""
         return max(0.0, self.intercept + self.slope * input_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseTimeEstimate:
-    """Lines of the applications that ended often enough lately, and one of all; None while nothing has."""
+    """A line for each application with MIN_ANSWERS recent answers, and one of all answers; None without any answer."""
 
     by_application: Mapping[str, ResponseTimeLine]
-    of_all: ResponseTimeLine | None
+    overall: ResponseTimeLine | None
 
-    def response_s(self, application: str, input_tokens: int, room: QueueSnapshot | None) -> float | None:
-        """Seconds until the answer to a request that comes now; None if neither the past nor the planner says."""
-        line = self.by_application.get(application, self.of_all)
+    def response_s(self, application: str, input_tokens: int, snapshot: QueueSnapshot | None) -> float | None:
+        """Seconds until the answer to a request that comes now; None without recent answers and without a snapshot."""
+        line = self.by_application.get(application, self.overall)
         if line is None:
-            return None if room is None else room.backlog_s + room.typical_s
-        behind_s = room.backlog_s if room is not None and room.waiting else 0.0
-        return max(line.at(input_tokens), behind_s)
+            return None if snapshot is None else snapshot.backlog_s + snapshot.typical_s
+        backlog_s = snapshot.backlog_s if snapshot is not None and snapshot.waiting else 0.0
+        return max(line.at(input_tokens), backlog_s)
 
 
-def fit_response_times(ended: Iterable[tuple[str, int, float]]) -> ResponseTimeEstimate:
-    """Of answers given as application, input tokens and seconds."""
+def fit_response_times(answers: Iterable[tuple[str, int, float]]) -> ResponseTimeEstimate:
+    """Fit the lines to answers given as (application, input tokens, response time in seconds)."""
     points = defaultdict(list)
-    for application, input_tokens, response_s in ended:
+    for application, input_tokens, response_s in answers:
         points[application].append((input_tokens, response_s))
-    lines = {name: _line(some) for name, some in points.items() if len(some) >= FEWEST}
+    lines = {name: _line(some) for name, some in points.items() if len(some) >= MIN_ANSWERS}
     every = [point for some in points.values() for point in some]
     return ResponseTimeEstimate(lines, _line(every) if every else None)
 
 
 def read_response_times(session: Session) -> ResponseTimeEstimate:
-    """Of what ended last."""
-    rows = session.execute(ENDED_LATELY, {"most": LATELY})
+    """Fit the lines to the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
+    rows = session.execute(FETCH_RECENT, {"most": RECENT_ANSWERS})
     return fit_response_times((row.application, row.input_tokens, row.response_s) for row in rows)
 
 
 def _line(points: list[tuple[int, float]]) -> ResponseTimeLine:
-    """Least squares; level where inputs do not differ or longer ones would be answered sooner."""
+    """Least squares; the mean, with slope 0, if all inputs are equally long or longer ones were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:
         slope, intercept = linear_regression(tokens, seconds)

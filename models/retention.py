@@ -1,12 +1,14 @@
-"""The upkeep's queries: what is old enough to go."""
+"""Deletes old requests, batches, workers and superseded model versions; called by the upkeep task."""
 
 from sqlalchemy import Connection, text
 
-VERSIONS_KEPT = 5  # of each kind, besides the one in service
+# Superseded versions of each kind that are kept, so that `magnus models activate` can go back to one. More of them only
+# take space in the database; not tuned.
+VERSIONS_KEPT = 5
 
 
 def delete_old_requests(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` requests that ended longer ago than `retention_s`; how many."""
+    """Delete up to `limit` requests that ended longer ago than `retention_s`; returns how many."""
     return connection.execute(
         text("""
             delete from requests where id in (
@@ -19,7 +21,7 @@ def delete_old_requests(connection: Connection, retention_s: float, limit: int) 
 
 
 def delete_old_batches(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` batches that ended longer ago than `retention_s`; how many."""
+    """Delete up to `limit` batches that ended longer ago than `retention_s`; returns how many."""
     return connection.execute(
         text("""
             delete from batches where id in (
@@ -31,8 +33,8 @@ def delete_old_batches(connection: Connection, retention_s: float, limit: int) -
     ).rowcount
 
 
-def forget_workers(connection: Connection, after_s: float) -> int:
-    """Delete workers that have not been heard of for so long; how many."""
+def delete_old_workers(connection: Connection, after_s: float) -> int:
+    """Delete workers whose last heartbeat is older than `after_s`; returns how many."""
     return connection.execute(
         text("delete from workers where heartbeat_at < statement_timestamp() - make_interval(secs => :after_s)"),
         {"after_s": after_s},
@@ -40,7 +42,7 @@ def forget_workers(connection: Connection, after_s: float) -> int:
 
 
 def delete_superseded_versions(connection: Connection) -> int:
-    """Delete all but the last few superseded model versions of each kind; how many."""
+    """Delete all but the newest VERSIONS_KEPT superseded model versions of each kind; returns how many."""
     return connection.execute(
         text("""
             delete from model_versions where id in (

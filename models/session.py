@@ -1,4 +1,4 @@
-"""Connections to Postgres: engines and sessions, made once by a process at its entry point."""
+"""Connections to Postgres: SQLAlchemy engines and sessions, made once by each process at its entry point."""
 
 from time import monotonic
 from typing import Any
@@ -7,11 +7,13 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
-IDLE_S = 2.0  # a connection that rested for so long is asked whether it still lives before it is used again
+# A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
+# the server is lost within this time after a use, the next statement fails instead. Not tuned.
+PING_AFTER_IDLE_S = 2.0
 
 
 def database_url(url: str) -> URL:
-    """The same address for the psycopg 3 driver, whichever way it was written (postgres://, postgresql://)."""
+    """The URL with the psycopg 3 driver; accepts postgres:// and postgresql://."""
     return make_url(url.replace("postgres://", "postgresql://", 1)).set(drivername="postgresql+psycopg")
 
 
@@ -25,8 +27,8 @@ def make_engine(
 ) -> Engine:
     """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows.
 
-    `statement_timeout_s` bounds every statement and every wait for a lock; the web gives one, long claims do not.
-    With `autocommit` every statement is a transaction of its own and saves the round trips of begin and end.
+    `statement_timeout_s` bounds every statement and every wait for a lock; the web process gives one, the background
+    processes do not. With `autocommit` every statement is its own transaction, without round trips for begin and end.
     """
     options = ["-c timezone=UTC"]
     if statement_timeout_s is not None:
@@ -39,7 +41,7 @@ def make_engine(
         connect_args={"options": " ".join(options), "application_name": name, "connect_timeout": 5},
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
-    _ping_when_rested(engine)
+    _ping_after_idle(engine)
     return engine
 
 
@@ -48,17 +50,17 @@ def make_sessions(engine: Engine) -> sessionmaker[Session]:
     return sessionmaker(engine, expire_on_commit=False)
 
 
-def _ping_when_rested(engine: Engine) -> None:
-    # SQLAlchemy's own pool_pre_ping asks before every use: a third of the web's time with Postgres.
+def _ping_after_idle(engine: Engine) -> None:
+    # SQLAlchemy's pool_pre_ping pings before every use, which took a third of the web process's time with Postgres.
     @event.listens_for(engine, "checkin")
-    def rest(connection: Any, record: Any) -> None:
-        record.info["rests_since"] = monotonic()
+    def checked_in(connection: Any, record: Any) -> None:
+        record.info["idle_since"] = monotonic()
 
     @event.listens_for(engine, "checkout")
-    def ping(connection: Any, record: Any, proxy: Any) -> None:
-        if monotonic() - record.info.get("rests_since", monotonic()) < IDLE_S:
+    def checked_out(connection: Any, record: Any, proxy: Any) -> None:
+        if monotonic() - record.info.get("idle_since", monotonic()) < PING_AFTER_IDLE_S:
             return
         try:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
-            raise DisconnectionError from error  # the pool opens another
+            raise DisconnectionError from error  # the pool opens a new connection

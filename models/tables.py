@@ -1,4 +1,4 @@
-"""The tables. Everything that must not be lost is here; every instant is written by the database's own clock."""
+"""The tables. Whatever must not be lost is stored here; every instant is written by the database's own clock."""
 
 import enum
 from datetime import datetime
@@ -24,18 +24,18 @@ class RequestStatus(enum.StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the request has ended: its row does not change any more."""
         return self not in (RequestStatus.queued, RequestStatus.in_progress)
 
 
 class BatchStatus(enum.StrEnum):
-    """assigned (committed, message may be on its way) → running (leased) → one of the final three."""
+    """assigned (committed, its message may be in the broker) → running (leased) → one of the last three, all final."""
 
     assigned = "assigned"
     running = "running"
     finished = "finished"
     out_of_memory = "out_of_memory"
-    lost = "lost"  # its worker died or gave it back; its requests went back to the queue
+    lost = "lost"  # its worker died or stopped; its requests left it unanswered (`models.requeue`)
 
 
 def _enum(kind: type[enum.StrEnum]) -> Enum:
@@ -53,11 +53,12 @@ class Base(DeclarativeBase):
     }
 
 
-PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)  # a planner that takes the lock draws the next
+# A planner draws the next number when it takes the lock and when the policy changes.
+PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)
 
 
 class ApiKey(Base):
-    """A client's key; only its SHA-256 is kept."""
+    """A client's API key; only its SHA-256 is stored."""
 
     __tablename__ = "api_keys"
 
@@ -83,12 +84,12 @@ class StoredRequest(Base):
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    # what the client sent besides: {"metadata": {str: str}, "background": bool, "stop": [str],
+    # what else the client sent: {"metadata": {str: str}, "background": bool, "stop": [str],
     #  "sampling": {"temperature", "top_p", "top_k", "seed"}, and for a conversation "messages": [{"role", "content"}],
-    #  whose rendering `input` then is}
+    #  of which `input` is then the rendered text}
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
-    input_tokens: Mapped[int]  # user input length
+    input_tokens: Mapped[int]  # the user input length (Magnus III-B)
     limit_tokens: Mapped[int]
     priority: Mapped[int] = mapped_column(server_default="0")
     deadline_at: Mapped[datetime | None]
@@ -98,16 +99,15 @@ class StoredRequest(Base):
     predicted_tokens: Mapped[int | None]
     predicted_upper_tokens: Mapped[int | None]
     predictor_version: Mapped[str | None]
-    planner_epoch: Mapped[int] = mapped_column(
-        BigInteger, server_default="0"
-    )  # the planner that holds it in its waiting room
-    eta_at: Mapped[datetime | None]  # the estimate given at submission, kept to judge it
+    # the epoch whose planner has it in its policy's queue; 0: none, the planner fetches it at its next step
+    planner_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    eta_at: Mapped[datetime | None]  # the ETA given at submission, kept to compare it with the real time
     batch_id: Mapped[int | None] = mapped_column(BigInteger)  # the batch it is in, or was in last
-    sealed_group: Mapped[str | None]  # a half of a batch that ran out of memory: requests that only run together
+    sealed_group: Mapped[str | None]  # the batch that ran out of memory with it and is to be split into two sealed ones
     attempts: Mapped[int] = mapped_column(server_default="0")
     cancel_requested_at: Mapped[datetime | None]
 
-    generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # what slices generated so far
+    generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # token ids that earlier slices generated
     output_text: Mapped[str | None]
     output_tokens: Mapped[int | None]
     finish_reason: Mapped[str | None]  # eos, stop, limit
@@ -162,8 +162,10 @@ class StoredBatch(Base):
     policy: Mapped[str]
     status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
     joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch
-    sealed: Mapped[bool] = mapped_column(server_default="false")
-    preempts: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # running rows that leave first
+    sealed: Mapped[bool] = mapped_column(server_default="false")  # accepts no further requests (Magnus III-C)
+    preempts: Mapped[list[str]] = mapped_column(
+        ARRAY(Text), server_default="{}"
+    )  # requests whose running rows leave first
     size: Mapped[int]
     length: Mapped[int]  # L(B)
     predicted_generation_length: Mapped[int]  # G'(B)
@@ -171,11 +173,10 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
-    fence: Mapped[int] = mapped_column(
-        server_default="0"
-    )  # grows with each lease; a write under an old one changes nothing
+    # fencing number: grows with each lease; a write under an old number changes nothing
+    fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]
-    progress_tokens: Mapped[int] = mapped_column(server_default="0")
+    progress_tokens: Mapped[int] = mapped_column(server_default="0")  # a row, by the last heartbeat
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     # figures, once finished
@@ -194,7 +195,7 @@ class StoredBatch(Base):
 
 
 class StoredWorker(Base):
-    """A worker that announced itself; alive while its heartbeat is fresh by the database's clock."""
+    """A registered worker; alive while its heartbeat is fresh by the database's clock."""
 
     __tablename__ = "workers"
 
@@ -210,7 +211,7 @@ class StoredWorker(Base):
 
 
 class ModelVersion(Base):
-    """A published length predictor or serving time estimator; its digest is checked before it is read."""
+    """A published length predictor or serving time estimator; its SHA-256 is checked before it is read."""
 
     __tablename__ = "model_versions"
 
@@ -228,7 +229,7 @@ class ModelVersion(Base):
 
 
 class ServiceState(Base):
-    """Small facts of the running service, one row a name: policy in force, planner's epoch, last snapshot."""
+    """Small facts by name: policy in force, planner's snapshot, predictor's heartbeat, accuracy of predictions."""
 
     __tablename__ = "service_state"
 
@@ -238,7 +239,7 @@ class ServiceState(Base):
 
 
 class Minute(Base):
-    """What happened in one closed minute: the dashboard's history, kept when the requests themselves are deleted."""
+    """The figures of one closed minute: the dashboard's history, which outlives the deleted requests."""
 
     __tablename__ = "minutes"
 

@@ -1,4 +1,4 @@
-"""What the service did between two instants: batches, tokens, and how long its workers stood idle. No tenant's data."""
+"""The service's figures for a window of time: batches, tokens, idle share of the workers. No tenant's data."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,20 @@ from sqlalchemy.orm import Session
 
 from models.tables import ServiceState
 
-STATS = text("""
+FETCH_STATS = text("""
     with bounds as (
         select clock_timestamp() as now,
             coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
             coalesce(to_timestamp(:until), clock_timestamp()) as last
     ), ended as (
-        -- both instants are reckoned back from when they were written, so a short batch may seem to end before it began
+        -- both instants are computed back from when they were written, so a short batch may seem to end before it began
         select batches.*, tstzrange(started_at, greatest(started_at, finished_at)) as span,
             greatest(0.0, extract(epoch from finished_at - started_at)) as lasted_s
         from batches, bounds where status = 'finished' and started_at >= first and started_at < last
             and finished_at >= first
     ), served as (
-        -- a row gives a token an iteration, so these are the seconds that rows ran, also of those that left early
+        -- a row generates one token an iteration, so tokens x seconds an iteration are the seconds that rows decoded,
+        -- those that left early included
         select count(*) as batches, coalesce(sum(valid_tokens), 0) as valid, coalesce(sum(pad_tokens), 0) as pad,
             coalesce(sum(invalid_tokens), 0) as invalid,
             sum((valid_tokens + invalid_tokens) * lasted_s / nullif(iterations, 0))::float8 as rows_s
@@ -34,7 +35,7 @@ STATS = text("""
         where status <> 'lost' and started_at < last and (finished_at >= first or status = 'running')
         group by worker
     ), present as (
-        -- started_at is that of the worker's newest process: what it served before shows that it was there
+        -- started_at is that of the worker's newest process: batches served before it show that the worker was present
         select name, least(last, coalesce(stopped_at, heartbeat_at + interval '1 s')) - greatest(first, least(
             started_at, (select min(lower(span)) from busy where worker = name)
         )) as span
@@ -58,31 +59,31 @@ STATS = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
-    """Instants are Unix times of the database's clock; batches are those that began in the window and have ended."""
+class WindowStats:
+    """Figures of the batches that started in the window and have ended; instants are the database's, Unix times."""
 
     now: float
     since: float
     until: float
     policy: str | None
-    queued: int
-    in_progress: int
-    open_batches: int
+    queued: int  # requests, now
+    in_progress: int  # requests, now
+    open_batches: int  # assigned or running, now
     batches: int
-    mean_batch_size: float | None  # rows that a worker decoded together, on average over the time that it did
+    mean_batch_size: float | None  # rows that a worker decoded together, averaged over the time in which it decoded
     valid_tokens: int
     pad_tokens: int
     invalid_tokens: int
-    workers: int
-    worker_idle_share: float | None  # of the time that workers were there; None without a worker
+    workers: int  # present in the window
+    worker_idle_share: float | None  # of the time that workers were present; None if none was
 
 
-def stats(session: Session, since: float | None = None, until: float | None = None) -> Stats:
-    """The window's figures; without bounds the last minute's."""
-    row = session.execute(STATS, {"since": since, "until": until}).one()
+def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:
+    """The figures from `since` (default: a minute ago) to `until` (default: now), Unix times."""
+    row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
     policy = session.get(ServiceState, "policy")
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
-    return Stats(
+    return WindowStats(
         now=row.now,
         since=row.since,
         until=row.until,

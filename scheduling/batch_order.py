@@ -1,7 +1,7 @@
-"""Which waiting batch goes next: highest response ratio (Magnus III-E) or first come, first served, decided from `now`.
+"""Which waiting batch is served next: highest response ratio (Magnus III-E) or first come, first served, as of `now`.
 
-The waiting batches are columns of numbers, one row each, so that a decision over thousands takes microseconds. Serving
-times are estimated once for each kind of worker and again only for batches that changed since.
+The waiting batches are rows of a table that is kept in numpy columns, so that a decision over thousands takes
+microseconds. Serving times are estimated once for each kind of worker, and again only for batches that have changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,28 +12,31 @@ import numpy as np
 from scheduling.adaptive_batching import AdaptiveBatch
 from scheduling.costs import Floats, ServingTime
 
-SHORTEST_S = 1e-9  # keeps a response ratio finite when a batch is estimated to take no time
+SHORTEST_S = 1e-9  # keeps response ratios finite; any value far below the time of an iteration does
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The batch that a kind of worker would serve next; of two choices the greater `merit` goes first."""
+class NextBatch:
+    """The batch that a kind of worker would serve next; of those of two kinds the greater `priority` goes first.
+
+    `priority` is what the order goes by (waiting time, perhaps over serving time), then less serving time.
+    """
 
     batch: AdaptiveBatch
     estimated_s: float
-    merit: tuple[float, float]
+    priority: tuple[float, float]
 
 
 @dataclass(slots=True)
-class EstimateColumn:
-    """Serving times of the batches on one kind of worker, right for every row up to change number `as_of`."""
+class ServingTimeColumn:
+    """Estimated serving times on one kind of worker, up to date for rows changed no later than `up_to_change`."""
 
     serve_s: Floats
-    as_of: int
+    up_to_change: int
 
 
-class BatchTable:
-    """The waiting batches as columns; an unused row arrives never."""
+class BatchScheduler:
+    """Magnus's batch scheduler: a table of the waiting batches. An unused row has an infinite arrival."""
 
     def __init__(self, by_response_ratio: bool) -> None:
         self._by_response_ratio = by_response_ratio
@@ -41,15 +44,15 @@ class BatchTable:
         self._row_of: dict[int, int] = {}
         self._free: list[int] = []
         self._arrived_at = np.empty(0)
-        self._tokens = np.empty(0)
-        self._least_tokens = np.empty(0)
+        self._reserved_tokens = np.empty(0)
+        self._smallest_request_tokens = np.empty(0)
         self._shape = np.empty((3, 0), dtype=np.int64)  # batch size, length, generation length
         self._changed_at = np.empty(0, dtype=np.int64)
         self._changes = 0
-        self._estimates: dict[ServingTime, EstimateColumn] = {}
+        self._estimates: dict[ServingTime, ServingTimeColumn] = {}
 
     def update(self, changed: Iterable[int], batches: Mapping[int, AdaptiveBatch]) -> None:
-        """Take over the batches of these numbers as they are now; those no longer among `batches` are gone."""
+        """Write the rows of the batches of these numbers; clear those of batches that are not in `batches` any more."""
         self._changes += 1
         for number in sorted(changed):
             batch = batches.get(number)
@@ -63,29 +66,31 @@ class BatchTable:
                 row = self._row_of[number] = self._free.pop() if self._free else self._grow()
             self._batches[row] = batch
             self._arrived_at[row] = batch.arrived_at
-            self._tokens[row] = batch.tokens
-            self._least_tokens[row] = batch.least_tokens
+            self._reserved_tokens[row] = batch.reserved_tokens
+            self._smallest_request_tokens[row] = batch.smallest_request_tokens
             self._shape[:, row] = len(batch.requests), batch.length, batch.generation_length
             self._changed_at[row] = self._changes
 
-    def choose(self, costs: ServingTime, capacity_tokens: float, now: float, whole: bool = True) -> Choice | None:
-        """The next batch for a worker of such costs and capacity; with `whole` False one request of it must fit."""
+    def next_batch(
+        self, costs: ServingTime, capacity_tokens: float, now: float, whole: bool = True
+    ) -> NextBatch | None:
+        """The next batch that fits a worker of such costs and capacity; unless `whole`, one of its requests fits."""
         if not self._batches:
             return None
-        merits = self._merits(costs, now)
-        merits[(self._tokens if whole else self._least_tokens) > capacity_tokens] = -np.inf
-        best = merits.max()
+        priorities = self._priorities(costs, now)
+        priorities[(self._reserved_tokens if whole else self._smallest_request_tokens) > capacity_tokens] = -np.inf
+        best = priorities.max()
         if best == -np.inf:
             return None
-        row = min((int(row) for row in np.flatnonzero(merits == best)), key=self._seniority)
+        row = min((int(row) for row in np.flatnonzero(priorities == best)), key=self._tie_break)
         estimated_s = float(self._estimates[costs].serve_s[row])
-        return Choice(self._batches[row], estimated_s, (float(best), -estimated_s))
+        return NextBatch(self._batches[row], estimated_s, (float(best), -estimated_s))
 
-    def in_order(self, costs: ServingTime, now: float) -> list[tuple[AdaptiveBatch, float, float]]:
+    def serving_order(self, costs: ServingTime, now: float) -> list[tuple[AdaptiveBatch, float, float]]:
         """Every batch with its estimated serving time and response ratio, in serving order."""
-        merits = self._merits(costs, now)
+        priorities = self._priorities(costs, now)
         serve_s = self._estimates[costs].serve_s
-        rows = sorted(self._batches, key=lambda row: (-merits[row], *self._seniority(row)))
+        rows = sorted(self._batches, key=lambda row: (-priorities[row], *self._tie_break(row)))
         listed = []
         for row in rows:
             batch = self._batches[row]
@@ -93,29 +98,29 @@ class BatchTable:
             listed.append((batch, float(serve_s[row]), float(ratio)))
         return listed
 
-    def forget_costs(self, known: Iterable[ServingTime]) -> None:
-        """Drop the estimates of all costs but these."""
-        keep = set(known)
+    def keep_estimates_of(self, costs_in_use: Iterable[ServingTime]) -> None:
+        """Drop the estimates for all costs but these."""
+        keep = set(costs_in_use)
         for costs in [costs for costs in self._estimates if costs not in keep]:
             del self._estimates[costs]
 
-    def _merits(self, costs: ServingTime, now: float) -> Floats:
+    def _priorities(self, costs: ServingTime, now: float) -> Floats:
         serve_s = self._estimate(costs)
         waited_s = now - self._arrived_at
         return waited_s / np.maximum(SHORTEST_S, serve_s) if self._by_response_ratio else waited_s
 
     def _estimate(self, costs: ServingTime) -> Floats:
-        known = self._estimates.setdefault(costs, EstimateColumn(np.empty(0), as_of=-1))
-        missing = len(self._arrived_at) - len(known.serve_s)
+        column = self._estimates.setdefault(costs, ServingTimeColumn(np.empty(0), up_to_change=-1))
+        missing = len(self._arrived_at) - len(column.serve_s)
         if missing:
-            known.serve_s = np.concatenate([known.serve_s, np.ones(missing)])
-        stale = np.flatnonzero(self._changed_at > known.as_of)
+            column.serve_s = np.concatenate([column.serve_s, np.ones(missing)])
+        stale = np.flatnonzero(self._changed_at > column.up_to_change)
         if len(stale):
-            known.serve_s[stale] = costs.serve_many_s(*self._shape[:, stale])
-        known.as_of = self._changes
-        return known.serve_s
+            column.serve_s[stale] = costs.serve_many_s(*self._shape[:, stale])
+        column.up_to_change = self._changes
+        return column.serve_s
 
-    def _seniority(self, row: int) -> tuple[float, int]:
+    def _tie_break(self, row: int) -> tuple[float, int]:
         batch = self._batches[row]
         return batch.arrived_at, batch.number
 
@@ -126,12 +131,12 @@ class BatchTable:
         self._free.append(row)
 
     def _grow(self) -> int:
-        """Double the rows; the first new one is for use at once."""
+        """Double the rows; the number of the first new row, which is in use from now on."""
         used = len(self._arrived_at)
         more = max(64, used)
         self._arrived_at = np.concatenate([self._arrived_at, np.full(more, np.inf)])
-        self._tokens = np.concatenate([self._tokens, np.zeros(more)])
-        self._least_tokens = np.concatenate([self._least_tokens, np.zeros(more)])
+        self._reserved_tokens = np.concatenate([self._reserved_tokens, np.zeros(more)])
+        self._smallest_request_tokens = np.concatenate([self._smallest_request_tokens, np.zeros(more)])
         self._shape = np.concatenate([self._shape, np.ones((3, more), dtype=np.int64)], axis=1)
         self._changed_at = np.concatenate([self._changed_at, np.full(more, -1)])
         self._free += reversed(range(used + 1, used + more))

@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 
 
 class ServingTime(Protocol):
-    """Anything that estimates the seconds a batch takes on one worker; hashable, and equal ones estimate alike."""
+    """An estimator of the seconds that a batch takes on one worker; hashable, and equal ones give equal estimates."""
 
     def __hash__(self) -> int: ...
 
@@ -32,7 +32,7 @@ class ServingCurves:
     decode: tuple[float, float, float, float]
 
     def prefill_s(self, size: int, length: int) -> float:
-        """Eq. (3)."""
+        """Eq. (3): prefill of `size` rows padded to `length` tokens."""
         p1, p2, p3, p4 = self.prefill
         return max(0.0, p1 * size * length + p2 * size + p3 * length + p4)
 

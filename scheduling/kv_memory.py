@@ -1,11 +1,14 @@
-"""Key-value cache memory: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9)."""
+"""Memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """What one worker may fill: Θ in bytes for its key-value cache, Δ in bytes a token."""
+    """Θ, the bytes that a worker's KV cache may fill, and Δ, the bytes of one token.
+
+    Raises ValueError if Θ is negative or Δ is not positive.
+    """
 
     theta_bytes: int
     delta_bytes: int
@@ -18,7 +21,7 @@ class KvMemory:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens, padding included, that fit at once."""
+        """Tokens that fit at once, padding included."""
         return self.theta_bytes // self.delta_bytes
 
     def batch_bytes(self, size: int, length: int, generation_length: int) -> int:

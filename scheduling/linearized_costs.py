@@ -1,4 +1,4 @@
-"""Any estimator of serving times as curves, so that a decision weighs many requests on many workers at once."""
+"""Any estimator of serving times as SCLS's curves, so that many requests on many workers can be weighed at once."""
 
 from functools import lru_cache
 
@@ -6,28 +6,30 @@ import numpy as np
 
 from scheduling.costs import Floats, ServingCurves, ServingTime
 
-SIZES = (1, 33)  # where an estimator is asked
+# Where an estimator is sampled: batch sizes, batch lengths, iterations. A linear one gives the same curves wherever it
+# is sampled; of any other the curves are right at these points. They span small to ordinary batches and are not tuned.
+SIZES = (1, 33)
 LENGTHS = (32, 544)
 ITERATIONS = (1, 65)
 
-Four = tuple[float, float, float, float]
+Coefficients = tuple[float, float, float, float]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # more than the workers of any fleet, each with an estimator of its own
 def linearized(costs: ServingTime) -> ServingCurves:
-    """The curves of Eq. (3) and (4) that give an estimator's values at these sizes, lengths and iterations."""
+    """The curves of SCLS Eq. (3) and (4) through an estimator's values at the sampled points; never falling."""
     if isinstance(costs, ServingCurves):
         return costs
     sizes, lengths = np.repeat(SIZES, 2), np.tile(LENGTHS, 2)
     short, long = (costs.serve_many_s(sizes, lengths, np.full(4, iterations)) for iterations in ITERATIONS)
     # the iterations that `long` has beyond `short` see this many cached tokens on average
     cached = lengths + (sum(ITERATIONS) + 1) / 2
-    decode = _through((long - short) / (ITERATIONS[1] - ITERATIONS[0]), cached)
+    decode = _bilinear_fit((long - short) / (ITERATIONS[1] - ITERATIONS[0]), cached)
     first = ServingCurves((0.0, 0.0, 0.0, 0.0), decode).serve_many_s(sizes, lengths, np.full(4, ITERATIONS[0]))
-    return ServingCurves(_through(short - first, lengths.astype(np.float64)), decode)
+    return ServingCurves(_bilinear_fit(short - first, lengths.astype(np.float64)), decode)
 
 
-def _through(values: Floats, lengths: Floats) -> Four:
+def _bilinear_fit(values: Floats, lengths: Floats) -> Coefficients:
     """(a, b, c, d) of a·n·l + b·n + c·l + d through the values at both sizes and both lengths; none is negative."""
     (few, many), (short, long) = SIZES, lengths[:2]
     few_short, few_long, many_short, many_long = values.tolist()

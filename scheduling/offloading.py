@@ -1,4 +1,4 @@
-"""Who serves what on a fleet: one queue for all, queues dealt out in turn (SLS, ILS), or max-min (SCLS Eq. 11)."""
+"""Which worker serves what: one shared queue, round-robin (SLS, ILS), or SCLS's max-min offloading (Eq. 11)."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ from scheduling.request import Request
 
 
 class Queues(Protocol):
-    """Requests in order of arrival, in the queue or queues from which the workers take."""
+    """The queue or queues from which the workers take requests, each in order of arrival."""
 
     def add(self, request: Request) -> None:
-        """Let a request wait."""
+        """Put a request into its queue, in the place that its arrival gives it."""
         ...
 
     def discard(self, request_id: str) -> bool:
         """Take one out; False if it does not wait here."""
         ...
 
-    def know(self, workers: Sequence[str]) -> None:
-        """Learn which workers live."""
+    def set_workers(self, workers: Sequence[str]) -> None:
+        """Set the live workers, which `queue_of` may then be asked for."""
         ...
 
-    def of(self, worker: str) -> ArrivalQueue:
+    def queue_of(self, worker: str) -> ArrivalQueue:
         """The queue that this live worker takes from."""
         ...
 
@@ -40,7 +40,7 @@ class Queues(Protocol):
 
 
 class SharedQueue:
-    """One queue; whoever is free takes from it."""
+    """One queue for all workers."""
 
     def __init__(self) -> None:
         self._queue = ArrivalQueue()
@@ -52,16 +52,16 @@ class SharedQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def know(self, workers: Sequence[str]) -> None:
-        """Nothing depends on it."""
+    def set_workers(self, workers: Sequence[str]) -> None:
+        """Do nothing: the queue is the same for all."""
 
-    def of(self, worker: str) -> ArrivalQueue:
+    def queue_of(self, worker: str) -> ArrivalQueue:
         """The one queue."""
         return self._queue
 
 
 class RoundRobinQueues:
-    """A queue for each worker; requests are dealt out in turn as they come, and again when their worker is gone."""
+    """A queue for each worker; requests are dealt out in turn, and again when their worker has gone."""
 
     def __init__(self) -> None:
         self._undealt = ArrivalQueue()
@@ -79,8 +79,8 @@ class RoundRobinQueues:
         """Take one out; False if it does not wait here."""
         return any(queue.discard(request_id) for queue in (self._undealt, *self._queues.values()))
 
-    def know(self, workers: Sequence[str]) -> None:
-        """Deal out what came since, in turn, among these workers."""
+    def set_workers(self, workers: Sequence[str]) -> None:
+        """Deal out in turn, among these workers, what was added since and what waits for workers that have gone."""
         for gone in self._queues.keys() - set(workers):
             for request in self._queues.pop(gone):
                 self._undealt.add(request)
@@ -90,40 +90,40 @@ class RoundRobinQueues:
             self._queues[workers[self._dealt % len(workers)]].add(request)
             self._dealt += 1
 
-    def of(self, worker: str) -> ArrivalQueue:
+    def queue_of(self, worker: str) -> ArrivalQueue:
         """The worker's own queue."""
         return self._queues[worker]
 
 
 def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
-    """The workers whose memory holds so many tokens; if none does, the largest."""
+    """The workers whose memory holds so many tokens; if none does, those with the most memory."""
     largest = max(worker.memory.capacity_tokens for worker in workers)
     least = min(tokens, largest)
     return [worker for worker in workers if worker.memory.capacity_tokens >= least]
 
 
 class Placement(Protocol):
-    """Where batches go, one after the other."""
+    """Chooses a worker for one batch after the other."""
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The worker for such a batch, and how long it will take there."""
+        """The worker for a batch of this shape, and the seconds that it is estimated to take there."""
         ...
 
 
-class InTurn:
-    """Batches go round the workers; one that is too small for a batch is passed over."""
+class RoundRobin:
+    """Workers take turns; one whose memory is too small for a batch is passed over."""
 
     def __init__(self) -> None:
         self._workers: Sequence[Worker] = ()
         self._placed = 0
 
-    def among(self, workers: Sequence[Worker]) -> "InTurn":
-        """Go on with these workers."""
+    def among(self, workers: Sequence[Worker]) -> "RoundRobin":
+        """Set the workers that take turns."""
         self._workers = workers
         return self
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The next worker whose memory holds it; the largest if none does."""
+        """The next worker whose memory holds the batch; if none does, the one with the most memory."""
         turn = self._placed % len(self._workers)
         self._placed += 1
         in_turn = [*self._workers[turn:], *self._workers[:turn]]
@@ -133,9 +133,10 @@ class InTurn:
 
 
 class LeastLoaded:
-    """Each batch goes where it ends first; on equal workers that is the least loaded one (Eq. 11).
+    """Each batch goes to the worker where it ends first; of equal workers that is the least loaded one (Eq. 11).
 
-    Called with the longest batches first, this is SCLS's max-min offloading.
+    With the longest batches first this is SCLS's max-min offloading. Workers of equal costs and memory are one kind,
+    kept in a heap by load, so that a batch is weighed once for each kind.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -146,7 +147,7 @@ class LeastLoaded:
             heapq.heapify(kind)
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The worker of which it would leave the load least, among those that hold it, else among the largest."""
+        """The worker whose load is least with the batch, of those that hold it; if none does, of the largest."""
         fitting = [kind for kind in self._kinds if kind[1].fits(size, length, generation_length)]
         if not fitting:
             largest = max(memory.capacity_tokens for _, memory in self._kinds)
@@ -162,6 +163,6 @@ class LeastLoaded:
         return worker, serve_s
 
     @property
-    def least_s(self) -> float:
+    def least_load_s(self) -> float:
         """The load of the least loaded worker."""
         return min(kind[0][0] for kind in self._kinds.values())

@@ -1,6 +1,6 @@
 """The one interface between a policy and whoever runs it: the live planner or the simulator.
 
-A policy keeps the waiting room and returns decisions as values. It never carries one out, never reads a clock
+A policy keeps the waiting requests and returns decisions as values. It never carries one out, never reads a clock
 (`now` is an argument, seconds) and can be rebuilt at any moment by adding the queued requests again.
 
 The runner's side of the contract:
@@ -26,12 +26,12 @@ from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 
 Mode = Literal["batch", "queue", "continuous"]
-"""What a policy gives to whom: one batch to an idle worker, batches to any worker's queue, rows to running batches."""
+"""What a policy assigns: a batch to an idle worker, batches to any worker's queue, or rows to running batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """A request that is in a worker's running batch; `generated` counts all its tokens so far."""
+    """A request in a worker's running batch; `generated` counts all its tokens so far."""
 
     request: Request
     generated: int
@@ -40,8 +40,11 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker as it is now. `rows` are those of its running continuous batch, those about to join it included;
-    `queued` counts the run-to-completion batches assigned and not ended; `busy_s` estimates when all of that ends."""
+    """A worker as it is now.
+
+    `rows` are those of its running continuous batch and those about to join it; `queued` counts its run-to-completion
+    batches that have not ended; `busy_s` is the estimated time until all of that has ended.
+    """
 
     name: str
     memory: KvMemory
@@ -52,7 +55,7 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing to do."""
+        """Whether it has neither rows nor batches."""
         return not self.rows and not self.queued
 
 
@@ -69,14 +72,14 @@ class Assignment:
     requests: tuple[Request, ...]
     iteration_limit: int | None = None
     joins: bool = False
-    sealed: bool = False  # a half of a batch that ran out of memory: nothing may join it any more
+    sealed: bool = False  # a half of a batch that ran out of memory: no request may join it
     estimated_s: float = 0.0
     preempts: tuple[str, ...] = ()  # ids of running rows that leave first and come back through `add`
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingBatch:
-    """A batch in the waiting room, for the dashboard and for ETAs, in the order in which it would be served."""
+    """A waiting batch, for the dashboard and for ETAs; lengths in tokens."""
 
     requests: tuple[Request, ...]
     length: int
@@ -87,24 +90,24 @@ class WaitingBatch:
 
 
 class Policy(Protocol):
-    """What every policy answers; see the module's docstring for the runner's side."""
+    """What every policy does; the module's docstring has the runner's side."""
 
     mode: Mode = "batch"
 
     def add(self, request: Request, now: float) -> None:
-        """Put a request into the waiting room."""
+        """Let a request wait."""
         ...
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out (cancelled, expired, deleted); False if it does not wait here."""
+        """Remove a waiting request (cancelled, expired, deleted); False if it does not wait here."""
         ...
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Decide which waiting work goes to which of these workers now; assigned requests leave the waiting room."""
+        """Decide which waiting requests go to which of these workers now; they stop waiting."""
         ...
 
     def finished(self, assignment: Assignment, now: float) -> None:
-        """Learn that a run-to-completion batch ended on its worker."""
+        """Take note that a run-to-completion batch has ended on its worker."""
         return None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
@@ -112,17 +115,17 @@ class Policy(Protocol):
         ...
 
     def wake_at(self, now: float) -> float | None:
-        """When to be asked again even if nothing happens; None: only on events."""
+        """When to be asked again even if nothing happens; None: only when something does."""
         return None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Learn Kendall's tau of recent predictions against what came out; None while it is not known."""
+        """Take note of Kendall's tau of recent predictions and answers; None while it is not known."""
         return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting room in serving order."""
+        """What waits, in batches in the order in which they would be served now."""
         ...
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """The number of requests that wait."""
         ...

@@ -15,7 +15,7 @@ from scheduling.request import Request
 def least_serving_time(
     requests: Sequence[Request], slice_tokens: int, costs: ServingTime, largest_size: Callable[[int], int]
 ) -> list[tuple[Request, ...]]:
-    """Partition requests into batches of at most `largest_size(batch length)`, the total serving time being least."""
+    """The partition into batches of at most `largest_size(batch length)` requests that takes the least time in all."""
     ordered = sorted(requests, key=lambda request: (request.prefill, request.arrived_at, request.id))
     total_s = np.zeros(len(ordered) + 1)
     sizes = np.zeros(len(ordered) + 1, dtype=np.int64)
@@ -28,7 +28,7 @@ def least_serving_time(
             serve_s[length] = costs.serve_many_s(every_size, *shape)
         most = min(i, len(serve_s[length]))
         candidates = total_s[i - most : i][::-1] + serve_s[length][:most]
-        best = int(candidates.argmin())  # the first: the smallest batch of those that are equally good
+        best = int(candidates.argmin())  # of equally good ones the first, which is the smallest batch
         total_s[i], sizes[i] = candidates[best], best + 1
     batches = []
     end = len(ordered)

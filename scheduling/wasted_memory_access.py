@@ -16,7 +16,7 @@ def generating_waste(length: int, generation_length: int, batch_length: int) -> 
 
 
 def waiting_waste(generation_length: int, batch_length: int, batch_generation_length: int) -> int:
-    """Eq. (3): reads of the padded request and all it generated while it waits for the batch to end."""
+    """Eq. (3): reads of a finished request's tokens, padding included, while it waits for the batch to end."""
     iterations = batch_generation_length - generation_length + 1
     return iterations * (generation_length + batch_generation_length) // 2 + iterations * batch_length
 

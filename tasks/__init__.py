@@ -1,1 +1,1 @@
-"""Celery: predict, plan, serve, train, upkeep. Carries out what `scheduling` decides; holds no truth of its own."""
+"""The background processes: predict, plan, serve, train, upkeep. They carry out decisions; Postgres keeps all state."""

@@ -1,4 +1,4 @@
-"""The Celery application of every background process: reads the settings, configures the logs, knows no task."""
+"""The Celery application of every background process: reads the settings and configures the logs; imports no task."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tasks import logs
 
 
 class MissingSetting(Exception):
-    """A setting that a background process cannot do without."""
+    """A background process cannot start without this setting."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -18,7 +18,7 @@ class MissingSetting(Exception):
 
 
 def required(name: str, value: str | None) -> str:
-    """The value of a setting; raises MissingSetting where there is none."""
+    """The value of a setting; raises MissingSetting if it is None."""
     if value is None:
         raise MissingSetting(name)
     return value

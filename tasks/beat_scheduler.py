@@ -1,14 +1,15 @@
-"""Beat's scheduler for ticks: its schedule is in memory, and it sleeps until a tick is due.
+"""Beat's scheduler: it keeps the schedule in memory and sleeps until the next tick is due.
 
-Celery's own wakes 10 ms early and then polls, which at two ticks every 0.1 s was most of beat's CPU time.
+Celery's own scheduler wakes up 10 ms early and then polls. With two ticks every 0.1 s, the polling was most of beat's
+CPU time.
 """
 
 from celery.beat import Scheduler
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
-    """Entries that need no history: after a restart they simply go on."""
+    """Entries need no history: after a restart they start anew."""
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """Seconds to wait: all that are left."""
+        """How many of the `n` seconds until the next tick to sleep: all of them, because `drift` is not needed."""
         return n

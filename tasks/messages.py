@@ -1,6 +1,7 @@
-"""What processes say to each other through the broker: ids and kicks, nothing that could not be said again.
+"""What processes send each other through the broker: batch ids and kicks, each of which may be lost without harm.
 
-A broker that is away is no error here: the planner's ticks take the place of kicks, the reconciler that of batches.
+A broker that is away is not an error: beat's ticks do what lost kicks would have done, and the reconciler sends
+batches again that no worker took.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,47 +16,51 @@ from kombu.exceptions import OperationalError
 
 from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
 
-KICKED = "magnus.kicked"
-KICK_FORGOTTEN_MS = 2000  # a kick that was lost with the broker blocks later ones for at most so long
-SILENT_S = 5.0  # after a failure nothing is tried for so long: each try may take BROKER_TIMEOUT_S
+KICK_KEY = "magnus.kicked"  # in Redis, while a kick is on its way to the planner
+# If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
+# matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.
+KICK_EXPIRES_MS = 2000
+# After a failure nothing is sent for this long, because each try may block for BROKER_TIMEOUT_S. A longer pause costs
+# latency once the broker is back, a shorter one costs the sender time while it is away. Not tuned.
+PAUSE_S = 5.0
 
 log = structlog.get_logger()
 
 
 class Messages:
-    """Publishes by task name, so that nobody imports another process's task; any thread may."""
+    """Sends tasks by name, so that no process imports another process's task; any thread may call it."""
 
     def __init__(self, app: Celery, redis_url: str) -> None:
         self._app = app
         self._redis = redis.Redis.from_url(
             redis_url, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
         )
-        self._silent_until = 0.0
+        self._paused_until = 0.0
 
     def kick_planner(self) -> None:
-        """Ask for a planner's step now; any number of kicks before it begins make one step."""
-        self._try(self._kick)
+        """Ask for a planner's step now; kicks that come before that step begins are one message."""
+        self._send(self._kick)
 
-    def take_kick(self) -> None:
-        """Begin a step: whatever happens from here on needs a new kick."""
-        self._try(partial(self._redis.delete, KICKED))
+    def clear_kick(self) -> None:
+        """A step begins: whatever happens from now on needs a new kick."""
+        self._send(partial(self._redis.delete, KICK_KEY))
 
-    def serve(self, batches: Iterable[tuple[int, str]]) -> None:
-        """Tell workers to take batches; (batch id, worker's name)."""
+    def send_batches(self, batches: Iterable[tuple[int, str]]) -> None:
+        """Tell workers to take batches, given as (batch id, worker's name)."""
         for batch_id, worker in batches:
             name = gpu_queue(worker)
             queue = Queue(name, EXCHANGE, routing_key=name)
-            self._try(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
+            self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
 
     def _kick(self) -> None:
-        if self._redis.set(KICKED, 1, nx=True, px=KICK_FORGOTTEN_MS):
+        if self._redis.set(KICK_KEY, 1, nx=True, px=KICK_EXPIRES_MS):
             self._app.send_task("tasks.plan")
 
-    def _try(self, act: Callable[[], object]) -> None:
-        if monotonic() < self._silent_until:
+    def _send(self, action: Callable[[], object]) -> None:
+        if monotonic() < self._paused_until:
             return
         try:
-            act()
+            action()
         except (redis.RedisError, OperationalError) as error:
-            self._silent_until = monotonic() + SILENT_S
-            log.warning("broker away", silent_s=SILENT_S, error=str(error))
+            self._paused_until = monotonic() + PAUSE_S
+            log.warning("broker away", pause_s=PAUSE_S, error=str(error))

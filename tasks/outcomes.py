@@ -1,11 +1,11 @@
-"""The log's rows as outcomes that models learn from."""
+"""Converts an answered request of the log into an outcome that predictors learn from."""
 
 from learning.predictors.length_predictor import Outcome, Prompt
 from models.training_log import FinishedRequest
 
 
 def outcome_of(request: FinishedRequest) -> Outcome:
-    """What came of a request."""
+    """The request's prompt with the length that its answer had and the length that was predicted."""
     return Outcome(
         Prompt(
             request.application,

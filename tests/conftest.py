@@ -12,7 +12,9 @@ import pytest
 import redis
 from psycopg import sql
 
-from cli.hosting.embedded_servers import create_database, postgres, running, valkey
+from cli.hosting.embedded_broker import embedded_broker
+from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.embedded_server import running_server
 from models.schema_upgrade import upgrade
 
 TEMPLATE = "migrated"
@@ -36,7 +38,9 @@ def servers_dir() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_url(servers_dir: Path) -> Iterator[str]:
     """A Postgres that forgets on power loss and is fast for it; its database `migrated` is the newest schema."""
-    with running(postgres(servers_dir / "postgres", durable=False), servers_dir / "postgres.log") as url:
+    with running_server(
+        embedded_postgres(servers_dir / "postgres", durable=False), servers_dir / "postgres.log"
+    ) as url:
         template = with_database(url, TEMPLATE)
         create_database(template)
         upgrade(template)
@@ -67,7 +71,7 @@ def _fresh_database(postgres_url: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_server_url(servers_dir: Path) -> Iterator[str]:
     """The session's broker, with whatever earlier tests left in it."""
-    with running(valkey(servers_dir / "valkey"), servers_dir / "valkey.log") as url:
+    with running_server(embedded_broker(servers_dir / "valkey"), servers_dir / "valkey.log") as url:
         yield url
 
 

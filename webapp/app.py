@@ -1,20 +1,32 @@
 """The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
 
+from collections.abc import Collection
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import structlog
 from apiflask import APIFlask
 from flask import Response, request
 
+import json_logs
 from inference.prompt_format import load_prompt_format
 from models import client_requests
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from settings import Settings, read_settings
-from webapp import auth, chat_api, client_errors, dashboard, health, logs, models_api, openapi_document, stats_api
-from webapp import responses_api as responses_api
+from webapp import (
+    auth,
+    chat_api,
+    client_errors,
+    dashboard,
+    health,
+    models_api,
+    openapi_document,
+    responses_api,
+    stats_api,
+)
 from webapp.app_context import AppContext
 from webapp.dashboard_overview import Overview, read_overview
 from webapp.prompt_limits import PromptLimits
@@ -25,11 +37,15 @@ from webapp.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
 
-STATEMENT_TIMEOUT_S = 10.0
-CONNECTIONS = 12  # each held for a statement or two, so far fewer than threads
-MOST_WAITING = 24  # of gunicorn's threads: the rest stay free for calls that do not wait
+STATEMENT_TIMEOUT_S = 10.0  # far more than a statement of the API needs; frees threads whose database hangs. Not tuned
+CONNECTIONS = 12  # a call keeps one for a statement or two, so that the 32 threads of gunicorn need far fewer
+MAX_WAITING_CALLS = 24  # of gunicorn's 32 threads; the other 8 stay free for calls that do not wait
+SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
+RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
+OVERVIEW_TTL_S = 1.0  # open dashboards ask every 2 s each: any value below that keeps them fresh
 
-HEADERS = {
+# A browser loads and runs only what this service serves, and no other site can embed its pages or read its answers.
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -47,7 +63,7 @@ class NoDatabase(Exception):
 
 
 class MagnusApp(APIFlask):
-    """APIFlask that reads JSON strictly and logs what nobody expected."""
+    """APIFlask that reads JSON strictly and logs unexpected exceptions."""
 
     request_class = ApiRequest
     json_provider_class = StrictJson
@@ -58,49 +74,52 @@ class MagnusApp(APIFlask):
 
 
 def create_app(settings: Settings | None = None) -> APIFlask:
-    """The app; without settings those of the environment. Raises NoDatabase, UnreadableTokenizer, UnknownSetting."""
+    """The app, with the settings of the environment unless given.
+
+    Raises NoDatabase, UnreadableTokenizer, UnknownSetting.
+    """
     settings = settings or read_settings()
     if settings.database_url is None:
         raise NoDatabase
-    logs.configure(settings.log_level)
-    app = MagnusApp(__name__, title="Magnus", version="0.1.0", docs_path=None)
+    json_logs.configure(settings.log_level)
+    app = MagnusApp(__name__, title="Magnus", version=version("magnus"), docs_path=None)
     app.config.update(
-        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,  # larger bodies are refused with 413, before they are parsed
         OPENAPI_VERSION="3.1.0",
         DESCRIPTION="A durable job service for LLM requests: OpenAI's Responses API, answered in the best order.",
         VALIDATION_ERROR_STATUS_CODE=400,
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
-    made = make_context(settings, settings.database_url)
-    app.extensions["magnus"] = made
-    health.observe(app, made)
-    app.before_request(auth.require_key)
+    context = make_context(settings, settings.database_url)
+    app.extensions["magnus"] = context
+    health.register_metrics(app, context)
+    app.before_request(auth.require_api_key)
     client_errors.register(app)
     apis = [responses_api.api, chat_api.api, models_api.api, stats_api.api]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
-    app.after_request(harden)
-    app.spec_processor(partial(openapi_document.describe, model=made.served.name))
+    app.after_request(add_security_headers)
+    app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
     return app
 
 
 def make_context(settings: Settings, database_url: str) -> AppContext:
-    """What the views share."""
+    """The context of an app with these settings; raises UnreadableTokenizer."""
     engine = make_engine(
         database_url,
         statement_timeout_s=STATEMENT_TIMEOUT_S,
         pool_size=CONNECTIONS,
         name="magnus web",
-        autocommit=True,  # each call is one statement, or several that need not agree
+        autocommit=True,  # a call is one statement, or several that need no common snapshot
     )
     sessions = make_sessions(engine)
     prompt_format = load_prompt_format(settings.model)
 
-    def read_room() -> QueueSnapshot | None:
+    def queue_snapshot() -> QueueSnapshot | None:
         with sessions() as session:
             return read_queue_snapshot(session)
 
-    def expectation() -> ResponseTimeEstimate:
+    def response_times() -> ResponseTimeEstimate:
         with sessions() as session:
             return read_response_times(session)
 
@@ -108,24 +127,24 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return read_overview(session, hours, settings.lease_s)
 
-    def finished(ids: Any) -> set[str]:
+    def finished(ids: Collection[str]) -> set[str]:
         with sessions() as session:
             return client_requests.finished(session, ids)
 
     password = settings.dashboard_password
     return AppContext(
         sessions=sessions,
-        served=PromptLimits(
+        prompt_limits=PromptLimits(
             settings.model_name or prompt_format.name,
             prompt_format,
             settings.max_prompt_tokens,
             settings.max_output_tokens,
         ),
-        rooms=TtlCache(read_room, keep_s=0.5),
-        expectations=TtlCache(expectation, keep_s=1.0),
-        overviews={hours: TtlCache(partial(overview, int(hours)), keep_s=1.0) for hours in dashboard.RANGES},
-        waiters=WaitingCalls(finished, most=MOST_WAITING),
-        limit=RateLimit(settings.rate_limit),
+        queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
+        response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
+        overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
+        waiting_calls=WaitingCalls(finished, max_calls=MAX_WAITING_CALLS),
+        rate_limit=RateLimit(settings.rate_limit),
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,
@@ -133,9 +152,9 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     )
 
 
-def harden(response: Response) -> Response:
-    """No page of ours loads or runs anything that is not ours, and no answer is kept by a cache."""
-    for name, value in HEADERS.items():
+def add_security_headers(response: Response) -> Response:
+    """Add SECURITY_HEADERS, and forbid caches to keep the answer."""
+    for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")
     return response

@@ -1,4 +1,4 @@
-"""What the views of one app share; made once in `create_app`, found on the app itself."""
+"""What the views of one app share: made once by `create_app` and kept on the app itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from webapp.waiting_calls import WaitingCalls
 
 @dataclass(frozen=True)
 class AppContext:
-    """The app's own objects and the plain settings that views need."""
+    """The app's shared objects and the plain settings that its views need."""
 
     sessions: sessionmaker[Session]
-    served: PromptLimits
-    rooms: TtlCache[QueueSnapshot | None]  # the planner's snapshot
-    expectations: TtlCache[ResponseTimeEstimate]
-    overviews: Mapping[str, TtlCache[Overview]]  # by the hours that its charts reach back
-    waiters: WaitingCalls
-    limit: RateLimit
-    wait_s: float
+    prompt_limits: PromptLimits
+    queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
+    response_times: TtlCache[ResponseTimeEstimate]
+    overviews: Mapping[str, TtlCache[Overview]]  # by the number of hours that the charts show
+    waiting_calls: WaitingCalls
+    rate_limit: RateLimit
+    wait_s: float  # longest that a call waits for its answer
     dashboard_password: str | None
-    worker_alive_s: float
-    close: Callable[[], None]  # gives the database's connections back
+    worker_alive_s: float  # a worker with an older heartbeat counts as lost
+    close: Callable[[], None]  # closes the database connections
 
 
-def context() -> AppContext:
-    """The current app's."""
-    found: AppContext = current_app.extensions["magnus"]
-    return found
+def current_context() -> AppContext:
+    """The context of the app that handles the current request."""
+    context: AppContext = current_app.extensions["magnus"]
+    return context

@@ -1,4 +1,4 @@
-"""Who is asking: an API key for everything under /v1, a password for the dashboard."""
+"""Who sends a request: an API key for everything under /v1, a password for the dashboard."""
 
 import hmac
 import time
@@ -7,41 +7,39 @@ from flask import Response, g, request
 
 from models import api_keys
 from models.api_keys import Caller
-from webapp.app_context import context
+from settings import DASHBOARD_USER
+from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey
 
-DASHBOARD_USER = "magnus"
 
+def require_api_key() -> None:
+    """Before each request to /v1: find the tenant of its key and count it against the key's rate limit.
 
-def require_key() -> None:
-    """Before each request to /v1: find the key's tenant and count its request, or refuse."""
+    Raises InvalidKey and RateLimited.
+    """
     if not request.path.startswith("/v1/"):
         return
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not given.strip():
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
         raise InvalidKey("You did not provide an API key: send 'Authorization: Bearer <key>'.")
-    with context().sessions() as session:
-        found = api_keys.find(session, given.strip())
-    if found is None:
+    context = current_context()
+    with context.sessions() as session:
+        caller = api_keys.find(session, key.strip())
+    if caller is None:
         raise InvalidKey("This API key is unknown or revoked.")
-    context().limit.count(found.key_id, time.time())
-    g.caller = found
+    context.rate_limit.count(caller.key_id, time.time())
+    g.caller = caller
 
 
-def caller() -> Caller:
-    """Who sent the current request."""
-    found: Caller = g.caller
-    return found
-
-
-def tenant() -> str:
-    """Whose requests the current request may see."""
-    return caller().tenant
+def current_tenant() -> str:
+    """The tenant whose key the current request carries; it sees this tenant's requests alone."""
+    caller: Caller = g.caller
+    return caller.tenant
 
 
 def require_dashboard_password() -> Response | None:
-    """Before each page of the dashboard; without a password in the settings it stays shut."""
-    password = context().dashboard_password
+    """Before each page of the dashboard: 401 without the password, 403 if the settings have none."""
+    password = current_context().dashboard_password
     if password is None:
         return Response(
             "The dashboard is off: set MAGNUS_DASHBOARD_PASSWORD. Its user is 'magnus'.\n", 403, mimetype="text/plain"

@@ -1,23 +1,24 @@
 """/v1/chat/completions and /v1/completions: the older calls that wait, for clients that do not poll.
 
-Each is a request like any other: stored, predicted, batched, and to be seen under /v1/responses with `resp_` in its id.
+Each is stored, predicted and batched like any other request, and can be read under /v1/responses by its `resp_` id.
 """
 
 from typing import Literal
 
 from apiflask import APIBlueprint
+from flask import request
 
 from models import client_requests
 from models.client_requests import RequestView
 from models.queue_position import QueuePlace
 from models.tables import RequestStatus
-from webapp.app_context import context
-from webapp.auth import tenant
+from webapp.app_context import current_context
+from webapp.auth import current_tenant
 from webapp.chat_schemas import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
-    Common,
+    CommonFields,
     Completion,
     CompletionChoice,
     CompletionUsage,
@@ -25,7 +26,7 @@ from webapp.chat_schemas import (
     CreateCompletion,
 )
 from webapp.client_errors import InvalidRequest, NotAnswered, NotInTime
-from webapp.prompt_limits import ClientPrompt, Turn, prompt_of
+from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
 from webapp.response_objects import magnus_of
 from webapp.submission import Submission, submit_and_wait
 
@@ -38,17 +39,19 @@ api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
 @api.doc(summary="Answer a chat", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
 def chat(json_data: CreateChatCompletion) -> ChatCompletion:
     """Waits for the answer, at most as long as the service allows, and cancels the request when that is over."""
-    prompt = prompt_of(None, [Turn(message.role, message.text) for message in json_data.messages])
-    newer = json_data.max_completion_tokens
-    named = "max_tokens" if newer is None else "max_completion_tokens"
-    seen = answer(asked(json_data, prompt, json_data.max_tokens if newer is None else newer, "messages", named))
+    prompt = prompt_of_turns(None, [Turn(message.role, message.text) for message in json_data.messages])
+    if json_data.max_completion_tokens is None:
+        limit_tokens, limit_param = json_data.max_tokens, "max_tokens"
+    else:
+        limit_tokens, limit_param = json_data.max_completion_tokens, "max_completion_tokens"
+    view = wait_for_answer(submission_of(json_data, prompt, limit_tokens, "messages", limit_param))
     return ChatCompletion(
-        id=seen.request.id.replace("resp_", "chatcmpl-", 1),
-        created=int(seen.request.arrived_at.timestamp()),
-        model=seen.request.model,
-        choices=[ChatChoice(message=AssistantMessage(content=text_of(seen)), finish_reason=reason_of(seen))],
-        usage=usage_of(seen),
-        magnus=magnus_of(seen, QueuePlace()),
+        id=view.request.id.replace("resp_", "chatcmpl-", 1),
+        created=int(view.request.arrived_at.timestamp()),
+        model=view.request.model,
+        choices=[ChatChoice(message=AssistantMessage(content=text_of(view)), finish_reason=finish_reason_of(view))],
+        usage=usage_of(view),
+        magnus=magnus_of(view, QueuePlace()),
     )
 
 
@@ -58,23 +61,28 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion:
 @api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
 def completion(json_data: CreateCompletion) -> Completion:
     """Like a chat with one message of the user's."""
-    seen = answer(asked(json_data, ClientPrompt("", json_data.prompt), json_data.max_tokens, "prompt", "max_tokens"))
+    prompt = ClientPrompt("", json_data.prompt)
+    view = wait_for_answer(submission_of(json_data, prompt, json_data.max_tokens, "prompt", "max_tokens"))
     return Completion(
-        id=seen.request.id.replace("resp_", "cmpl-", 1),
-        created=int(seen.request.arrived_at.timestamp()),
-        model=seen.request.model,
-        choices=[CompletionChoice(text=text_of(seen), finish_reason=reason_of(seen))],
-        usage=usage_of(seen),
-        magnus=magnus_of(seen, QueuePlace()),
+        id=view.request.id.replace("resp_", "cmpl-", 1),
+        created=int(view.request.arrived_at.timestamp()),
+        model=view.request.model,
+        choices=[CompletionChoice(text=text_of(view), finish_reason=finish_reason_of(view))],
+        usage=usage_of(view),
+        magnus=magnus_of(view, QueuePlace()),
     )
 
 
-def asked(body: Common, prompt: ClientPrompt, limit: int | None, prompt_param: str, limit_param: str) -> Submission:
-    """What either body asks for."""
+def submission_of(
+    body: CommonFields, prompt: ClientPrompt, limit_tokens: int | None, prompt_param: str, limit_param: str
+) -> Submission:
+    """What either body asks for, in the name of the current request's tenant."""
     return Submission(
+        tenant=current_tenant(),
+        idempotency_key=request.headers.get("Idempotency-Key"),
         model=body.model,
         prompt=prompt,
-        limit=limit,
+        limit_tokens=limit_tokens,
         metadata=body.metadata or {},
         background=False,
         temperature=body.temperature,
@@ -90,36 +98,37 @@ def asked(body: Common, prompt: ClientPrompt, limit: int | None, prompt_param: s
     )
 
 
-def answer(asked: Submission) -> RequestView:
-    """The answered request; raises NotInTime, NotAnswered, or InvalidRequest if somebody cancelled it."""
-    seen = submit_and_wait(asked)
-    request = seen.request
-    if not request.status.final:
-        with context().sessions() as session:
-            client_requests.cancel(session, tenant(), request.id)
+def wait_for_answer(submission: Submission) -> RequestView:
+    """The answered request; raises NotInTime, NotAnswered, or InvalidRequest if it was cancelled meanwhile."""
+    context = current_context()
+    view = submit_and_wait(context, submission)
+    stored = view.request
+    if not stored.status.final:
+        with context.sessions() as session:
+            client_requests.cancel(session, submission.tenant, stored.id)
         raise NotInTime(
-            f"No answer within {context().wait_s:g} s; {request.id} was cancelled. "
+            f"No answer within {context.wait_s:g} s; {stored.id} was cancelled. "
             "For long work send POST /v1/responses with background=true and poll."
         )
-    if request.status is RequestStatus.failed:
-        why = request.error or {}
-        raise NotAnswered(f"{request.id} failed: {why.get('message', 'no reason is known')}", code=why.get("code"))
-    if request.status is RequestStatus.cancelled:
-        raise InvalidRequest(f"{request.id} was cancelled.", code="cancelled")
-    return seen
+    if stored.status is RequestStatus.failed:
+        error = stored.error or {}
+        raise NotAnswered(f"{stored.id} failed: {error.get('message', 'no reason is known')}", code=error.get("code"))
+    if stored.status is RequestStatus.cancelled:
+        raise InvalidRequest(f"{stored.id} was cancelled.", code="cancelled")
+    return view
 
 
-def text_of(seen: RequestView) -> str:
+def text_of(view: RequestView) -> str:
     """The answer's text."""
-    return seen.request.output_text or ""
+    return view.request.output_text or ""
 
 
-def reason_of(seen: RequestView) -> Literal["stop", "length"]:
-    """Why the answer ended."""
-    return "length" if seen.request.status is RequestStatus.incomplete else "stop"
+def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
+    """Why the answer ended: at its limit, or else by itself or before a stop string."""
+    return "length" if view.request.status is RequestStatus.incomplete else "stop"
 
 
-def usage_of(seen: RequestView) -> CompletionUsage:
-    """Tokens read and written."""
-    read, written = seen.request.prompt_tokens, seen.request.output_tokens or 0
-    return CompletionUsage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+def usage_of(view: RequestView) -> CompletionUsage:
+    """Tokens of the prompt and of the answer."""
+    prompt, answer = view.request.prompt_tokens, view.request.output_tokens or 0
+    return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)

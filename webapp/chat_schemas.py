@@ -6,23 +6,23 @@ from pydantic import Field, Tag, field_validator
 
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.response_objects import ApiObject, Magnus
-from webapp.response_schemas import TEXT_OR_LIST, Extras, Said, TextFormat
+from webapp.response_schemas import TEXT_OR_LIST, Extras, RoleAndContent, TextFormat
 
-Nothing = Annotated[list[Any], Field(max_length=0)]
+EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
     Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")],
     TEXT_OR_LIST,
 ]
 
 
-class ChatMessage(Said):
+class ChatMessage(RoleAndContent):
     """One message of a chat."""
 
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
 
 
-class Common(Body):
-    """What both calls understand; values that would change something that Magnus cannot do are refused."""
+class CommonFields(Body):
+    """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
     temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
@@ -45,14 +45,14 @@ class Common(Body):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
-class CreateChatCompletion(Common):
+class CreateChatCompletion(CommonFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
     store: bool | None = None
     logprobs: Literal[False] | None = None
-    tools: Nothing | None = None
+    tools: EmptyList | None = None
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
     response_format: TextFormat | None = None
@@ -60,14 +60,14 @@ class CreateChatCompletion(Common):
 
     @field_validator("messages")
     @classmethod
-    def ends_with_the_user(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuse a chat in which nothing is asked."""
+    def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
+        """Refuse a chat whose last message is not the user's, or is empty."""
         if value[-1].role != "user" or not value[-1].text.strip():
             raise ValueError("the last message must be the user's and not be empty")
         return value
 
 
-class CreateCompletion(Common):
+class CreateCompletion(CommonFields):
     """POST /v1/completions."""
 
     prompt: Annotated[Text, Field(min_length=1)] = Field(description="One text; it is asked as a user's message")
@@ -78,8 +78,8 @@ class CreateCompletion(Common):
 
     @field_validator("prompt")
     @classmethod
-    def says_something(cls, value: str) -> str:
-        """Refuse white space."""
+    def refuse_an_empty_prompt(cls, value: str) -> str:
+        """Refuse a prompt of nothing but white space."""
         if not value.strip():
             raise ValueError("must not be empty")
         return value

@@ -1,6 +1,7 @@
-"""What can go wrong for a client, and one table from the type of an error to its status code.
+"""The errors that a client can get, and one table from the type of an error to its status code.
 
-Every error body is OpenAI's `error` object and an RFC 9457 problem at once: existing clients and generic tools read it.
+Every error body is both OpenAI's `error` object, which existing clients read, and an RFC 9457 problem, which generic
+tools read.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 
 
 class ClientError(Exception):
-    """Something that the client can correct; `param` names the field, `code` is for programs."""
+    """An error that is the client's to handle; `param` names the field, `code` is for programs."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         self.message, self.param, self.code = message, param, code
@@ -31,7 +32,7 @@ class ClientError(Exception):
 
 
 class InvalidRequest(ClientError):
-    """A body, a parameter or a header that does not mean anything here."""
+    """A body, a parameter or a header that this service cannot accept."""
 
 
 class InvalidKey(ClientError):
@@ -39,11 +40,11 @@ class InvalidKey(ClientError):
 
 
 class NotFound(ClientError):
-    """No such thing for this key: other tenants' responses are not there either."""
+    """Nothing of that name or id for this key; another tenant's response is not found either."""
 
 
 class Busy(ClientError):
-    """Too many connections wait for answers already; submit in the background instead."""
+    """As many calls wait for answers as may; submit in the background instead."""
 
 
 class NotInTime(ClientError):
@@ -73,27 +74,29 @@ class NotAnswered(ClientError):
     """A waiting call's request failed; it can be tried again."""
 
 
-# type of the error -> status, OpenAI's error type, code unless the error brings its own, seconds to wait before a retry
-TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
+# Type of the error -> status, OpenAI's error type, code unless the error has its own, Retry-After in seconds.
+# 1 s is the shortest that the header can say; 2 s leaves a restarting database more time. Not tuned.
+ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     InvalidRequest: (400, "invalid_request_error", "invalid_request", None),
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # it says itself how long
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # the error itself has retry_after_s
     NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
     NotInTime: (504, "server_error", "timeout", 1),
-    OperationalError: (503, "server_error", "database_unavailable", 2),  # away, or a statement ran out of time
+    OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout
     NoConnection: (503, "server_error", "database_unavailable", 2),
 }
 
-SAYS: dict[type[Exception], str] = {
+# In place of messages that would show SQL or addresses.
+MESSAGES: dict[type[Exception], str] = {
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
 }
 
-HTTP_SAYS = {
+HTTP_MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address does not know that method.",
     413: "The request body is larger than this service reads.",
@@ -102,51 +105,51 @@ HTTP_SAYS = {
 
 
 def register(app: APIFlask) -> None:
-    """Answer every error in the one shape."""
-    for kind in TABLE:
-        app.register_error_handler(kind, answer_known)
-    app.register_error_handler(HTTPError, answer_invalid)
-    app.register_error_handler(HTTPException, answer_http)
+    """Answer every error of this app with a body of the same shape."""
+    for kind in ERROR_TABLE:
+        app.register_error_handler(kind, answer_known_error)
+    app.register_error_handler(HTTPError, answer_validation_error)
+    app.register_error_handler(HTTPException, answer_http_error)
 
 
-def answer_known(error: Exception) -> Response:
-    """An error of the table."""
-    kind = next(kind for kind in TABLE if isinstance(error, kind))
-    status, type_, code, retry_after_s = TABLE[kind]
+def answer_known_error(error: Exception) -> Response:
+    """Answer an error of the table."""
+    kind = next(kind for kind in ERROR_TABLE if isinstance(error, kind))
+    status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
         log.warning("not_served", status=status, error=str(error))
     if isinstance(error, ClientError):
-        return problem(status, error.message, type_, error.param, error.code or code, retry_after_s)
+        return error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)
     if isinstance(error, RateLimited):
         retry_after_s = error.retry_after_s
-    return problem(status, SAYS.get(kind) or f"{error}", type_, None, code, retry_after_s)
+    return error_response(status, MESSAGES.get(kind) or f"{error}", type_, None, code, retry_after_s)
 
 
-def answer_invalid(error: HTTPError) -> Response:
-    """APIFlask's error; behind a failed validation stands Pydantic's, whose first entry names the field."""
+def answer_validation_error(error: HTTPError) -> Response:
+    """Answer APIFlask's error; if Pydantic's ValidationError caused it, with the field that its first entry names."""
     if not isinstance(error.__cause__, ValidationError):
-        return problem(error.status_code, f"{error.message}.", "invalid_request_error", None, None)
+        return error_response(error.status_code, f"{error.message}.", "invalid_request_error", None, None)
     first = error.__cause__.errors(include_url=False)[0]
-    param = path(first["loc"])
-    return problem(400, sentence(first, param), "invalid_request_error", param, first["type"])
+    param = field_path(first["loc"])
+    return error_response(400, validation_message(first, param), "invalid_request_error", param, first["type"])
 
 
-def answer_http(error: HTTPException) -> Response:
-    """Werkzeug's: no such page, wrong method, body too large; also what nobody expected, logged as a 500."""
+def answer_http_error(error: HTTPException) -> Response:
+    """Answer Werkzeug's error: no such page, wrong method, body too large, and 500 for an unexpected exception."""
     status = error.code or 500
-    known = "server_error" if status >= 500 else "invalid_request_error"
+    type_ = "server_error" if status >= 500 else "invalid_request_error"
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
-    answer = problem(status, HTTP_SAYS.get(status) or error.description or error.name, known, None, code)
+    answer = error_response(status, HTTP_MESSAGES.get(status) or error.description or error.name, type_, None, code)
     for name, value in error.get_headers():
         if name == "Allow":
             answer.headers[name] = value
     return answer
 
 
-def problem(
+def error_response(
     status: int, message: str, type_: str, param: str | None, code: str | None, retry_after_s: int | None = None
 ) -> Response:
-    """The body of an error, in both shapes."""
+    """The answer to an error, its body in both shapes."""
     body = Problem(
         error=ErrorObject(message=message, type=type_, param=param, code=code),
         type="about:blank",
@@ -162,8 +165,8 @@ def problem(
     return answer
 
 
-def path(location: Sequence[str | int]) -> str | None:
-    """Where in the body: input[0].content; Pydantic's own marks (branches of a union, keys) are left out."""
+def field_path(location: Sequence[str | int]) -> str | None:
+    """A field's path in the body, such as input[0].content, without Pydantic's marks for union branches and keys."""
     param = ""
     for step in location:
         if isinstance(step, int):
@@ -173,8 +176,8 @@ def path(location: Sequence[str | int]) -> str | None:
     return param or None
 
 
-def sentence(error: ErrorDetails, param: str | None) -> str:
-    """Pydantic's message as a sentence that names the field."""
+def validation_message(error: ErrorDetails, param: str | None) -> str:
+    """Pydantic's error as a sentence that names the field."""
     if error["type"] == "extra_forbidden":
         return f"Unknown parameter: '{param}'."
     if error["type"] == "missing":

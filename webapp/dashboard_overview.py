@@ -1,4 +1,4 @@
-"""What the dashboard's first page shows, read in one go."""
+"""What the dashboard's overview shows, read in one session."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,48 +9,48 @@ from sqlalchemy.orm import Session
 from models import client_requests, minute_history, operator_overview, queue_position
 from models.client_requests import RequestView
 from models.minute_history import EndedCounts
-from models.operator_overview import Application, Learned, RequestCounts, WorkerState
+from models.operator_overview import Application, LearnedModel, RequestCounts, WorkerState
 from models.queue_position import QueueSnapshot
 from models.tables import Minute
-from webapp.svg_charts import Bucket, Chart, Series, buckets, lined, stacked
+from webapp.svg_charts import Bucket, Chart, Series, line_chart, stacked_bars, time_buckets
 
-SHOWN_ANSWERS = 12
+SHOWN_ANSWERS = 12  # rows of the table of last answers; not tuned
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything on the first page, as of one moment."""
+    """Everything on the overview, as of one moment."""
 
     now: RequestCounts
     ended: EndedCounts
-    room: QueueSnapshot | None
+    queue_snapshot: QueueSnapshot | None  # None while no planner writes one
     applications: list[Application]
     workers: list[WorkerState]
-    learned: list[Learned]
+    learned: list[LearnedModel]
     answers: Sequence[RequestView]
     charts: list[Chart]
 
 
 def read_overview(session: Session, hours: int, worker_alive_s: float) -> Overview:
-    """Read it; the charts reach `hours` back."""
+    """Read the overview, with charts of the last `hours`; a worker is alive for `worker_alive_s` after a heartbeat."""
     now = operator_overview.request_counts(session, worker_alive_s)
     back = timedelta(hours=hours)
     return Overview(
         now=now,
-        ended=minute_history.last_hour(session),
-        room=queue_position.read_queue_snapshot(session),
+        ended=minute_history.ended_last_hour(session),
+        queue_snapshot=queue_position.read_queue_snapshot(session),
         applications=operator_overview.applications(session),
         workers=operator_overview.workers(session),
-        learned=operator_overview.learned(session),
-        answers=client_requests.last_answers(session, SHOWN_ANSWERS),
-        charts=charts(buckets(minute_history.minutes(session, back), now.now, back)),
+        learned=operator_overview.learned_models(session),
+        answers=client_requests.last_ended(session, SHOWN_ANSWERS),
+        charts=charts(time_buckets(minute_history.minutes(session, back), now.now, back)),
     )
 
 
-def charts(steps: Sequence[Bucket]) -> list[Chart]:
+def charts(buckets: Sequence[Bucket]) -> list[Chart]:
     """The three pictures: what ended, how long it took, what the tokens were spent on."""
     return [
-        stacked(
+        stacked_bars(
             "Requests that ended",
             "Each bar is what ended in that time, by its final state.",
             [
@@ -59,9 +59,9 @@ def charts(steps: Sequence[Bucket]) -> list[Chart]:
                 Series("none", "cancelled", total("cancelled")),
                 Series("bad", "failed", total("failed")),
             ],
-            steps,
+            buckets,
         ),
-        lined(
+        line_chart(
             "Response time, seconds",
             "From arrival to the end of the answer; over several minutes the worst of their values.",
             [
@@ -69,9 +69,9 @@ def charts(steps: Sequence[Bucket]) -> list[Chart]:
                 Series("second", "P95", worst("response_p95_s")),
                 Series("third", "longest", worst("response_max_s")),
             ],
-            steps,
+            buckets,
         ),
-        stacked(
+        stacked_bars(
             "Tokens computed",
             "Valid ones are answers; invalid ones were generated behind an answer's end while its batch went on; "
             "padding makes prompts of a batch equally long.",
@@ -80,7 +80,7 @@ def charts(steps: Sequence[Bucket]) -> list[Chart]:
                 Series("short", "invalid", total("invalid_tokens")),
                 Series("none", "padding", total("pad_tokens")),
             ],
-            steps,
+            buckets,
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: for load balancers and Prometheus, so without a key and without any content."""
+"""/healthz, /readyz and /metrics for load balancers and Prometheus: they need no key and show no request's content."""
 
 import time
 from collections.abc import Iterator
@@ -12,42 +12,43 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.minute_history import totals
+from models.minute_history import ended_totals
 from models.operator_overview import request_counts
 from models.schema_upgrade import is_current
-from webapp.app_context import AppContext, context
+from webapp.app_context import AppContext, current_context
 
 pages = APIBlueprint("health", __name__, enable_openapi=False)
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+# Edges in seconds: fine where calls that do not wait end, coarse up to the default of MAGNUS_WAIT_S. Not tuned.
+DURATION_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 @pages.get("/healthz")
 def healthz() -> Response:
-    """This process answers."""
+    """200 whenever this process answers."""
     return jsonify(status="ok")
 
 
 @pages.get("/readyz")
 def readyz() -> tuple[Response, int]:
-    """The database answers and has the newest schema; without it nothing can be accepted."""
-    with context().sessions() as session:
+    """200 if the database answers and has the newest schema, without which no request can be accepted; else 503."""
+    with current_context().sessions() as session:
         if not is_current(session.connection()):
             return jsonify(status="not ready", reason="the schema is not the newest: run `magnus migrate`"), 503
     return jsonify(status="ready"), 200
 
 
 class ServiceCollector(Collector):
-    """The service's own figures, read from the database when they are asked for."""
+    """The service's own figures, read from the database at every scrape."""
 
     def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
         self._sessions = sessions
         self._worker_alive_s = worker_alive_s
 
     def collect(self) -> Iterator[Metric]:
-        """Gauges of this moment, and counters over the closed minutes."""
+        """Gauges of this moment, and a counter over all closed minutes."""
         with self._sessions() as session:
             now = request_counts(session, self._worker_alive_s)
-            finished = totals(session)
+            finished = ended_totals(session)
         yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
         yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
         yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)
@@ -60,7 +61,7 @@ class ServiceCollector(Collector):
 
 @pages.get("/favicon.ico")
 def favicon() -> BaseResponse:
-    """What browsers ask for beside anything that is no page."""
+    """Browsers ask for it on their own, whatever address they opened."""
     return redirect(url_for("static", filename="icon.svg"))
 
 
@@ -71,15 +72,15 @@ def metrics() -> Response:
     return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
 
 
-def observe(app: Flask, made: AppContext) -> None:
-    """Collect the service's figures, and the durations of this process's requests by route and status."""
+def register_metrics(app: Flask, context: AppContext) -> None:
+    """Collect the service's figures, and the durations of this process's HTTP requests by route and status."""
     app.extensions["metrics"] = registry = CollectorRegistry()
-    registry.register(ServiceCollector(made.sessions, made.worker_alive_s))
+    registry.register(ServiceCollector(context.sessions, context.worker_alive_s))
     durations = Histogram(
         "magnus_http_seconds",
         "Duration of HTTP requests",
         ["method", "route", "status"],
-        buckets=SECONDS,
+        buckets=DURATION_EDGES_S,
         registry=registry,
     )
 

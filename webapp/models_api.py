@@ -4,7 +4,7 @@ from typing import Literal
 
 from apiflask import APIBlueprint
 
-from webapp.app_context import context
+from webapp.app_context import current_context
 from webapp.response_objects import ApiObject
 
 api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
@@ -47,12 +47,12 @@ def list_() -> ModelList:
 @api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 404, 429, 503])
 def retrieve(name: str) -> Model:
     """The model, if it is that one."""
-    context().served.check(name)
+    current_context().prompt_limits.check_model(name)
     return served_model()
 
 
 def served_model() -> Model:
     """The served model as OpenAI describes one."""
-    served = context().served
-    bounds = Bounds(max_prompt_tokens=served.max_prompt_tokens, max_output_tokens=served.max_output_tokens)
-    return Model(id=served.name, magnus=bounds)
+    limits = current_context().prompt_limits
+    bounds = Bounds(max_prompt_tokens=limits.max_prompt_tokens, max_output_tokens=limits.max_output_tokens)
+    return Model(id=limits.model_name, magnus=bounds)

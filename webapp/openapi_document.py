@@ -1,4 +1,4 @@
-"""The OpenAPI document at /openapi.json: what APIFlask writes from the views, with our errors and the served model."""
+"""The OpenAPI document at /openapi.json: APIFlask makes it from the views, and this adds what APIFlask cannot know."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schem
 
 
 def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
-    """Put in what APIFlask cannot know: the shape of errors, Retry-After, the model's name."""
+    """Add to `spec`, and return it: the error bodies, the headers Idempotency-Key and Retry-After, the model's name."""
     schemas = spec["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
     schemas |= problem.pop("$defs") | {"Problem": problem}
-    for apiflasks_own in ("HTTPError", "ValidationError"):
-        schemas.pop(apiflasks_own, None)
+    for replaced in ("HTTPError", "ValidationError"):
+        schemas.pop(replaced, None)
     for name in ("CreateResponse", "CreateChatCompletion", "CreateCompletion"):
         if name in schemas:
             schemas[name]["properties"]["model"]["enum"] = [model]

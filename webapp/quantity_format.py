@@ -1,4 +1,4 @@
-"""How the dashboard writes quantities."""
+"""The template filters with which the dashboard writes quantities."""
 
 from datetime import datetime
 
@@ -28,7 +28,7 @@ def memory(size: float) -> str:
 
 
 def count(value: float | None, digits: int = 0) -> str:
-    """12,345, or a dash for nothing."""
+    """12,345, or a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 

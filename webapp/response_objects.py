@@ -1,4 +1,4 @@
-"""What clients get back: OpenAI's Response object with a `magnus` object in it."""
+"""The answers of /v1/responses: OpenAI's Response object with a `magnus` object in it."""
 
 import math
 from typing import Any, Literal
@@ -9,11 +9,12 @@ from models.client_requests import RequestView
 from models.queue_position import QueuePlace
 from models.tables import RequestStatus
 
-SHORTEST_RETRY_S, LONGEST_RETRY_S = 1, 120  # OpenAI's clients honour Retry-After up to 120 s
+MIN_RETRY_S = 1  # the header has whole seconds
+MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
 class ApiObject(BaseModel):
-    """Something that this service answers with."""
+    """A JSON object, or a part of one, that this service answers with."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -136,9 +137,9 @@ class Deleted(ApiObject):
     deleted: Literal[True] = True
 
 
-def response_of(seen: RequestView, place: QueuePlace) -> Response:
-    """The Response of a stored request."""
-    request = seen.request
+def response_of(view: RequestView, place: QueuePlace) -> Response:
+    """The Response object of a stored request."""
+    request = view.request
     sampling = request.body["sampling"]
     return Response(
         id=request.id,
@@ -153,28 +154,28 @@ def response_of(seen: RequestView, place: QueuePlace) -> Response:
         instructions=request.instructions or None,
         max_output_tokens=request.limit_tokens,
         model=request.model,
-        output=_output(seen),
-        usage=_usage(seen),
+        output=_output(view),
+        usage=_usage(view),
         temperature=sampling["temperature"],
         top_p=sampling["top_p"],
         metadata=request.body["metadata"],
-        magnus=magnus_of(seen, place),
+        magnus=magnus_of(view, place),
     )
 
 
-def retry_after_s(seen: RequestView, place: QueuePlace) -> int | None:
-    """When to ask again: at the estimated completion, within bounds; None once the response is final."""
-    if seen.request.status.final:
+def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
+    """Seconds until the client should poll again: until the estimated end, within bounds; None once it is final."""
+    if view.request.status.final:
         return None
     if place.eta_at is None:
-        return SHORTEST_RETRY_S
-    return min(max(math.ceil((place.eta_at - seen.now).total_seconds()), SHORTEST_RETRY_S), LONGEST_RETRY_S)
+        return MIN_RETRY_S
+    return min(max(math.ceil((place.eta_at - view.now).total_seconds()), MIN_RETRY_S), MAX_RETRY_S)
 
 
-def magnus_of(seen: RequestView, place: QueuePlace) -> Magnus:
-    """What only Magnus knows of a request."""
-    request, batch = seen.request, seen.batch
-    tokens = seen.tokens_so_far
+def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
+    """The `magnus` object of a stored request."""
+    request, batch = view.request, view.batch
+    tokens = view.tokens_so_far
     if request.output_tokens is not None:
         tokens = request.output_tokens
     elif batch is not None and request.status is RequestStatus.in_progress and not batch.joins:
@@ -187,7 +188,7 @@ def magnus_of(seen: RequestView, place: QueuePlace) -> Magnus:
         predictor_version=request.predictor_version,
         tokens_so_far=tokens,
         queue_position=place.position,
-        eta_s=round((place.eta_at - seen.now).total_seconds(), 3) if place.eta_at else None,
+        eta_s=round((place.eta_at - view.now).total_seconds(), 3) if place.eta_at else None,
         eta_at=place.eta_at.timestamp() if place.eta_at else None,
         batch=request.batch_id,
         worker=batch.worker if batch else None,
@@ -195,8 +196,8 @@ def magnus_of(seen: RequestView, place: QueuePlace) -> Magnus:
     )
 
 
-def _output(seen: RequestView) -> list[OutputMessage]:
-    request = seen.request
+def _output(view: RequestView) -> list[OutputMessage]:
+    request = view.request
     if request.output_text is None:
         return []
     return [
@@ -208,11 +209,11 @@ def _output(seen: RequestView) -> list[OutputMessage]:
     ]
 
 
-def _usage(seen: RequestView) -> Usage | None:
-    read, written = seen.request.prompt_tokens, seen.request.output_tokens
-    if written is None:
+def _usage(view: RequestView) -> Usage | None:
+    prompt, answer = view.request.prompt_tokens, view.request.output_tokens
+    if answer is None:
         return None
-    return Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+    return Usage(input_tokens=prompt, output_tokens=answer, total_tokens=prompt + answer)
 
 
 def _error(stored: dict[str, Any] | None) -> ResponseError:

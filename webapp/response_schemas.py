@@ -1,6 +1,6 @@
 """Bodies and queries of /v1/responses as clients send them: OpenAI's fields, and ours in one `magnus` object.
 
-An option that Magnus cannot honour is refused by name, never dropped in silence.
+An option that Magnus cannot honour is refused by name, never ignored in silence.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
 
-ANY: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
+# Answers carry these empty lists, and clients send answers back as a part of the next input.
+ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
 
 class TextPart(Body):
@@ -18,12 +19,12 @@ class TextPart(Body):
 
     type: Literal["input_text", "output_text", "text"] = "input_text"
     text: Text
-    annotations: Annotated[list[Any] | None, Field(json_schema_extra=ANY, max_length=0)] = None
-    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ANY, max_length=0)] = None
+    annotations: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
+    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
 
 
 def text_or_list(value: object) -> str | None:
-    """Which branch of a union is meant, so that an error names the field and not every branch."""
+    """The tag of the union's branch that a value belongs to, so that an error names the field and not every branch."""
     return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
 
 
@@ -35,8 +36,8 @@ Content = Annotated[
 ]
 
 
-class Said(Body):
-    """Who says what."""
+class RoleAndContent(Body):
+    """Who wrote a message, and its content."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
@@ -47,7 +48,7 @@ class Said(Body):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class Message(Said):
+class Message(RoleAndContent):
     """One message; an answer's output item can be sent back as it came."""
 
     type: Literal["message"] = "message"
@@ -109,7 +110,7 @@ class CreateResponse(Body):
     top_p: TopP | None = None
     magnus: ResponseExtras = Field(default=ResponseExtras(), description="What is Magnus's own")
 
-    # what OpenAI's clients may send along, in the values that change nothing
+    # fields that OpenAI's clients may send, each with the values that ask for nothing else than what Magnus does
     store: Literal[True] | None = None
     stream: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
@@ -126,7 +127,7 @@ class CreateResponse(Body):
 
     @field_validator("input")
     @classmethod
-    def says_something(cls, value: str | list[Message]) -> str | list[Message]:
+    def refuse_an_empty_question(cls, value: str | list[Message]) -> str | list[Message]:
         """Refuse input that is only white space, and a conversation that does not end with the user."""
         if isinstance(value, str):
             if not value.strip():

@@ -1,18 +1,27 @@
-"""/v1/responses: submit, poll, list, cancel, delete. Parses, stores, answers; never touches the broker."""
+"""/v1/responses: submit, poll, list, cancel, delete. Reads and writes the database alone, never the broker."""
 
 from apiflask import APIBlueprint
+from flask import request
 
 from models import client_requests
 from models.client_requests import RequestView
-from models.queue_position import place
+from models.queue_position import place_in_queue
 from models.tables import RequestStatus
-from webapp.app_context import context
-from webapp.auth import tenant
+from webapp.app_context import current_context
+from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
-from webapp.prompt_limits import ClientPrompt, Turn, prompt_of
+from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
 from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.response_schemas import CreateResponse, ListQuery
-from webapp.submission import RESPONSE_ID, Submission, absent, find, known, submit, submit_and_wait
+from webapp.submission import (
+    RESPONSE_ID,
+    Submission,
+    find_request,
+    require_response_id,
+    response_not_found,
+    submit,
+    submit_and_wait,
+)
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
 
@@ -27,8 +36,9 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]]:
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
     or after the service's bound in whatever state it then has.
     """
-    wanted = asked(json_data)
-    return shown(submit(wanted) if wanted.background else submit_and_wait(wanted))
+    submission = submission_of(json_data)
+    store = submit if submission.background else submit_and_wait
+    return answer_of(store(current_context(), submission))
 
 
 @api.get("")
@@ -40,10 +50,10 @@ def list_(query_data: ListQuery) -> ResponseList:
     unknown_cursor = InvalidRequest(f"No response '{(query_data.after or '')[:80]}' to list after.", param="after")
     if query_data.after is not None and not RESPONSE_ID.fullmatch(query_data.after):
         raise unknown_cursor
-    with context().sessions() as session:
+    with current_context().sessions() as session:
         page = client_requests.page(
             session,
-            tenant(),
+            current_tenant(),
             statuses=[query_data.status] if query_data.status else [],
             application=query_data.application,
             after=query_data.after,
@@ -52,7 +62,7 @@ def list_(query_data: ListQuery) -> ResponseList:
         )
     if page is None:
         raise unknown_cursor
-    data = [shown(seen)[0] for seen in page.seen]
+    data = [answer_of(view)[0] for view in page.views]
     return ResponseList(
         data=data,
         first_id=data[0].id if data else None,
@@ -66,7 +76,7 @@ def list_(query_data: ListQuery) -> ResponseList:
 @api.doc(summary="Retrieve a response", security="ApiKey", responses=[401, 404, 429, 503])
 def retrieve(id: str) -> tuple[Response, dict[str, str]]:
     """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again."""
-    return shown(find(id))
+    return answer_of(find_request(current_context(), current_tenant(), id))
 
 
 @api.post("/<id>/cancel")
@@ -74,9 +84,10 @@ def retrieve(id: str) -> tuple[Response, dict[str, str]]:
 @api.doc(summary="Cancel a response", security="ApiKey", responses=[401, 404, 429, 503])
 def cancel(id: str) -> tuple[Response, dict[str, str]]:
     """What waits is cancelled at once, what runs as soon as its worker hears of it; a final one stays as it is."""
-    with context().sessions() as session:
-        client_requests.cancel(session, tenant(), known(id))
-    return shown(find(id))
+    require_response_id(id)
+    with current_context().sessions() as session:
+        client_requests.cancel(session, current_tenant(), id)
+    return answer_of(find_request(current_context(), current_tenant(), id))
 
 
 @api.delete("/<id>")
@@ -84,22 +95,25 @@ def cancel(id: str) -> tuple[Response, dict[str, str]]:
 @api.doc(summary="Delete a response", security="ApiKey", responses=[401, 404, 409, 429, 503])
 def delete(id: str) -> Deleted:
     """Waiting ones are taken out of the queue; running ones must be cancelled first."""
-    with context().sessions() as session:
-        if not client_requests.remove(session, tenant(), known(id)):
-            raise absent(id)
+    require_response_id(id)
+    with current_context().sessions() as session:
+        if not client_requests.remove(session, current_tenant(), id):
+            raise response_not_found(id)
     return Deleted(id=id)
 
 
-def asked(body: CreateResponse) -> Submission:
-    """What a body asks for."""
+def submission_of(body: CreateResponse) -> Submission:
+    """What a body asks for, in the name of the current request's tenant."""
     if isinstance(body.input, str):
         prompt = ClientPrompt(body.instructions or "", body.input)
     else:
-        prompt = prompt_of(body.instructions, [Turn(message.role, message.text) for message in body.input])
+        prompt = prompt_of_turns(body.instructions, [Turn(message.role, message.text) for message in body.input])
     return Submission(
+        tenant=current_tenant(),
+        idempotency_key=request.headers.get("Idempotency-Key"),
         model=body.model,
         prompt=prompt,
-        limit=body.max_output_tokens,
+        limit_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         background=bool(body.background),
         temperature=body.temperature,
@@ -113,9 +127,9 @@ def asked(body: CreateResponse) -> Submission:
     )
 
 
-def shown(seen: RequestView) -> tuple[Response, dict[str, str]]:
-    """The response of a request that was read, and when to ask again."""
-    queued = seen.request.status is RequestStatus.queued
-    where = place(seen, context().rooms.get() if queued else None)
-    wait = retry_after_s(seen, where)
-    return response_of(seen, where), {} if wait is None else {"Retry-After": str(wait)}
+def answer_of(view: RequestView) -> tuple[Response, dict[str, str]]:
+    """The Response of a stored request, and the header that says when to poll again."""
+    queued = view.request.status is RequestStatus.queued
+    queue_place = place_in_queue(view, current_context().queue_snapshot.get() if queued else None)
+    wait_s = retry_after_s(view, queue_place)
+    return response_of(view, queue_place), {} if wait_s is None else {"Retry-After": str(wait_s)}

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.window_stats import stats
-from webapp.app_context import context
+from models.window_stats import window_stats
+from webapp.app_context import current_context
 from webapp.response_objects import ApiObject
 
-LATEST = 4e9  # the year 2096: what Postgres and JSON can say without losing milliseconds
+LATEST = 4e9  # Unix time, the year 2096; any value does that a double and a Postgres timestamp hold to the millisecond
 
 api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
 
@@ -49,23 +49,23 @@ class ServiceStats(ApiObject):
 @api.input(StatsQuery, location="query")
 @api.output(ServiceStats)
 @api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 429, 503])
-def window(query_data: StatsQuery) -> ServiceStats:
+def service_stats(query_data: StatsQuery) -> ServiceStats:
     """Batches, tokens, idle share of the workers."""
-    with context().sessions() as session:
-        found = stats(session, query_data.since, query_data.until)
+    with current_context().sessions() as session:
+        window = window_stats(session, query_data.since, query_data.until)
     return ServiceStats(
-        now=found.now,
-        since=found.since,
-        until=found.until,
-        policy=found.policy,
-        queued=found.queued,
-        in_progress=found.in_progress,
-        open_batches=found.open_batches,
-        batches=found.batches,
-        mean_batch_size=found.mean_batch_size,
-        valid_tokens=found.valid_tokens,
-        invalid_tokens=found.invalid_tokens,
-        pad_tokens=found.pad_tokens,
-        workers=found.workers,
-        worker_idle_share=found.worker_idle_share,
+        now=window.now,
+        since=window.since,
+        until=window.until,
+        policy=window.policy,
+        queued=window.queued,
+        in_progress=window.in_progress,
+        open_batches=window.open_batches,
+        batches=window.batches,
+        mean_batch_size=window.mean_batch_size,
+        valid_tokens=window.valid_tokens,
+        invalid_tokens=window.invalid_tokens,
+        pad_tokens=window.pad_tokens,
+        workers=window.workers,
+        worker_idle_share=window.worker_idle_share,
     )

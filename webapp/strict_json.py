@@ -1,4 +1,4 @@
-"""JSON from outside: UTF-8, of bounded depth, without lone surrogates, NaN or infinities."""
+"""Reads JSON from clients strictly: UTF-8, of bounded depth, without lone surrogates, NaN or infinities."""
 
 from typing import Any, NoReturn
 
@@ -10,10 +10,10 @@ from webapp.client_errors import InvalidRequest
 
 
 class StrictJson(DefaultJSONProvider):
-    """Reads with the parser of Pydantic, which stops at a depth of 200 where Python's own raises RecursionError."""
+    """Pydantic's JSON parser, which refuses a depth of more than 200; Python's own raises RecursionError."""
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """Parse; raises ValueError that says where it stopped."""
+        """Parse; raises ValueError, whose message names line and column."""
         return from_json(s, allow_inf_nan=False)
 
     def dumps(self, obj: Any, **kwargs: Any) -> str:
@@ -22,8 +22,8 @@ class StrictJson(DefaultJSONProvider):
 
 
 class ApiRequest(Request):
-    """A request whose unreadable JSON is the client's error, with the parser's own words."""
+    """A request whose unreadable JSON becomes InvalidRequest with the parser's message."""
 
     def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
-        """Refuse the body."""
+        """Raise InvalidRequest."""
         raise InvalidRequest(f"We could not parse the JSON body of your request: {e}.", code="invalid_json")

@@ -1,4 +1,7 @@
-"""From a valid body to a stored request, and for calls that wait to its end: what all ways of asking share."""
+"""From a valid body to a stored request, and for waiting calls to its end: shared by every call that submits.
+
+Everything that it needs comes as an argument; it reads none of Flask's globals.
+"""
 
 import hashlib
 import json
@@ -7,27 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flask import request
 from pydantic import BaseModel
 
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
-from webapp.app_context import context
-from webapp.auth import tenant
+from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.prompt_limits import ClientPrompt, application_of
+from webapp.client_prompt import ClientPrompt, application_name
 
-RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
-IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
+RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
+IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a client asks for, however it said it; `limit_param` and `prompt_param` are its names for the fields."""
+    """What a client asks for, whichever call it used; `limit_param` and `prompt_param` are that call's field names."""
 
+    tenant: str
+    idempotency_key: str | None
     model: str
     prompt: ClientPrompt
-    limit: int | None
+    limit_tokens: int | None
     metadata: Mapping[str, str]
     background: bool
     temperature: float | None
@@ -42,92 +45,92 @@ class Submission:
     limit_param: str = "max_output_tokens"
 
 
-def submit(asked: Submission) -> RequestView:
-    """Store a request, once for each Idempotency-Key."""
-    new = new_request(asked)
-    key = request.headers.get("Idempotency-Key")
+def submit(context: AppContext, submission: Submission) -> RequestView:
+    """Store a request, once for each Idempotency-Key; raises a ClientError for what cannot be accepted."""
+    new = new_request(context, submission)
+    key = submission.idempotency_key
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
-    digest = None if key is None else canonical_digest(asked.body)
-    with context().sessions() as session:
+    digest = None if key is None else canonical_digest(submission.body)
+    with context.sessions() as session:
         return client_requests.submit(session, new, idempotency_key=key, digest=digest)
 
 
-def submit_and_wait(asked: Submission) -> RequestView:
-    """Store a request and wait for its end, at most as long as the service allows; raises Busy before storing it."""
-    waiters = context().waiters
-    waiters.reserve()
+def submit_and_wait(context: AppContext, submission: Submission) -> RequestView:
+    """Store a request and wait until it is final, at most `wait_s`; raises Busy before anything is stored."""
+    context.waiting_calls.reserve_slot()
     try:
-        stored = submit(asked).request.id
-        waiters.wait(stored, context().wait_s)
+        request_id = submit(context, submission).request.id
+        context.waiting_calls.wait(request_id, context.wait_s)
     finally:
-        waiters.release()
-    return find(stored)
+        context.waiting_calls.release_slot()
+    return find_request(context, submission.tenant, request_id)
 
 
-def find(id: str) -> RequestView:
-    """A request of the caller's tenant; raises NotFound."""
-    with context().sessions() as session:
-        seen = client_requests.fetch(session, tenant(), known(id))
-    if seen is None:
-        raise absent(id)
-    return seen
+def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
+    """A request of this tenant; raises NotFound."""
+    require_response_id(id)
+    with context.sessions() as session:
+        view = client_requests.fetch(session, tenant, id)
+    if view is None:
+        raise response_not_found(id)
+    return view
 
 
-def known(id: str) -> str:
-    """An id that could exist; others do not reach the database."""
+def require_response_id(id: str) -> None:
+    """Raise NotFound for what cannot be an id, so that it never reaches the database."""
     if not RESPONSE_ID.fullmatch(id):
-        raise absent(id)
-    return id
+        raise response_not_found(id)
 
 
-def absent(id: str) -> NotFound:
+def response_not_found(id: str) -> NotFound:
     """The error for an id that this tenant does not have."""
     return NotFound(f"Response with id '{id[:80]}' not found.", param="id", code="response_not_found")
 
 
-def new_request(asked: Submission) -> NewRequest:
-    """The row of what is asked; raises ClientErrors for another model, too long a prompt or too high a limit."""
-    served = context().served
-    served.check(asked.model)
-    limit_tokens = served.limit(asked.limit, param=asked.limit_param)
-    counted = served.count(asked.prompt, param=asked.prompt_param)
-    application = application_of(asked.metadata, asked.prompt.instructions)
+def new_request(context: AppContext, submission: Submission) -> NewRequest:
+    """The row to insert; raises a ClientError for another model, too long a prompt or too high a limit."""
+    limits = context.prompt_limits
+    limits.check_model(submission.model)
+    limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
+    counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
+    application = application_name(submission.metadata, submission.prompt.instructions)
+    response_times = context.response_times.get()
     return NewRequest(
-        tenant=tenant(),
-        model=served.name,
+        tenant=submission.tenant,
+        model=limits.model_name,
         application=application,
-        instructions=asked.prompt.instructions,
-        input=asked.prompt.input,
-        body=kept(asked),
-        prompt_tokens=counted.prompt_tokens,
-        input_tokens=counted.input_tokens,
+        instructions=submission.prompt.instructions,
+        input=submission.prompt.input,
+        body=stored_body(submission),
+        prompt_tokens=counts.prompt_tokens,
+        input_tokens=counts.input_tokens,
         limit_tokens=limit_tokens,
-        priority=asked.priority,
-        deadline_s=asked.deadline_s,
-        eta_s=context().expectations.get().response_s(application, counted.input_tokens, context().rooms.get()),
+        priority=submission.priority,
+        deadline_s=submission.deadline_s,
+        eta_s=response_times.response_s(application, counts.input_tokens, context.queue_snapshot.get()),
     )
 
 
-def kept(asked: Submission) -> dict[str, Any]:
+def stored_body(submission: Submission) -> dict[str, Any]:
     """The row's `body`; greedy decoding is the default."""
     body: dict[str, Any] = {
-        "metadata": dict(asked.metadata),
-        "background": asked.background,
+        "metadata": dict(submission.metadata),
+        "background": submission.background,
         "sampling": {
-            "temperature": asked.temperature or 0.0,
-            "top_p": 1.0 if asked.top_p is None else asked.top_p,
-            "top_k": asked.top_k,
-            "seed": asked.seed,
+            "temperature": submission.temperature or 0.0,
+            "top_p": 1.0 if submission.top_p is None else submission.top_p,
+            "top_k": submission.top_k,
+            "seed": submission.seed,
         },
-        "stop": asked.stop,
+        "stop": submission.stop,
     }
-    if asked.prompt.messages:
-        body["messages"] = asked.prompt.stored_messages
+    if submission.prompt.messages:
+        body["messages"] = submission.prompt.stored_messages
     return body
 
 
 def canonical_digest(body: BaseModel) -> bytes:
-    """The same for bodies that mean the same, whatever the order of their fields."""
-    meaning = {"kind": type(body).__name__, **body.model_dump(mode="json")}
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).digest()
+    """SHA-256 of a body: equal for bodies with the same fields and values, whatever their order."""
+    fields = {"kind": type(body).__name__, **body.model_dump(mode="json")}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).digest()

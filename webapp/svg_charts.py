@@ -1,4 +1,4 @@
-"""Small charts as numbers: where bars, lines and labels stand in an SVG. Templates draw them; no script does."""
+"""Small charts as coordinates of bars, lines and labels in an SVG, which templates draw without any script."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,35 +7,36 @@ from datetime import datetime, timedelta
 
 from models.tables import Minute
 
-WIDTH, HEIGHT = 420.0, 140.0
-LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0
-MOST_BARS = 60
+WIDTH, HEIGHT = 420.0, 140.0  # SVG units; pages scale a chart to its column, so that only the ratio matters
+LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0  # margins: wide enough for the values' and the clock times' labels
+MAX_BARS = 60  # one a minute in an hour; at 382 units of width each is still about 5 wide
+BAR_SHARE = 0.8  # of a bar's place; the remainder is the gap to the next bar. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One quantity: the CSS class that colours it, its name, how to take it from some minutes (None: nothing there)."""
+    """One quantity: the CSS class that colours it, its name, and its value over some minutes (None: no data)."""
 
     kind: str
     name: str
-    of: Callable[[Sequence[Minute]], float | None]
+    value: Callable[[Sequence[Minute]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle with what a pointer over it reads."""
+    """A rectangle with the text that is shown while the pointer is over it."""
 
     kind: str
     x: float
     y: float
     width: float
     height: float
-    says: str
+    tooltip: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """The points of a polyline as SVG writes them; a gap in the data begins a new line."""
+    """The points of a polyline as SVG writes them; a gap in the data starts a new line."""
 
     kind: str
     points: str
@@ -43,10 +44,10 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of WIDTH by HEIGHT units; `grid` has heights and their values, `times` places and their clock times."""
+    """A chart of WIDTH by HEIGHT units; `grid` has heights with their values, `times` x positions with clock times."""
 
     title: str
-    explains: str
+    description: str
     legend: list[Series]
     bars: list[Bar]
     lines: list[ChartLine]
@@ -61,99 +62,102 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Minutes that share one place on the time axis."""
+    """Minutes that share one bar on the time axis."""
 
     start: datetime
     minutes: list[Minute]
 
 
-def buckets(minutes: Sequence[Minute], now: datetime, back: timedelta) -> list[Bucket]:
-    """The last `back` in at most MOST_BARS equal steps of whole minutes; steps without minutes stay empty."""
-    step = timedelta(minutes=max(1, math.ceil(back / timedelta(minutes=1) / MOST_BARS)))
+def time_buckets(minutes: Sequence[Minute], now: datetime, back: timedelta) -> list[Bucket]:
+    """The last `back` in at most MAX_BARS equal steps of whole minutes; steps without minutes stay empty."""
+    step = timedelta(minutes=max(1, math.ceil(back / timedelta(minutes=1) / MAX_BARS)))
     end = now.replace(second=0, microsecond=0)
-    found = [Bucket(end - step * n, []) for n in range(math.ceil(back / step), 0, -1)]
+    buckets = [Bucket(end - step * n, []) for n in range(math.ceil(back / step), 0, -1)]
     for minute in minutes:
-        place = len(found) - math.ceil((end - minute.minute) / step)
-        if 0 <= place < len(found):
-            found[place].minutes.append(minute)
-    return found
+        index = len(buckets) - math.ceil((end - minute.minute) / step)
+        if 0 <= index < len(buckets):
+            buckets[index].minutes.append(minute)
+    return buckets
 
 
-def stacked(title: str, explains: str, series: Sequence[Series], found: Sequence[Bucket]) -> Chart:
+def stacked_bars(title: str, description: str, series: Sequence[Series], buckets: Sequence[Bucket]) -> Chart:
     """Bars on top of each other, the first series at the bottom."""
-    values = [[one.of(bucket.minutes) or 0.0 for one in series] for bucket in found]
-    top, grid = scale(max((sum(column) for column in values), default=0.0))
+    values = [[one.value(bucket.minutes) or 0.0 for one in series] for bucket in buckets]
+    top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
-    for bucket, column, x in zip(found, values, places(len(found)), strict=True):
+    for bucket, column, x in zip(buckets, values, bar_positions(len(buckets)), strict=True):
         below = 0.0
         for one, value in zip(series, column, strict=True):
             if value > 0:
                 y = height_of(below + value, top)
-                says = f"{clock(bucket.start)}: {number(value)} {one.name}"
-                bars.append(Bar(one.kind, x, y, bar_width(len(found)), height_of(below, top) - y, says))
+                tooltip = f"{clock(bucket.start)}: {short_number(value)} {one.name}"
+                bars.append(Bar(one.kind, x, y, bar_width(len(buckets)), height_of(below, top) - y, tooltip))
             below += value
-    return Chart(title, explains, list(series), bars, [], grid, times(found), not bars)
+    return Chart(title, description, list(series), bars, [], grid, time_labels(buckets), not bars)
 
 
-def lined(title: str, explains: str, series: Sequence[Series], found: Sequence[Bucket]) -> Chart:
-    """A line for each series, over invisible bars that say the values."""
-    values = [[one.of(bucket.minutes) for one in series] for bucket in found]
-    top, grid = scale(max((value for column in values for value in column if value is not None), default=0.0))
-    middles = [x + bar_width(len(found)) / 2 for x in places(len(found))]
+def line_chart(title: str, description: str, series: Sequence[Series], buckets: Sequence[Bucket]) -> Chart:
+    """A line for each series, under invisible bars whose tooltips have the values."""
+    values = [[one.value(bucket.minutes) for one in series] for bucket in buckets]
+    top, grid = axis_scale(max((value for column in values for value in column if value is not None), default=0.0))
+    middles = [x + bar_width(len(buckets)) / 2 for x in bar_positions(len(buckets))]
     lines = [
         ChartLine(one.kind, " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run))
         for n, one in enumerate(series)
-        for run in runs([(x, column[n]) for x, column in zip(middles, values, strict=True)])
+        for run in split_at_gaps([(x, column[n]) for x, column in zip(middles, values, strict=True)])
     ]
     bars = []
-    for bucket, column, x in zip(found, values, places(len(found)), strict=True):
-        said = [f"{one.name} {number(v)}" for one, v in zip(series, column, strict=True) if v is not None]
-        if said:
-            says = f"{clock(bucket.start)}: {', '.join(said)}"
-            bars.append(Bar("hover", x, TOP, bar_width(len(found)), HEIGHT - TOP - BOTTOM, says))
-    return Chart(title, explains, list(series), bars, lines, grid, times(found), not lines)
+    for bucket, column, x in zip(buckets, values, bar_positions(len(buckets)), strict=True):
+        texts = [f"{one.name} {short_number(v)}" for one, v in zip(series, column, strict=True) if v is not None]
+        if texts:
+            tooltip = f"{clock(bucket.start)}: {', '.join(texts)}"
+            bars.append(Bar("hover", x, TOP, bar_width(len(buckets)), HEIGHT - TOP - BOTTOM, tooltip))
+    return Chart(title, description, list(series), bars, lines, grid, time_labels(buckets), not lines)
 
 
-def runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
+def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
     """Stretches without a gap; a lone point is drawn twice, so that its round end shows."""
-    found: list[list[tuple[float, float]]] = [[]]
+    runs: list[list[tuple[float, float]]] = [[]]
     for x, value in points:
         if value is None:
-            found.append([])
+            runs.append([])
         else:
-            found[-1].append((x, value))
-    return [run * 2 if len(run) == 1 else run for run in found if run]
+            runs[-1].append((x, value))
+    return [run * 2 if len(run) == 1 else run for run in runs if run]
 
 
-def scale(highest: float) -> tuple[float, list[tuple[float, str]]]:
+def axis_scale(highest: float) -> tuple[float, list[tuple[float, str]]]:
     """The value at the top, a round number not far above the highest, and the grid below it."""
     if highest <= 0:
         return 1.0, []
     power = 10.0 ** math.floor(math.log10(highest))
     top = next(power * step for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if power * step >= highest)
-    return top, [(height_of(top * share, top), number(top * share)) for share in (0.0, 0.5, 1.0)]
+    return top, [(height_of(top * share, top), short_number(top * share)) for share in (0.0, 0.5, 1.0)]
 
 
 def height_of(value: float, top: float) -> float:
-    """Where a value stands between the bottom and the top line."""
+    """The y coordinate of a value, where `top` is the value at the top line."""
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
 
 
-def places(count: int) -> list[float]:
-    """The left edges of so many bars."""
+def bar_positions(count: int) -> list[float]:
+    """The left edges of `count` bars."""
     step = (WIDTH - LEFT - RIGHT) / max(count, 1)
     return [LEFT + step * n for n in range(count)]
 
 
 def bar_width(count: int) -> float:
-    """The width of one of so many bars, with a little air."""
-    return (WIDTH - LEFT - RIGHT) / max(count, 1) * 0.8
+    """The width of one of `count` bars."""
+    return (WIDTH - LEFT - RIGHT) / max(count, 1) * BAR_SHARE
 
 
-def times(found: Sequence[Bucket]) -> list[tuple[float, str]]:
+def time_labels(buckets: Sequence[Bucket]) -> list[tuple[float, str]]:
     """Clock times at every quarter of the axis."""
-    quarter = max(1, len(found) // 4)
-    return [(x, clock(bucket.start)) for x, bucket in list(zip(places(len(found)), found, strict=True))[::quarter]]
+    quarter = max(1, len(buckets) // 4)
+    return [
+        (x, clock(bucket.start))
+        for x, bucket in list(zip(bar_positions(len(buckets)), buckets, strict=True))[::quarter]
+    ]
 
 
 def clock(at: datetime) -> str:
@@ -161,7 +165,7 @@ def clock(at: datetime) -> str:
     return f"{at:%H:%M}"
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """A number short enough for an axis."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:

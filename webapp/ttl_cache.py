@@ -1,4 +1,4 @@
-"""Values that are read again only when they are old, however many ask."""
+"""A value that many calls share and that is read again only once it is older than its time to live."""
 
 import threading
 import time
@@ -9,17 +9,17 @@ Value = TypeVar("Value")
 
 
 class TtlCache(Generic[Value]):
-    """The result of `read`, at most `keep_s` old; who comes while it is read waits for the same one."""
+    """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result."""
 
-    def __init__(self, read: Callable[[], Value], keep_s: float) -> None:
+    def __init__(self, read: Callable[[], Value], ttl_s: float) -> None:
         self._read = read
-        self._keep_s = keep_s
+        self._ttl_s = ttl_s
         self._lock = threading.Lock()
-        self._held: tuple[float, Value] | None = None
+        self._cached: tuple[float, Value] | None = None  # when it was read, and the result
 
     def get(self) -> Value:
-        """The value; whatever `read` raises comes through, and the next call tries again."""
+        """The value. An error of `read` is raised here and not cached: the next call reads again."""
         with self._lock:
-            if self._held is None or time.monotonic() - self._held[0] > self._keep_s:
-                self._held = (time.monotonic(), self._read())
-            return self._held[1]
+            if self._cached is None or time.monotonic() - self._cached[0] > self._ttl_s:
+                self._cached = (time.monotonic(), self._read())
+            return self._cached[1]

@@ -1,8 +1,8 @@
 """Both models over an hour of learning (Magnus Fig. 14): `python -m benchmarks.continuous_learning --data DIR`.
 
-Run one changes the traffic's mix in the middle: every second task in the first half, the others in the second. Run two
-serves all tasks and is poisoned in its second third, minute 20 to minute 40: what the log says of lengths is shuffled.
-Errors are of requests that no stream contains; those of the second run are of their true lengths.
+The first run changes its mix of tasks in the middle: every second task in the first half, the others in the second. The
+second run serves all tasks, and in its second third (minute 20 to minute 40) the lengths in the log are shuffled.
+Errors are measured on requests that are in no stream, against their true lengths.
 """
 
 import json
@@ -12,26 +12,26 @@ from pathlib import Path
 
 import click
 
-from benchmarks.answered_requests import CRUDE, AnsweredRequest, counter, read_answered
+from benchmarks.answered_requests import CRUDE, AnsweredRequest, read_answered, token_counter
 from benchmarks.continuous_learning.learning_plot import plot
 from benchmarks.continuous_learning.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
     Learner,
+    LearningHistory,
     StreamedRequest,
-    Trail,
     batches_of,
     length_rmse,
-    poisoned,
+    poisson_arrivals,
     serving_rmse_s,
-    stream,
+    with_shuffled_lengths,
 )
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.training_set import TrainingSetBounds
 
-TEST_A_TASK = 60
-NOT_WORSE = 1.02  # a published version may do so much worse than the one before on requests that neither has seen
+TESTS_A_TASK = 60  # test requests of each task; more cost time at every minute of the run
+NOT_WORSE = 1.02  # a published version counts as worse above this share of the error before it, on unseen requests
 
 
 @click.command(help=__doc__)
@@ -58,18 +58,18 @@ def main(
     plot_path: Path | None,
 ) -> None:
     """Run both streams, print, write."""
-    answered = read_answered(data, counter(tokenizer))
+    answered = read_answered(data, token_counter(tokenizer))
     tasks = sorted({a.task for a in answered})
     halves = [[a for a in answered if a.task in tasks[part::2]] for part in (0, 1)]
-    trails = {}
+    histories = {}
     for name, mixes in (("changing mix", halves), ("poisoned", [answered])):
-        chance = random.Random(seed)
-        arrivals = stream(mixes, rate, 60 * minutes, chance)
+        rng = random.Random(seed)
+        arrivals = poisson_arrivals(mixes, rate, 60 * minutes, rng)
         if name == "poisoned":
-            arrivals = poisoned(arrivals, 20 * minutes, 40 * minutes, chance)
+            arrivals = with_shuffled_lengths(arrivals, 20 * minutes, 40 * minutes, rng)
         learner = Learner(lambda: make_predictor(predictor, make_encoder(encoder)), TrainingSetBounds(outcomes))
-        trails[name] = _run(learner, arrivals, [_test_of(mix, chance) for mix in mixes], minutes, chance)
-        click.echo(_report(name, trails[name]))
+        histories[name] = _run(learner, arrivals, [_test_of(mix, rng) for mix in mixes], minutes, rng)
+        click.echo(_report(name, histories[name]))
     if json_path:
         settings: dict[str, str | float] = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer}
         settings |= {"rate": rate, "minutes": minutes, "outcomes": outcomes, "seed": seed}
@@ -80,11 +80,11 @@ def main(
                 "serving_rmse_s": t.serving_rmse_s,
                 "refits": t.refits,
             }
-            for name, t in trails.items()
+            for name, t in histories.items()
         }
         json_path.write_text(json.dumps({"settings": settings, "runs": runs}, indent=1) + "\n")
     if plot_path:
-        plot(trails, plot_path)
+        plot(histories, plot_path)
 
 
 def _run(
@@ -92,10 +92,10 @@ def _run(
     arrivals: Sequence[StreamedRequest],
     tests: Sequence[Sequence[AnsweredRequest]],
     minutes: int,
-    chance: random.Random,
-) -> Trail:
-    trail = Trail()
-    learner.batches = batches_of(arrivals, chance)
+    rng: random.Random,
+) -> LearningHistory:
+    history = LearningHistory()
+    learner.batches = batches_of(arrivals, rng)
     for second in range(60, 60 * minutes + 1, 60):
         mix = int((second - 1) / (60 * minutes) * len(tests))
         learner.serve([a for a in arrivals if second - 60 <= a.at < second])
@@ -104,7 +104,7 @@ def _run(
             candidate = learner.refit_length(second)
             if candidate:
                 after = length_rmse(candidate.model, tests[mix])
-                trail.refits.append(
+                history.refits.append(
                     {
                         "minute": second // 60,
                         "published": candidate.publish,
@@ -118,33 +118,35 @@ def _run(
         if second % SERVING_EVERY_S == 0:
             learner.refit_serving(second)
         upcoming = [b for b in learner.batches if second < b.at <= second + 600 * len(tests)]
-        trail.minutes.append(second // 60)
-        trail.length_rmse.append(round(length_rmse(learner.predictor, tests[mix]), 2))
-        trail.serving_rmse_s.append(round(serving_rmse_s(learner.times, upcoming or learner.batches[-50:]), 3))
-    return trail
+        history.minutes.append(second // 60)
+        history.length_rmse.append(round(length_rmse(learner.predictor, tests[mix]), 2))
+        history.serving_rmse_s.append(round(serving_rmse_s(learner.times, upcoming or learner.batches[-50:]), 3))
+    return history
 
 
-def _test_of(mix: Sequence[AnsweredRequest], chance: random.Random) -> list[AnsweredRequest]:
-    """As many test requests of each task, because the stream draws tasks evenly."""
+def _test_of(mix: Sequence[AnsweredRequest], rng: random.Random) -> list[AnsweredRequest]:
+    """The same number of test requests of each task, because the stream draws each task equally often."""
     test = []
     for task in sorted({a.task for a in mix}):
         own = [a for a in mix if a.task == task and a.is_test]
-        test += chance.sample(own, min(TEST_A_TASK, len(own)))
+        test += rng.sample(own, min(TESTS_A_TASK, len(own)))
     return test
 
 
-def _report(name: str, trail: Trail) -> str:
+def _report(name: str, history: LearningHistory) -> str:
     lines = [f"{name}\n  minute   length RMSE   serving time RMSE"]
-    shown = [i for i, minute in enumerate(trail.minutes) if minute in (1, 2) or minute % 3 == 0]
-    lines += [f"  {trail.minutes[i]:6} {trail.length_rmse[i]:13.1f} {trail.serving_rmse_s[i]:17.2f} s" for i in shown]
+    shown = [i for i, minute in enumerate(history.minutes) if minute in (1, 2) or minute % 3 == 0]
+    lines += [
+        f"  {history.minutes[i]:6} {history.length_rmse[i]:13.1f} {history.serving_rmse_s[i]:17.2f} s" for i in shown
+    ]
     lines.append("  refits: minute, error before, candidate's, verdict")
-    for refit in trail.refits:
+    for refit in history.refits:
         verdict = "published" if refit["published"] else f"kept the old: {refit['reason']}"
         noise = f" ({refit['noise']} stretches of noise left out)" if refit["noise"] else ""
         lines.append(f"  {refit['minute']:6} {refit['before']:8.1f} {refit['candidate']:8.1f}  {verdict}{noise}")
-    published = [r for r in trail.refits if r["published"]]
+    published = [r for r in history.refits if r["published"]]
     worse = [r for r in published if float(str(r["candidate"])) > NOT_WORSE * float(str(r["before"]))]
-    lines.append(f"  {len(published)} of {len(trail.refits)} candidates published, {len(worse)} of them worse")
+    lines.append(f"  {len(published)} of {len(history.refits)} candidates published, {len(worse)} of them worse")
     return "\n".join(lines) + "\n"
 
 

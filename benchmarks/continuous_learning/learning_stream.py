@@ -1,4 +1,4 @@
-"""An hour of requests and batches for continuous learning, in virtual time, and the trainer that follows it."""
+"""A stream of requests and batches in virtual time, and a service that predicts them and learns from them."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -12,19 +12,20 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch, ServingTimes
-from scheduling.published_costs import CHATGLM_6B_V100
+from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
 LENGTH_EVERY_S = 180  # Magnus III-B
 SERVING_EVERY_S = 120  # Magnus III-D
-RESPONSE_S = 30  # an outcome is in the log so long after its request came
-BATCH = 8
+# The stream's assumptions: none is measured, and the figures in docs/results hold for these values.
+RESPONSE_S = 30  # from a request's arrival to its outcome in the log
+BATCH = 8  # arrivals of which a random number, from the first on, is served together
 ENGINE_NOISE = 0.05  # standard deviation of the logarithm of serving times
-OVERHEAD = 1.25  # the engine takes so much longer than the curves that are fitted elsewhere say
+OVERHEAD = 1.25  # the engine's serving times as a multiple of the published curves
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedRequest:
-    """A request of the stream; `length` is what the log will say its answer had."""
+    """A request of the stream; `length` is the answer's length as the log records it."""
 
     at: float
     answered: AnsweredRequest
@@ -32,8 +33,8 @@ class StreamedRequest:
 
 
 @dataclass(slots=True)
-class Trail:
-    """What happened: errors of both models in service, minute by minute, and every refit."""
+class LearningHistory:
+    """The errors of both models in service, minute by minute, and every refit of the length predictor."""
 
     minutes: list[int] = field(default_factory=list)
     length_rmse: list[float] = field(default_factory=list)
@@ -41,10 +42,10 @@ class Trail:
     refits: list[dict[str, object]] = field(default_factory=list)
 
 
-def stream(
-    mixes: Sequence[Sequence[AnsweredRequest]], rate: float, duration_s: float, chance: random.Random
+def poisson_arrivals(
+    mixes: Sequence[Sequence[AnsweredRequest]], rate: float, duration_s: float, rng: random.Random
 ) -> list[StreamedRequest]:
-    """Poisson arrivals that draw a task first and then one of its requests, from one mix after the other."""
+    """Poisson arrivals from one mix after the other; each draws a task and then one of the task's requests."""
     arrivals: list[StreamedRequest] = []
     at = 0.0
     tasks = [sorted({a.task for a in mix}) for mix in mixes]
@@ -52,89 +53,87 @@ def stream(
         {task: [a for a in mix if a.task == task and not a.is_test] for task in {a.task for a in mix}} for mix in mixes
     ]
     while True:
-        at += chance.expovariate(rate)
+        at += rng.expovariate(rate)
         if at >= duration_s:
             return arrivals
         mix = int(at / duration_s * len(mixes))
-        answered = chance.choice(pools[mix][chance.choice(tasks[mix])])
+        answered = rng.choice(pools[mix][rng.choice(tasks[mix])])
         arrivals.append(StreamedRequest(at, answered, answered.outcome.generated_tokens))
 
 
-def poisoned(
-    arrivals: Sequence[StreamedRequest], first_s: float, last_s: float, chance: random.Random
+def with_shuffled_lengths(
+    arrivals: Sequence[StreamedRequest], first_s: float, last_s: float, rng: random.Random
 ) -> list[StreamedRequest]:
-    """The same arrivals with the lengths of those in between shuffled among them."""
+    """The same arrivals; the lengths of those between `first_s` and `last_s` are shuffled among them."""
     inside = [i for i, a in enumerate(arrivals) if first_s <= a.at < last_s]
     lengths = [arrivals[i].length for i in inside]
-    chance.shuffle(lengths)
+    rng.shuffle(lengths)
     changed = list(arrivals)
     for i, length in zip(inside, lengths, strict=True):
         changed[i] = replace(arrivals[i], length=length)
     return changed
 
 
-def batches_of(arrivals: Sequence[StreamedRequest], chance: random.Random) -> list[ServedBatch]:
-    """The arrivals in batches of random size, as long as their longest, served by a noisy engine."""
+def batches_of(arrivals: Sequence[StreamedRequest], rng: random.Random) -> list[ServedBatch]:
+    """Batches of a random size from the arrivals, each as long as its longest rows, served by a noisy engine."""
     served = []
     for start in range(0, len(arrivals), BATCH):
         group = arrivals[start : start + BATCH]
-        rows = group[: chance.randint(1, BATCH)]
+        rows = group[: rng.randint(1, BATCH)]
         length = max(a.answered.outcome.prompt.prompt_tokens for a in rows)
         generated = max(a.answered.outcome.generated_tokens for a in rows)
         seconds = OVERHEAD * CHATGLM_6B_V100.curves.serve_s(len(rows), length, generated)
-        seconds *= chance.lognormvariate(0, ENGINE_NOISE)
+        seconds *= rng.lognormvariate(0, ENGINE_NOISE)
         served.append(ServedBatch("v100", "chatglm", len(rows), length, generated, seconds, group[-1].at + RESPONSE_S))
     return served
 
 
 @dataclass(slots=True)
 class Learner:
-    """Predictor, estimator and trainer of a service, driven by virtual time."""
+    """Predictor, serving time estimator and trainer of a service, in virtual time."""
 
-    fresh: Callable[[], LengthPredictor]
+    make_untrained: Callable[[], LengthPredictor]
     bounds: TrainingSetBounds
     predictor: LengthPredictor = field(init=False)
     times: ServingTimes | None = None
     log: list[Outcome] = field(default_factory=list)
     batches: list[ServedBatch] = field(default_factory=list)
-    versions: list[tuple[float, LengthPredictor]] = field(default_factory=list)
     _lengths_until: float = -1.0
     _batches_until: float = -1.0
     _published: bool = False
 
     def __post_init__(self) -> None:
-        self.predictor = self.fresh()
+        self.predictor = self.make_untrained()
 
     def serve(self, arrivals: Sequence[StreamedRequest]) -> None:
         """Predict these arrivals and put their outcomes into the log."""
         outcomes = [a.answered.outcome for a in arrivals]
-        for arrival, outcome, said in zip(
+        for arrival, outcome, predicted in zip(
             arrivals, outcomes, self.predictor.predict([o.prompt for o in outcomes]), strict=True
         ):
             self.log.append(
                 replace(
                     outcome,
                     generated_tokens=arrival.length,
-                    predicted_tokens=said.tokens,
-                    predicted_upper_tokens=said.upper_tokens,
+                    predicted_tokens=predicted.tokens,
+                    predicted_upper_tokens=predicted.upper_tokens,
                     at=arrival.at + RESPONSE_S,
                 )
             )
 
     def refit_length(self, now: float) -> Candidate | None:
-        """What the trainer does every 3 minutes."""
+        """Refit the length predictor, as the trainer does every 3 minutes; None if there was nothing to learn."""
         seen = [o for o in self.log if o.at <= now]
         current = self.predictor if self._published else None
-        candidate = refit(current, self.fresh(), seen, since=self._lengths_until, now=now, bounds=self.bounds)
+        candidate = refit(current, self.make_untrained(), seen, since=self._lengths_until, now=now, bounds=self.bounds)
         if candidate:
             self._lengths_until = candidate.data["until"]
             if candidate.publish:
                 self.predictor, self._published = candidate.model, True
-                self.versions.append((now, candidate.model))
         return candidate
 
     def refit_serving(self, now: float) -> Candidate | None:
-        """What the trainer does every 2 minutes."""
+        """Refit the serving time estimator, as the trainer does every 2 minutes."""
         seen = [b for b in self.batches if b.at <= now]
         candidate = refit_serving_times(self.times, seen, {}, since=self._batches_until, now=now, bounds=self.bounds)
         if candidate:
@@ -145,13 +144,13 @@ class Learner:
 
 
 def length_rmse(predictor: LengthPredictor, test: Sequence[AnsweredRequest]) -> float:
-    """The predictor's error on requests that no stream contains."""
+    """The predictor's error on requests that are in no stream."""
     outcomes = [a.outcome for a in test]
     return score(predictor.predict([o.prompt for o in outcomes]), [o.generated_tokens for o in outcomes]).rmse
 
 
 def serving_rmse_s(times: ServingTimes | None, test: Sequence[ServedBatch]) -> float:
-    """The estimator's error on batches of the current mix."""
+    """The estimator's error on these batches."""
     known = (times or ServingTimes()).of("v100", "chatglm")
     shapes = np.array([(b.size, b.length, b.generation_length) for b in test]).T
     return float(np.sqrt(np.mean((known.serve_many_s(*shapes) - np.array([b.serving_s for b in test])) ** 2)))

@@ -1,1 +1,1 @@
-"""What deciding costs, apart from everything that is decided about."""
+"""What the policies' decisions cost, measured without database, broker or engines."""

@@ -1,10 +1,11 @@
-"""What deciding costs: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
+"""What a policy's decisions cost: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
 
-CPU time of one thread, medians, of what a planner asks of its policy while so many requests wait: let one more wait
-(`add`), decide (`assign`), describe the front of the waiting room for the dashboard (`waiting`). Decisions are for 64
-workers; `one` after the batch of one of them has ended (vs, glp, abp, magnus, sequence) or one row of one of them (ccb,
-baton, fusion), `all` when all 64 are idle or every row has decoded another token and tens have ended. scls hands out
-all that waits. With `--simulate`, whole simulations of many requests on many workers too, by a planner on a clock.
+Medians of the CPU time of one thread, with a given number of requests waiting, for each call that a planner makes: add
+a request (`add`), decide (`assign`), describe the front of the queue for the dashboard (`waiting`). Decisions are for
+64 workers. `one`: the batch of one worker has ended (vs, glp, abp, magnus, sequence), or one of its rows (ccb, baton,
+fusion). `all`: all 64 workers are idle, or every row has decoded another token and tens of rows have ended. scls
+assigns all waiting requests in either case. `--simulate` adds whole simulations of many requests on many workers, with
+a planner that is called once a second.
 """
 
 import json
@@ -28,11 +29,13 @@ from scheduling.simulation.simulator import Arrival, simulate
 from tasks.planning.queue_snapshot import describe_queue
 
 POLICIES = ("vs", "glp", "abp", "magnus", "sequence", "scls", "ccb", "baton", "fusion")
-WAITING = (1_000, 10_000, 100_000)
+WAITING = (1_000, 10_000, 100_000)  # powers of ten, to show what grows with the queue
+# Decisions of which the median is taken, by the policy's mode. One of mode `queue` assigns all that waits, which takes
+# half a second for 100,000 requests.
 ROUNDS = {"batch": 50, "queue": 1, "continuous": 50}
 SETTINGS = PolicySettings()
-RATE_EACH = 1.0  # requests a second and worker of a simulation: more than any policy but fusion serves
-TICK_S = 1.0  # of the simulated planner's clock
+RATE_PER_WORKER = 1.0  # requests a second in a simulation: more than any policy but fusion serves
+TICK_S = 1.0  # between two calls of the simulated planner; shorter simulates more decisions and takes longer, not tuned
 
 
 @click.command(help=__doc__)
@@ -45,7 +48,7 @@ TICK_S = 1.0  # of the simulated planner's clock
 def main(
     only: str, workers: int, simulated: str, simulated_requests: int, simulated_workers: int, json_path: Path | None
 ) -> None:
-    """Measure, print."""
+    """Measure and print."""
     rows = []
     heads = ("waiting", "add, ms", "one, ms", "given", "all, ms", "given", "show, ms")
     click.echo(f"{'policy':10}" + "".join(f"{head:>10}" for head in heads))
@@ -71,53 +74,53 @@ def main(
 
 
 def decisions(name: str, waiting: int, workers: int) -> dict[str, Any]:
-    """The calls of one policy with so many waiting, all the while."""
+    """CPU times of one policy's calls while `waiting` requests wait."""
     policy = make_policy(name, SETTINGS)
-    fleet, coming = BenchmarkFleet(policy, workers), requests(seed=1)
-    arrived = list(islice(coming, waiting))
+    fleet, source = BenchmarkFleet(policy, workers), requests(seed=1)
+    arrived = list(islice(source, waiting))
     now = arrived[-1].arrived_at
-    fleet.decide(now)  # nothing waits: it gets to know the workers
+    fleet.decide(now)  # nothing waits yet: the policy sees the workers for the first time
     add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
     while policy.mode == "continuous" and fleet.decide(now)[1]:
-        pass  # from empty workers until nothing more fits
+        pass  # fill the workers until nothing more fits
     row: dict[str, Any] = {"policy": name, "waiting": waiting, "workers": workers}
     kinds: tuple[Literal["one", "all"], ...] = ("one", "all")
     for kind in kinds:
         seconds, given = [], []
         for _ in range(ROUNDS[policy.mode]):
             now += 0.05 if policy.mode != "queue" else 3600.0
-            for request in islice(coming, max(0, waiting - len(policy))):
+            for request in islice(source, max(0, waiting - len(policy))):
                 policy.add(replace(request, arrived_at=now), now)
-            fleet.proceed(kind)
-            decision = fleet.decide(now)
-            seconds.append(decision[0])
-            given.append(decision[1])
+            fleet.advance(kind)
+            decide_s, assigned = fleet.decide(now)
+            seconds.append(decide_s)
+            given.append(assigned)
         row[kind] = {
             "decide_ms": 1e3 * median(seconds),
             "decide_p95_ms": 1e3 * float(np.percentile(seconds, 95)),
             "given": float(np.mean(given)),  # requests a decision
         }
-    for request in islice(coming, max(0, waiting - len(policy))):
+    for request in islice(source, max(0, waiting - len(policy))):
         policy.add(replace(request, arrived_at=now), now)
     show_s = [_cpu_s(lambda: describe_queue(policy.waiting(now), len(policy), fleet.workers())) for _ in range(5)]
     return row | {"add_ms": 1e3 * median(add_s[len(add_s) // 2 :]), "show_ms": 1e3 * median(show_s)}
 
 
 def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
-    """Requests without end: lognormal prompts and answers of 90 tokens in the median, up to 1,024."""
-    chance = np.random.default_rng(seed)
+    """Requests without end; prompts and answers have lognormal lengths, 90 tokens in the median and at most 1,024."""
+    rng = np.random.default_rng(seed)
     number, at = 0, 0.0
     while True:
-        lengths = np.clip(chance.lognormal(4.5, 1.0, (1000, 2)), 1, LIMIT).astype(np.int64).tolist()
-        for (prompt, answer), pause_s in zip(lengths, chance.exponential(1 / rate, 1000).tolist(), strict=True):
+        lengths = np.clip(rng.lognormal(4.5, 1.0, (1000, 2)), 1, LIMIT).astype(np.int64).tolist()
+        for (prompt, answer), pause_s in zip(lengths, rng.exponential(1 / rate, 1000).tolist(), strict=True):
             number, at = number + 1, at + pause_s
             yield Request(f"{number:07}", at, prompt, LIMIT, answer, min(LIMIT, 2 * answer))
 
 
 def simulation(name: str, count: int, workers: int) -> dict[str, Any]:
-    """CPU seconds of one simulation to its end, and how much of it the policy's decisions take."""
+    """Simulate until the last answer: CPU seconds in all, and those of the policy's decisions."""
     errors = np.random.default_rng(3).lognormal(0.0, 0.3, count).tolist()
-    arriving = islice(requests(seed=3, rate=RATE_EACH * workers), count)
+    arriving = islice(requests(seed=3, rate=RATE_PER_WORKER * workers), count)
     arrivals = [
         Arrival(request, min(LIMIT, max(1, round(request.predicted * error))))
         for request, error in zip(arriving, errors, strict=True)

@@ -1,4 +1,4 @@
-"""The workers of `benchmarks.control_plane`: they decode as fast as they are asked to, and nothing takes time."""
+"""The workers of `benchmarks.control_plane`: they decode when they are told to, and take no time for it."""
 
 import time
 from dataclasses import replace
@@ -6,14 +6,14 @@ from itertools import cycle
 from typing import Literal
 
 from scheduling.policy import Policy, RunningRow, Worker
-from scheduling.published_costs import CHATGLM_6B_V100
 from scheduling.request import Request
+from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
-MACHINE, LIMIT = CHATGLM_6B_V100, 1024
+MACHINE, LIMIT = CHATGLM_6B_V100, 1024  # the machine and the longest prompt and answer of Magnus's experiments
 
 
 class BenchmarkFleet:
-    """Workers of one policy: busy or idle ones for batches, or ones with the rows of running batches."""
+    """Workers of one policy: busy or idle for static batches, with running rows for continuous ones."""
 
     def __init__(self, policy: Policy, workers: int) -> None:
         self._policy = policy
@@ -22,14 +22,14 @@ class BenchmarkFleet:
         self._turns = cycle(self._rows)
 
     def workers(self) -> list[Worker]:
-        """As a planner describes them."""
+        """The workers as a planner describes them to a policy."""
         batches = self._policy.mode == "batch"
         return [
             Worker(name, MACHINE.memory, MACHINE.curves, tuple(rows), queued=int(batches and name not in self._idle))
             for name, rows in self._rows.items()
         ]
 
-    def proceed(self, kind: Literal["one", "all"]) -> None:
+    def advance(self, kind: Literal["one", "all"]) -> None:
         """One worker becomes idle, or all do; the shortest row of one ends, or every row decodes a token."""
         if self._policy.mode != "continuous":
             self._idle = set(self._rows) if kind == "all" else {next(self._turns)}
@@ -42,7 +42,7 @@ class BenchmarkFleet:
                 self._rows[name] = [row for row in decoded if row.generated < _total(row.request)]
 
     def decide(self, now: float) -> tuple[float, int]:
-        """CPU seconds of a decision, and how many requests it gave to workers; rows join at once."""
+        """Let the policy decide, and rows join at once; returns CPU seconds and the number of assigned requests."""
         workers = self.workers()
         began = time.thread_time()
         assignments = self._policy.assign(workers, now)

@@ -1,1 +1,1 @@
-"""Our engine beside those that users of transformers have."""
+"""Our engine compared with those of transformers and with BATON's baselines."""

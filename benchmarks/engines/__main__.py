@@ -1,4 +1,4 @@
-"""Our engines beside those that users have: the same prompts, answer lengths and maximal batch, interleaved runs.
+"""Compares our engine with those of transformers: same prompts, answer lengths and largest batch, interleaved runs.
 
     python -m benchmarks.engines --json engines.json --size 30m --batch 8 --batch 16
 
@@ -23,11 +23,11 @@ import torch
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.engine_workload import (
     SHAPES,
+    load_for_serving,
     mixed_lengths,
     random_model,
     real_lengths,
     sequences,
-    served,
 )
 from benchmarks.engines.memory_floor import bandwidth, floor_share, synchronized
 from benchmarks.engines.our_engines import Continuous, EngineRun, RunToCompletion
@@ -41,11 +41,11 @@ CLOCKS = {"wall": perf_counter, "cpu": process_time}
 CLOCK_HELP = "cpu: the process's own seconds, for a machine that others use as well"
 
 
-class Contender(Protocol):
-    """An engine that serves all prompts with at most `batch` rows at once."""
+class ComparedEngine(Protocol):
+    """An engine that serves all sequences with at most `batch` rows at once."""
 
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
-        """Serve everything."""
+        """Serve all sequences."""
         ...
 
 
@@ -58,7 +58,7 @@ class ForwardTime:
 
 @contextmanager
 def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
-    """Times each forward pass, on CUDA to the end of its kernels; only for runs that are not timed themselves."""
+    """Time each forward pass, on CUDA to the end of its kernels; it slows a run, so such runs are not compared."""
     spent, began, now = ForwardTime(), 0.0, synchronized(clock)
 
     def before(*_: Any) -> None:
@@ -78,40 +78,40 @@ def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -
 
 
 def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[EngineRun, float]:
-    """What was served, and the seconds it took by this clock."""
+    """The run, and the seconds that it took by this clock."""
     now = synchronized(clock)
     started = now()
-    served = serve()
-    return served, now() - started
+    run = serve()
+    return run, now() - started
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The same work for every engine."""
+    """What every engine serves, and how it is timed."""
 
-    work: list[Sequence]
+    sequences: list[Sequence]
     batch: int
     repeats: int
-    checked: int
+    checked: int  # of the first sequences, answers are compared with those of `model.generate` for each alone
     clock: Callable[[], float]
 
 
-def measure(engine: Contender, trial: Trial, models: Several[torch.nn.Module]) -> float:
-    """Warm an engine up and return the share of its time that is spent outside the forward pass."""
-    engine.serve(trial.work[: 2 * trial.batch], trial.batch)
+def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.nn.Module]) -> float:
+    """Warm an engine up; returns the share of its time that it spends outside the forward pass."""
+    engine.serve(trial.sequences[: 2 * trial.batch], trial.batch)
     with forward_time(models, trial.clock) as forward:
-        _, seconds = timed(partial(engine.serve, trial.work, trial.batch), trial.clock)
+        _, seconds = timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock)
     return 1 - forward.seconds / seconds
 
 
 def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[dict[str, Any]]:
-    """One line for each engine: medians of interleaved runs, in one process.
+    """A table row for each engine: medians of interleaved runs, in one process.
 
-    `model` is what users of transformers have, `loaded` the same as the product loads it.
+    `model` is as transformers loads it, `loaded` the same model as our engine loads it.
     """
     plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.decoder)}.values())
-    paged = GenerateBatch(plain, trial.batch, longest=max(len(row.prompt_ids) + row.limit for row in trial.work))
-    engines: dict[str, Contender] = {
+    paged = GenerateBatch(plain, trial.batch, longest=max(len(row.prompt_ids) + row.limit for row in trial.sequences))
+    engines: dict[str, ComparedEngine] = {
         GENERATE: Generate(plain),
         RUN_TO_COMPLETION: RunToCompletion(loaded),
         "PD": PrefillDecode(loaded),
@@ -120,42 +120,42 @@ def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[d
         GENERATE_BATCH: paged,
     }
     try:
-        expected = Generate(plain).serve(trial.work[: trial.checked], 1).answers
-        outside = {name: measure(engine, trial, models) for name, engine in engines.items()}
+        expected = Generate(plain).serve(trial.sequences[: trial.checked], 1).answers
+        outside = {name: overhead_share(engine, trial, models) for name, engine in engines.items()}
         runs: dict[str, list[tuple[EngineRun, float]]] = {name: [] for name in engines}
         for _ in range(trial.repeats):
             for name, engine in engines.items():
-                runs[name].append(timed(partial(engine.serve, trial.work, trial.batch), trial.clock))
+                runs[name].append(timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock))
     finally:
         paged.close()
 
-    def times(name: str, peer: str) -> float:
+    def speed_ratio(name: str, peer: str) -> float:
         return median(theirs / ours for (_, theirs), (_, ours) in zip(runs[peer], runs[name], strict=True))
 
     lines = []
     for name, results in runs.items():
-        served, seconds = results[0][0], median(seconds for _, seconds in results)
+        first, seconds = results[0][0], median(seconds for _, seconds in results)
         lines.append(
             {
                 "engine": name,
                 "batch": trial.batch,
-                "prompts": len(trial.work),
+                "prompts": len(trial.sequences),
                 "seconds": seconds,
-                "valid_tokens_per_s": sum(row.limit for row in trial.work) / seconds,
-                "total_tokens_per_s": served.computed / seconds,
-                "idle_row_share": served.idle / served.places if served.places else None,
+                "valid_tokens_per_s": sum(row.limit for row in trial.sequences) / seconds,
+                "total_tokens_per_s": first.computed_tokens / seconds,
+                "idle_row_share": first.idle_rows / first.possible_rows if first.possible_rows else None,
                 "step_overhead_share": outside[name],
-                "peak_kv_bytes": served.peak_kv_bytes,
-                "identical": all(expected.items() <= served.answers.items() for served, _ in results),
-                "times_generate": times(name, GENERATE),
-                "times_generate_batch": times(name, GENERATE_BATCH),
+                "peak_kv_bytes": first.peak_kv_bytes,
+                "identical": all(expected.items() <= run.answers.items() for run, _ in results),
+                "times_generate": speed_ratio(name, GENERATE),
+                "times_generate_batch": speed_ratio(name, GENERATE_BATCH),
             }
         )
     return lines
 
 
 def table(lines: Several[dict[str, Any]]) -> str:
-    """The lines in Markdown."""
+    """The rows as a table in Markdown."""
     head = "batch | engine | valid tokens/s | × generate | × generate_batch | idle rows | outside forward | KV MiB"
     rows = [f"| {head} | identical |", "|" + "---|" * 9]
     for line in lines:
@@ -200,7 +200,7 @@ def main(
     everything = []
     for size in sizes:
         model = random_model(size, device, torch.float32 if device == "cpu" else torch.bfloat16)
-        loaded = served(model, size)
+        loaded = load_for_serving(model, size)
         work = sequences(lengths, model.config.vocab_size, seed)
         trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
         lines = [line for trial in trials for line in compare(model, loaded, trial)]

@@ -1,6 +1,7 @@
-"""BATON's two baselines beside `Benchmark` (`model.generate`), built from the product's own parts (section 5.1).
+"""BATON's baselines PD and BATON without PD (section 5.1), built from the parts of our engine.
 
-So what differs from BATON-PD, the product's continuous engine, is the scheme alone, not the speed of the loop.
+So they differ from BATON-PD, our continuous engine, in the scheme alone and not in the speed of the loop. The third
+baseline, `Benchmark`, is `model.generate`.
 """
 
 import random
@@ -9,14 +10,15 @@ from collections.abc import Sequence as Several
 
 import torch
 
-from benchmarks.engines.our_engines import KV_BUDGET_BYTES, EngineRun, count_static, in_batches
+from benchmarks.engines.our_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
 from inference.local.batch_rows import BatchRow
 from inference.local.kv_cache import HostRow, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.running_batch import RunningBatch
 from inference.sequences import Sequence
 
-WINDOW = 4  # batches that PD prefills ahead, sorted by length
+# Batches that PD prefills ahead, sorted by length. More batches pad less and keep more rows in host memory; not tuned.
+WINDOW = 4
 
 
 class PrefillDecode:
@@ -25,58 +27,57 @@ class PrefillDecode:
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
         self._kv = KvCache(loaded.layout, KV_BUDGET_BYTES)
-        self._chance = random.Random(0)
+        self._rng = random.Random(0)
 
     @torch.inference_mode()
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
-        """Serve everything."""
-        served = EngineRun()
+        """Serve all sequences."""
+        run = EngineRun()
         for window in in_batches(sequences, WINDOW * batch):
             prefilled = [row for group in in_batches(self._by_length(window), batch) for row in self._prefill(group)]
-            self._chance.shuffle(prefilled)
+            self._rng.shuffle(prefilled)
             for rows in in_batches(prefilled, batch):
                 self._decode([row for row, _ in rows], [host for _, host in rows])
-                served.answers |= {row.sequence.id: tuple(row.generated) for row, _ in rows}
-                served.held(self._kv.nbytes)
-                count_static(served, batch, [row.sequence for row, _ in rows], len(served.answers) < len(sequences))
-        return served
+                run.answers |= {row.sequence.id: tuple(row.generated) for row, _ in rows}
+                run.count_memory(self._kv.nbytes)
+                count_static_batch(run, batch, [row.sequence for row, _ in rows], len(run.answers) < len(sequences))
+        return run
 
     def _by_length(self, window: Several[Sequence]) -> list[BatchRow]:
         ordered = sorted(window, key=lambda sequence: sequence.length)
         return [BatchRow(sequence, number, self._loaded.max_positions) for number, sequence in enumerate(ordered)]
 
     def _prefill(self, group: Several[BatchRow]) -> list[tuple[BatchRow, HostRow]]:
-        running = RunningBatch(self._loaded, self._kv)
-        running.prefill(group, range(len(group)))
-        return [(row, self._kv.row_to_host(place, row.cached)) for place, row in enumerate(group)]
+        RunningBatch(self._loaded, self._kv).prefill(group, range(len(group)))
+        return [(row, self._kv.row_to_host(index, row.cached_tokens)) for index, row in enumerate(group)]
 
     def _decode(self, rows: list[BatchRow], hosts: list[HostRow]) -> None:
-        running = RunningBatch(self._loaded, self._kv)
-        running.make_room(len(rows), max(row.cached for row in rows) + 1)
-        for place, (row, host) in enumerate(zip(rows, hosts, strict=True)):
-            self._kv.row_from_host(place, host)
-            running.seat([row], [place])
-        while any(row.ended is None for row in rows):
-            running.decode()
+        batch = RunningBatch(self._loaded, self._kv)
+        batch.reserve(len(rows), max(row.cached_tokens for row in rows) + 1)
+        for index, (row, host) in enumerate(zip(rows, hosts, strict=True)):
+            self._kv.row_from_host(index, host)
+            batch.add([row], [index])
+        while batch.any_running():
+            batch.decode()
 
 
 class VectorShaping(RunningBatch):
-    """A batch whose joiners are prefilled in the pass that decodes the running rows, padded to the joiners' length."""
+    """A batch that prefills joiners in the same forward pass in which it decodes the running rows."""
 
-    def shape_in(self, joiners: Several[BatchRow]) -> None:
-        """One pass of [rows, longest joiner] tokens: running rows bring one token each, and padding (4.1)."""
+    def join_and_decode(self, joiners: Several[BatchRow]) -> None:
+        """One forward pass of [rows, longest joiner] tokens: one token and padding for each running row (4.1)."""
         rows = [*self.rows, *joiners]
         running = len(self.rows)
         length = max(len(row.token_ids) for row in joiners)
-        starts = [row.cached for row in self.rows] + [0] * len(joiners)
+        starts = [row.cached_tokens for row in self.rows] + [0] * len(joiners)
         fed = [[row.generated[-1]] for row in self.rows] + [list(row.token_ids) for row in joiners]
-        self.make_room(len(rows), max(starts) + length)
+        self.reserve(len(rows), max(starts) + length)
         kv, device = self.kv, self.loaded.device
         tokens = torch.tensor([ids + [self.loaded.pad_id] * (length - len(ids)) for ids in fed], device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
-        lanes = torch.arange(len(rows) * kv.layout.heads, device=device).view(len(rows), -1, 1)
-        slots = (lanes * kv.columns + positions[:, None]).view(-1)
-        width = kv.write_decode(slots, starts, max(starts) + length)
+        head_rows = torch.arange(len(rows) * kv.layout.heads, device=device).view(len(rows), -1, 1)
+        slots = (head_rows * kv.columns + positions[:, None]).view(-1)
+        width = kv.prepare_decode(slots, starts, max(starts) + length)
         hidden = torch.arange(width, device=device) > positions[:, None, :, None]
         output = self.loaded.decoder(
             tokens,
@@ -86,12 +87,12 @@ class VectorShaping(RunningBatch):
             use_cache=True,
             logits_to_keep=torch.tensor([[len(ids) - 1] for ids in fed], device=device),
         )
-        self.seat(joiners, range(running, len(rows)))
+        self.add(joiners, range(running, len(rows)))
         self._retire(rows, self._sample(output.logits[:, -1], rows))
 
 
 class BatonBaseline:
-    """BATON without decoupling: joiners stall the running rows for their prefill, as in Orca."""
+    """BATON without PD: an iteration with joiners takes every running row as long as their prefill, as in Orca."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
@@ -99,17 +100,17 @@ class BatonBaseline:
 
     @torch.inference_mode()
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
-        """Serve everything."""
-        served, running = EngineRun(), VectorShaping(self._loaded, self._kv)
+        """Serve all sequences."""
+        run, running = EngineRun(), VectorShaping(self._loaded, self._kv)
         waiting = deque(BatchRow(sequence, 0, self._loaded.max_positions) for sequence in sequences)
         while waiting or running.rows:
             joiners = [waiting.popleft() for _ in range(min(batch - len(running.rows), len(waiting)))]
             if joiners:
-                running.shape_in(joiners)
+                running.join_and_decode(joiners)
             else:
                 running.decode()
-            served.count(batch, len(running.rows), len(running.rows), work_waits=bool(waiting))
-            served.answers |= {row.id: row.generated_ids for row in running.take_ended()}
-            running.close_gaps()
-            served.held(self._kv.nbytes)
-        return served
+            run.count_iteration(batch, len(running.rows), len(running.rows), prompts_wait=bool(waiting))
+            run.answers |= {row.id: row.generated_ids for row in running.take_finished()}
+            running.compact()
+            run.count_memory(self._kv.nbytes)
+        return run

@@ -1,4 +1,4 @@
-"""What the engines' benchmark serves: Llama shapes with random weights, prompts of random tokens, lengths that vary."""
+"""What the engines benchmark serves: Llama shapes with random weights, and random prompts of varied lengths."""
 
 import copy
 import json
@@ -9,17 +9,19 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from inference.local.model_loading import LoadedModel, serving
+from inference.local.model_loading import LoadedModel, prepare_model
 from inference.sequences import Sequence
 
-# vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads
+# Vocabulary, hidden size, intermediate size, layers, attention heads, key-value heads. The last two are the shapes of
+# TinyLlama 1.1B and Llama 2 7B, the others are small enough for a CPU.
 SHAPES = {
     "tiny": (512, 128, 384, 4, 4, 4),
     "30m": (8192, 512, 1408, 8, 8, 8),
     "1b": (32000, 2048, 5632, 22, 32, 4),
     "7b": (32000, 4096, 11008, 32, 32, 32),
 }
-LONGEST_PROMPT, LONGEST_ANSWER = 256, 192  # of real requests: longer ones are cut, so that a small machine gets done
+# Tokens; longer real requests are cut, so that a run ends in minutes on a CPU; not tuned.
+LONGEST_PROMPT, LONGEST_ANSWER = 256, 192
 
 
 def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
@@ -41,32 +43,32 @@ def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM
         return LlamaForCausalLM(config).to(dtype).eval()
 
 
-def served(model: LlamaForCausalLM, size: str) -> LoadedModel:
-    """The model as the product loads it; on a CPU a copy, because loading lays the weights out anew."""
-    return serving(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
+def load_for_serving(model: LlamaForCausalLM, size: str) -> LoadedModel:
+    """The model as our engine loads it; on a CPU a copy, because loading changes the memory layout of the weights."""
+    return prepare_model(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
 
 
 def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
     """Prompt and answer lengths in BATON's ratio 1 : 1 : 2 of long to short, short to long and short to short."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     def short() -> int:
-        return chance.randint(4, 40)
+        return rng.randint(4, 40)
 
     def long() -> int:
-        return chance.randint(96, 192)
+        return rng.randint(96, 192)
 
     kinds = [(long, short), (short, long), (short, short), (short, short)]
-    return [(length(), answer()) for length, answer in (chance.choice(kinds) for _ in range(prompts))]
+    return [(length(), answer()) for length, answer in (rng.choice(kinds) for _ in range(prompts))]
 
 
 def real_lengths(data: Path, prompts: int, seed: int) -> list[tuple[int, int]]:
     """Prompt and answer lengths, in words, of real requests drawn evenly from `requests/*.jsonl` of a directory."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     files = [path.read_text().splitlines() for path in sorted((data / "requests").glob("*.jsonl"))]
     lengths = []
     for _ in range(prompts):
-        request = json.loads(chance.choice(chance.choice(files)))
+        request = json.loads(rng.choice(rng.choice(files)))
         words = len(request["instruction"].split()) + len(request["input"].split())
         answer = max(1, len(request["output"].split()))
         lengths.append((min(words, LONGEST_PROMPT), min(answer, LONGEST_ANSWER)))
@@ -75,8 +77,8 @@ def real_lengths(data: Path, prompts: int, seed: int) -> list[tuple[int, int]]:
 
 def sequences(lengths: Several[tuple[int, int]], vocabulary: int, seed: int) -> list[Sequence]:
     """Sequences of random tokens with these prompt lengths and limits."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        Sequence(str(number), tuple(chance.randrange(1, vocabulary) for _ in range(length)), answer)
+        Sequence(str(number), tuple(rng.randrange(1, vocabulary) for _ in range(length)), answer)
         for number, (length, answer) in enumerate(lengths)
     ]

@@ -1,4 +1,4 @@
-"""How near a decoding step of ours comes to the memory's bandwidth: each weight and each cached token read once."""
+"""How close our decoding step comes to the memory bandwidth, reading each weight and each cached token once."""
 
 from collections.abc import Callable
 from statistics import median
@@ -10,11 +10,12 @@ from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel
 from inference.sequences import Sequence
 
-LENGTH, STEPS, WARM_UP = 128, 32, 4  # tokens of each prompt, decoding steps that are timed and those before
+# Tokens of each prompt, decoding steps that are timed, and steps before them; enough for a stable median, not tuned.
+LENGTH, STEPS, WARM_UP = 128, 32, 4
 
 
 def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
-    """The clock, read once the device has done what it was given."""
+    """The clock, read once the device has finished its queued work."""
 
     def now() -> float:
         if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
@@ -25,7 +26,7 @@ def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
 
 
 def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
-    """Bytes a second that the device reads, the best of several sums over more than its caches hold."""
+    """Bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
     now = synchronized(clock)
     numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
     seconds = []

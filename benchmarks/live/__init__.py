@@ -1,1 +1,1 @@
-"""Every policy, and other ways to serve the same API, over the real stack."""
+"""Every policy, and peers that serve the same API in other ways, on the real stack."""

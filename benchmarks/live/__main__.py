@@ -1,20 +1,16 @@
-"""Every policy on the real stack: the same arrivals over HTTP, a fresh service each, one table.
+"""Compares policies on the real stack: the same arrivals over HTTP, a new service for each run, one table.
 
 `python -m benchmarks.live --policies vs,magnus,fusion --rates 40,160 --requests 1000 --json F --plot DIR`
 
-Repeats are interleaved: each policy and peer runs once before any runs again; a cell of the table is the median of
-its repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
+Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
+repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
 """
 
 import json
-import os
 import statistics
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,22 +19,21 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live import live_figures
+from benchmarks.live.fresh_service import fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
-from benchmarks.live.live_peers import PEERS, peer_programs
+from benchmarks.live.live_figures import ServiceMonitor
+from benchmarks.live.live_peers import PEERS
 from benchmarks.live.live_plot import plot
 from cli.api_client import Client, Json
-from cli.commands.demo_command import train
-from cli.demo_workload import DemoArrival, send
-from cli.hosting.child_process import ChildProgram, await_ready, start, stop
-from cli.hosting.process_commands import BIN
-from cli.hosting.service_files import RunningService, api_address, running_service
+from cli.demo_workload import DemoArrival, send_all
+from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
 from cli.run_report import summary
 from settings import read_settings
 
+# Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
 POLL_S = 0.5
-COLUMNS = (
+COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     ("requests_per_s", "req/s", ".1f"),
     ("valid_tokens_per_s", "valid tok/s", ".0f"),
     ("valid_token_share", "valid", ".0%"),
@@ -95,7 +90,7 @@ def main(
             run = measure(service, state_dir, arrivals)
         runs.append({**run, "policy": name, "rate": rate, "repeat": repeat, "workload": Path(workload).stem})
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
-        if json_file:  # after each run: a long comparison that is interrupted keeps what it has
+        if json_file:  # after each run, so that an interrupted comparison keeps its runs
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
     Console(width=None if sys.stdout.isatty() else 200).print(table(runs))
     if plot_dir:
@@ -105,59 +100,23 @@ def main(
         raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))
 
 
-@contextmanager
-def fresh_service(
-    name: str, workers: int, kv_budget: str, arrivals: list[DemoArrival], seed: int
-) -> Iterator[tuple[RunningService, Path]]:
-    """A service under this policy, pretrained, or one whose requests a peer serves; stopped at the end."""
-    is_peer = name in PEERS
-    with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
-        state_dir = Path(directory)
-        options = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", kv_budget]
-        options += ["--workers", "0" if is_peer else str(workers)]
-        options += [] if is_peer else ["--policy", name]
-        os.environ["MAGNUS_RATE_LIMIT"] = "1000000/minute"
-        up = ChildProgram(
-            "magnus up",
-            (str(BIN / "magnus"), "up", "--json", *options),
-            ready=lambda: running_service(state_dir) is not None,
-            ready_within_s=300.0,
-            stop_within_s=60.0,
-        )
-        log = state_dir / "up.log"
-        running = [(up, start(up, log))]
-        try:
-            await_ready(*running[0], log)
-            service = RunningService(**json.loads((state_dir / "service.json").read_text()))
-            if is_peer:
-                for program in peer_programs(name, workers, service):
-                    peer_log = state_dir / f"{program.name}.log"
-                    running.append((program, start(program, peer_log)))
-                    await_ready(*running[-1], peer_log)
-            else:
-                train(state_dir, arrivals, seed)
-            yield service, state_dir
-        finally:
-            stop(*reversed(running))
-
-
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
     """Replay the arrivals, wait for every answer, and gather the figures."""
     url, key = api_address(read_settings(state_dir=state_dir))
-    with Client(url, key) as client, live_figures.Watch(service, state_dir) as watch:
+    with Client(url, key) as client, ServiceMonitor(service, state_dir) as monitor:
         since, sent = client.stats()["now"], set[str]()
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send, client, arrivals, threading.Event(), sent.add)
+            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.add)
             pause = threading.Event()
-            while not sending.done() or watch.open_requests():
-                watch.sample()
+            while not sending.done() or monitor.open_requests():
+                monitor.sample()
                 pause.wait(POLL_S)
             for submission in sending.result():
                 submission.result()
-        while watch.open_requests():
-            watch.sample()
+        while monitor.open_requests():
+            monitor.sample()
             pause.wait(POLL_S)
-        watch.stop_clock()
+        monitor.stop_clock()
         responses = [response for response in client.responses() if response["id"] in sent]
         last = max(response["completed_at"] or 0.0 for response in responses)
         stats = client.stats(since, last + 0.001)
@@ -168,11 +127,11 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
             "pad_tokens": stats["pad_tokens"],
             "invalid_tokens": stats["invalid_tokens"],
         }
-        return figures | watch.figures()
+        return figures | monitor.figures()
 
 
 def table(runs: list[Json]) -> Table:
-    """A row a policy and rate: the median of its repeats."""
+    """One row for each policy and rate: the medians of its repeats."""
     shown = Table(title="Medians of the repeats", title_justify="left")
     shown.add_column("policy")
     shown.add_column("rate", justify="right")

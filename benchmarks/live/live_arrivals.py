@@ -1,40 +1,41 @@
-"""What the live benchmark sends and when: toy requests, a file of requests, or a trace of lengths."""
+"""The requests that the live benchmark sends, with their instants: toy requests, a file of requests, or a trace."""
 
 import csv
 import json
 import random
 from pathlib import Path
 
-from cli.demo_workload import DemoArrival, poisson
+from cli.demo_workload import DemoArrival, poisson_arrivals
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
-# The demo's have 10. With so few, HTTP and the database are half of the work on a small machine, whatever the policy.
+# Words of a toy input. The demo's have 10; with so few, HTTP and the database are half of the work on a small machine,
+# whatever the policy.
 MEDIAN_WORDS = 30.0
 
 
 def arrivals_of(workload: str, requests: int, rate: float, seed: int) -> list[DemoArrival]:
     """Open-loop arrivals of about `rate` a second; a trace keeps its bursts and is sped up to that rate."""
     if workload == "toy":
-        return poisson(requests, rate, seed, MEDIAN_WORDS)
+        return poisson_arrivals(requests, rate, seed, MEDIAN_WORDS)
     path = Path(workload)
-    return _traced(path, requests, rate, seed) if path.suffix == ".csv" else _filed(path, requests, rate, seed)
+    return _from_trace(path, requests, rate, seed) if path.suffix == ".csv" else _from_file(path, requests, rate, seed)
 
 
-def _filed(path: Path, requests: int, rate: float, seed: int) -> list[DemoArrival]:
+def _from_file(path: Path, requests: int, rate: float, seed: int) -> list[DemoArrival]:
     """Requests drawn from a .jsonl with `application`, `instruction` and `input`, at Poisson instants."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     at_s, arrivals = 0.0, []
-    for line in chance.choices(lines, k=requests):
-        at_s += chance.expovariate(rate)
+    for line in rng.choices(lines, k=requests):
+        at_s += rng.expovariate(rate)
         request = ToyRequest(line["application"], line["instruction"], line["input"], line.get("output", ""))
         arrivals.append(DemoArrival(request, at_s))
     return arrivals
 
 
-def _traced(path: Path, requests: int, rate: float, seed: int) -> list[DemoArrival]:
-    """Toy requests at the instants of a trace, as long as its answers are, scaled to what the toys can say."""
-    chance = random.Random(seed)
+def _from_trace(path: Path, requests: int, rate: float, seed: int) -> list[DemoArrival]:
+    """Toy requests at the instants of a trace; the longest answer of the trace becomes the longest toy input."""
+    rng = random.Random(seed)
     with path.open(encoding="utf-8") as file:
         rows = [(float(row["arrival_s"]), int(row["output_tokens"])) for row in csv.DictReader(file)][:requests]
     first, last = rows[0][0], rows[-1][0]
@@ -42,7 +43,7 @@ def _traced(path: Path, requests: int, rate: float, seed: int) -> list[DemoArriv
     longest = max(tokens for _, tokens in rows)
     return [
         DemoArrival(
-            draw_request(chance.choice(tuple(APPLICATIONS)), max(2, round(MAX_WORDS * tokens / longest)), chance),
+            draw_request(rng.choice(tuple(APPLICATIONS)), max(2, round(MAX_WORDS * tokens / longest)), rng),
             (at_s - first) * speed,
         )
         for at_s, tokens in rows

@@ -1,4 +1,4 @@
-"""What the live benchmark reads beside the API: gaps between batches, CPU shares, decisions, how good the ETAs were."""
+"""What the live benchmark measures besides the API: gaps between batches, CPU shares, decision times, ETA errors."""
 
 import json
 import os
@@ -16,13 +16,14 @@ from cli.hosting.service_files import RunningService
 from cli.run_report import percentile
 from models.session import make_engine
 
+# The processes that serve no model; their CPU share is what the control plane costs.
 CONTROL_PLANE = ("web", "planner", "predictor", "beat")
 
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
 
 DECISION = text("select (value->>'decision_s')::float8 from service_state where name = 'planner'")
 
-# A worker's gap counts only while a request waited that whole time: idle is no fault when there is nothing to do.
+# A gap between two batches of a worker counts only if some request waited during the whole gap.
 GAPS = text("""
     with spans as (
         select worker, unnest(range_agg(tstzrange(started_at, finished_at))) as span
@@ -44,8 +45,8 @@ ETA_ERRORS = text("""
 """)
 
 
-class Watch:
-    """Samples a service while it works; a context over one run."""
+class ServiceMonitor:
+    """Samples a service while it serves one run; a context manager."""
 
     def __init__(self, service: RunningService, state_dir: Path) -> None:
         self._engine = make_engine(service.database_url, pool_size=1, name="benchmark")
@@ -66,25 +67,25 @@ class Watch:
         self._engine.dispose()
 
     def open_requests(self) -> int:
-        """Requests that are not final."""
+        """How many requests are queued or in progress."""
         with self._engine.connect() as connection:
             return int(connection.execute(OPEN).scalar_one())
 
     def sample(self) -> None:
-        """Note how long the planner's last decision took."""
+        """Record how long the planner's last decision took."""
         with self._engine.connect() as connection:
             decision_s = connection.execute(DECISION).scalar()
         if decision_s:
             self._decisions.append(decision_s)
 
     def stop_clock(self) -> None:
-        """The work is done: CPU used from here on is not the service's."""
+        """End the measurement of CPU time, before the benchmark itself uses the service."""
         self._wall_s = time.monotonic() - self._started_at
         after = self._cpu_times()
         self._cpu_s = {name: after[name] - self._before[name] for name in after}
 
     def figures(self) -> Json:
-        """CPU is a share of all cores over the run; gaps and decisions in milliseconds, ETA errors of the response."""
+        """CPU as shares of all cores, gaps and decisions in milliseconds, ETA errors as shares of the response time."""
         with self._engine.connect() as connection:
             gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS))
             errors = [row.error for row in connection.execute(ETA_ERRORS)]
@@ -99,10 +100,10 @@ class Watch:
         }
 
     def _cpu_times(self) -> dict[str, float]:
-        return {name: sum(map(_cpu_s, _family(process))) for name, process in self._processes.items()}
+        return {name: sum(map(_cpu_s, _with_children(process))) for name, process in self._processes.items()}
 
 
-def _family(process: psutil.Process) -> list[psutil.Process]:
+def _with_children(process: psutil.Process) -> list[psutil.Process]:
     try:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:

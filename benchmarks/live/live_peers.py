@@ -1,6 +1,6 @@
-"""Other ways to serve the same API, as peers of the live benchmark: they answer what our web process stored.
+"""The peers of the live benchmark: other ways to serve the requests that our web process stored.
 
-Each peer takes requests first come, first served from the same Postgres and writes its answers there, over the same
+Each peer takes requests first come, first served from the same Postgres, writes its answers there, and runs the same
 model: `celery` (one Celery task a request, no batching), `window` (fixed-size batches by time window through
 `model.generate`) and `generate_batch` (transformers' continuous batching).
 """
@@ -10,8 +10,8 @@ import sys
 
 import click
 
-from benchmarks.live.peer_engines import Answers, continuous, windows
-from benchmarks.live.peer_store import Store
+from benchmarks.live.peer_engines import PeerModel, continuous, windows
+from benchmarks.live.peer_store import PeerStore
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.process_commands import ONE_THREAD
 from cli.hosting.service_files import RunningService
@@ -21,7 +21,7 @@ PEERS = ("celery", "window", "generate_batch")
 
 
 def peer_programs(name: str, workers: int, service: RunningService) -> list[ChildProgram]:
-    """The processes of a peer, one a worker, and for `celery` the one that publishes."""
+    """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
     engine = environment | {"OMP_NUM_THREADS": str(threads)}
@@ -44,16 +44,16 @@ def peer_programs(name: str, workers: int, service: RunningService) -> list[Chil
 @click.command()
 @click.argument("kind", type=click.Choice(["publish", *PEERS[1:]]))
 def main(kind: str) -> None:
-    """Serve as one process of a peer until a signal comes."""
+    """Run one process of a peer until it is stopped by a signal."""
     settings = read_settings()
-    store = Store(str(settings.database_url))
+    store = PeerStore(str(settings.database_url))
     if kind == "publish":
-        from benchmarks.live.peer_tasks import publish  # only here: it makes the Celery app
+        from benchmarks.live.peer_tasks import publish  # only here: importing it makes the Celery app
 
         publish(store)
     else:
         serve = {"window": windows, "generate_batch": continuous}[kind]
-        serve(store, Answers(settings.model))
+        serve(store, PeerModel(settings.model))
 
 
 if __name__ == "__main__":

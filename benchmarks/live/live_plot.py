@@ -1,4 +1,4 @@
-"""Throughput and response time over the arrival rate, one line a policy."""
+"""Throughput and response time over the arrival rate, one line for each policy."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from cli.api_client import Json
 def plot(runs: list[Json], directory: Path) -> None:
     """Write live.svg; repeats of a policy at a rate become their mean."""
     mpl.use("svg")
-    from matplotlib import pyplot  # after the backend is chosen: there may be no screen
+    from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
 
     figure, panels = pyplot.subplots(1, 3, figsize=(15, 4.5), constrained_layout=True)
     titles = ("requests a second", "mean response time, s", "P99 response time, s")

@@ -1,4 +1,4 @@
-"""How the peers of the live benchmark generate: transformers as its users run it."""
+"""How the peers of the live benchmark generate: with transformers' own engines."""
 
 import time
 from collections.abc import Sequence
@@ -7,86 +7,85 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from benchmarks.live.peer_store import PeerAnswer, PeerRequest, Store
+from benchmarks.live.peer_store import PeerAnswer, PeerRequest, PeerStore
 from inference.local.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 
-WINDOW_S = 0.05  # how long a fixed-size batch waits to fill
-WINDOW_SIZE = 10  # what Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget: vs has the same
-POLL_S = 0.01
-WORKER_BUDGET_BYTES = 64 * 2**20
-PAGE_TOKENS = 32
-BATCH_TOKENS = 512
-SLOTS = 64  # more does not help it: its step costs grow with the rows
+WINDOW_S = 0.05  # how long a batch waits to fill; longer makes fuller batches and later answers, not tuned
+WINDOW_SIZE = 10  # what Magnus Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget, as for `vs`
+POLL_S = 0.01  # between two looks for requests; any value well below a batch's time does
+WORKER_BUDGET_BYTES = 64 * 2**20  # the KV budget of our workers by default
+PAGE_TOKENS = 32  # one of the fastest on a CPU, see `benchmarks.engines.transformers_engines`
+BATCH_TOKENS = 512  # the largest of those tried there
+MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with the rows
 
 
-class Answers:
-    """A model behind `model.generate`."""
+class PeerModel:
+    """The served model, called through `model.generate`."""
 
     def __init__(self, model: str) -> None:
         self.loaded, self.prompts = load_model(model), load_prompt_format(model)
 
     @torch.inference_mode()
-    def generate(self, asked: Sequence[PeerRequest]) -> list[PeerAnswer]:
+    def generate(self, requests: Sequence[PeerRequest]) -> list[PeerAnswer]:
         """One padded batch, run to completion."""
-        prompts = [self.prompts.encode(each.instructions, each.input) for each in asked]
+        prompts = [self.prompts.encode(each.instructions, each.input) for each in requests]
         longest = max(map(len, prompts))
         pad_id = self.loaded.pad_id
         ids = torch.tensor([[pad_id] * (longest - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        limit = max(each.limit for each in asked)
+        limit = max(each.limit for each in requests)
         output = self.loaded.model.generate(ids, attention_mask=mask, max_new_tokens=limit, do_sample=False)
-        return [self.answered(each, row) for each, row in zip(asked, output[:, longest:].tolist(), strict=True)]
+        return [self.answer_of(each, row) for each, row in zip(requests, output[:, longest:].tolist(), strict=True)]
 
-    def answered(self, asked: PeerRequest, generated: Sequence[int]) -> PeerAnswer:
-        """The answer up to its end of sequence or its limit."""
-        ends = [place for place, token in enumerate(generated) if token in self.loaded.eos_ids]
-        tokens = list(generated[: min(ends[0] + 1 if ends else len(generated), asked.limit)])
-        return PeerAnswer(asked.id, self.prompts.decode(tokens), len(tokens))
+    def answer_of(self, request: PeerRequest, generated: Sequence[int]) -> PeerAnswer:
+        """The answer up to its EOS or its limit."""
+        ends = [index for index, token in enumerate(generated) if token in self.loaded.eos_ids]
+        tokens = list(generated[: min(ends[0] + 1 if ends else len(generated), request.limit)])
+        return PeerAnswer(request.id, self.prompts.decode(tokens), len(tokens))
 
 
-def one_by_one(store: Store, answers: Answers, asked: PeerRequest) -> None:
+def one_by_one(store: PeerStore, model: PeerModel, request: PeerRequest) -> None:
     """Serve one request alone."""
-    store.answer(answers.generate([asked]))
+    store.answer(model.generate([request]))
 
 
-def windows(store: Store, answers: Answers) -> None:
+def windows(store: PeerStore, model: PeerModel) -> None:
     """Fixed-size batches in order of arrival; a batch that is not full waits for `WINDOW_S`."""
     while True:
-        asked = store.claim(WINDOW_SIZE)
-        if asked and len(asked) < WINDOW_SIZE:
+        requests = store.claim(WINDOW_SIZE)
+        if requests and len(requests) < WINDOW_SIZE:
             time.sleep(WINDOW_S)
-            asked += store.claim(WINDOW_SIZE - len(asked))
-        if asked:
-            store.answer(answers.generate(asked))
+            requests += store.claim(WINDOW_SIZE - len(requests))
+        if requests:
+            store.answer(model.generate(requests))
         else:
             time.sleep(POLL_S)
 
 
-def continuous(store: Store, answers: Answers) -> None:
-    """transformers' continuous batching with the KV budget of a worker; it is handed what it has a slot for."""
-    model, budget = answers.loaded.model, WORKER_BUDGET_BYTES
-    tokens = GenerationConfig(do_sample=False, eos_token_id=sorted(answers.loaded.eos_ids), pad_token_id=0)
+def continuous(store: PeerStore, model: PeerModel) -> None:
+    """transformers' continuous batching with the KV budget of a worker, at most `MAX_ROWS` requests at once."""
+    tokens = GenerationConfig(do_sample=False, eos_token_id=sorted(model.loaded.eos_ids), pad_token_id=0)
     paged = ContinuousBatchingConfig(
         page_size=PAGE_TOKENS,
-        num_blocks=budget // answers.loaded.delta_bytes // PAGE_TOKENS,
+        num_blocks=WORKER_BUDGET_BYTES // model.loaded.delta_bytes // PAGE_TOKENS,
         max_batch_tokens=BATCH_TOKENS,
-        max_requests_per_batch=SLOTS,
+        max_requests_per_batch=MAX_ROWS,
         allow_block_sharing=False,
     )
-    manager = model.init_continuous_batching(generation_config=tokens, continuous_batching_config=paged)
+    manager = model.loaded.model.init_continuous_batching(generation_config=tokens, continuous_batching_config=paged)
     manager.start()
     running: dict[str, PeerRequest] = {}
     try:
         while True:
-            for asked in store.claim(SLOTS - len(running)) if len(running) < SLOTS else ():
-                prompt = answers.prompts.encode(asked.instructions, asked.input)
-                running[manager.add_request(prompt, max_new_tokens=asked.limit)] = asked
+            for request in store.claim(MAX_ROWS - len(running)) if len(running) < MAX_ROWS else ():
+                prompt = model.prompts.encode(request.instructions, request.input)
+                running[manager.add_request(prompt, max_new_tokens=request.limit)] = request
             finished = []
             result = manager.get_result(timeout=POLL_S)
             while result is not None:
                 if result.is_finished():
-                    finished.append(answers.answered(running.pop(result.request_id), result.generated_tokens))
+                    finished.append(model.answer_of(running.pop(result.request_id), result.generated_tokens))
                 result = manager.get_result(timeout=0.0001)
             if finished:
                 store.answer(finished)

@@ -1,4 +1,4 @@
-"""Requests out of Postgres and answers into it, for the peers of the live benchmark."""
+"""Reads requests from Postgres and writes answers to it, for the peers of the live benchmark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from models.session import make_engine
 CLAIM = text("""
     update requests set status = 'in_progress', started_at = clock_timestamp()
     where id in (
-        select id from requests where status = 'queued' order by arrived_at limit :most for update skip locked
+        select id from requests where status = 'queued' order by arrived_at limit :limit for update skip locked
     )
     returning id, instructions, input, limit_tokens
 """)
@@ -25,7 +25,7 @@ ANSWER = text("""
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """A claimed request."""
+    """A request that a peer has claimed."""
 
     id: str
     instructions: str
@@ -35,26 +35,26 @@ class PeerRequest:
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """Its answer."""
+    """The answer to a claimed request."""
 
     id: str
     output: str
     tokens: int
 
 
-class Store:
-    """The peers' side of the requests table."""
+class PeerStore:
+    """The requests table, as the peers use it."""
 
     def __init__(self, database_url: str) -> None:
         self._engine = make_engine(database_url, pool_size=2, name="benchmark peer")
 
-    def claim(self, most: int) -> list[PeerRequest]:
-        """Take up to so many queued requests, eldest first."""
+    def claim(self, limit: int) -> list[PeerRequest]:
+        """Claim at most so many queued requests, the oldest first."""
         with self._engine.begin() as connection:
-            return [PeerRequest(*row) for row in connection.execute(CLAIM, {"most": most})]
+            return [PeerRequest(*row) for row in connection.execute(CLAIM, {"limit": limit})]
 
     def answer(self, answers: Sequence[PeerAnswer]) -> None:
-        """Complete requests."""
+        """Write answers and complete their requests."""
         columns = {
             "ids": [answer.id for answer in answers],
             "outputs": [answer.output for answer in answers],

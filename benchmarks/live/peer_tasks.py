@@ -1,15 +1,16 @@
-"""The peer without batching: one Celery task a request, published as it arrives."""
+"""The peer without batching: one Celery task for each request, published when the request arrives."""
 
 import time
 from functools import cache
 
 from celery import Celery
 
-from benchmarks.live.peer_engines import Answers, one_by_one
-from benchmarks.live.peer_store import PeerRequest, Store
+from benchmarks.live.peer_engines import PeerModel, one_by_one
+from benchmarks.live.peer_store import PeerRequest, PeerStore
 from settings import read_settings
 
-POLL_S = 0.02
+POLL_S = 0.02  # between two looks for requests; any value well below a response time does
+PUBLISHED_AT_ONCE = 100  # requests claimed in one transaction; any value does that keeps the transaction short
 
 settings = read_settings()
 app = Celery("peer", broker=settings.redis_url)
@@ -19,20 +20,20 @@ app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=1, task_defa
 @app.task(name="peer.answer")  # type: ignore[untyped-decorator]  # celery is untyped
 def answer(id: str, instructions: str, input: str, limit: int) -> None:
     """Generate one answer and store it."""
-    store, answers = _process()
-    one_by_one(store, answers, PeerRequest(id, instructions, input, limit))
+    store, model = _store_and_model()
+    one_by_one(store, model, PeerRequest(id, instructions, input, limit))
 
 
-def publish(store: Store) -> None:
-    """A task for each request that is queued, for ever."""
+def publish(store: PeerStore) -> None:
+    """Publish a task for each queued request, without end."""
     while True:
-        asked = store.claim(100)
-        for each in asked:
+        claimed = store.claim(PUBLISHED_AT_ONCE)
+        for each in claimed:
             answer.apply_async((each.id, each.instructions, each.input, each.limit))
-        if not asked:
+        if not claimed:
             time.sleep(POLL_S)
 
 
 @cache
-def _process() -> tuple[Store, Answers]:
-    return Store(str(settings.database_url)), Answers(settings.model)
+def _store_and_model() -> tuple[PeerStore, PeerModel]:
+    return PeerStore(str(settings.database_url)), PeerModel(settings.model)

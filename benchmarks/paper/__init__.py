@@ -1,1 +1,1 @@
-"""Every published policy in simulation beside the figures that its paper prints."""
+"""Simulations of every published policy, compared with the figures that its paper prints."""

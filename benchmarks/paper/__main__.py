@@ -1,8 +1,8 @@
-"""Every published policy beside its paper: `python -m benchmarks.paper --data DIR [--json F] [--plot DIR]`.
+"""Compares every published policy with its paper: `python -m benchmarks.paper --data DIR [--json F] [--plot DIR]`.
 
-Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON on cost fits of their machines
-(`scheduling.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all policies,
-fusion among them, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
+Simulates the experiments of Magnus, SCLS, Sequence Scheduling and BATON with cost curves fitted to their machines
+(`scheduling.simulation.published_costs`) and real lengths, prints each figure beside the paper's own, and compares all
+policies, including fusion, over common workloads. DIR has requests/*.jsonl, traces/*.csv and lengths/*.json.
 """
 
 import json
@@ -24,7 +24,7 @@ from benchmarks.paper import (
     sequence_experiments,
 )
 from benchmarks.paper.paper_plot import plot
-from benchmarks.paper.simulation_runs import Row, Run, Workloads, execute
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute
 from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
 
 PAPERS: dict[str, ModuleType] = {
@@ -34,7 +34,7 @@ PAPERS: dict[str, ModuleType] = {
     "baton": baton_experiments,
     "ours": fusion_experiments,
 }
-_workloads: dict[str, Any] = {}  # of a process of the pool
+_workloads: dict[str, Any] = {}  # of this process of the pool, set by `_begin`
 
 
 @click.command(help=__doc__)
@@ -56,12 +56,12 @@ def main(
 ) -> None:
     """Simulate, compare, print."""
     papers = [PAPERS[name] for name in only.split(",")]
-    runs: list[Run] = [run for paper in papers for run in paper.runs("real", quick)]
+    runs: list[SimulationRun] = [run for paper in papers for run in paper.runs("real", quick)]
     workloads = read_workloads(data, predictor)
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (workloads,)) as pool:
         rows = list(pool.map(_execute, runs))
     for paper in papers:
-        paper.beside(rows)
+        paper.compare_with_paper(rows)
     for experiment in dict.fromkeys(row["experiment"] for row in rows):
         click.echo(table([row for row in rows if row["experiment"] == experiment]))
     if json_path:
@@ -90,12 +90,12 @@ def _begin(workloads: Workloads) -> None:
     _workloads.update(workloads)
 
 
-def _execute(run: Run) -> Row:
+def _execute(run: SimulationRun) -> Row:
     return execute(run, _workloads)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One experiment's rows, and below each what the paper prints."""
+    """The rows of one experiment, with the comparisons of each row below it."""
     heads = ("req/s", "valid/s", "total/s", "mean s", "P95", "P99", "max", "batch", "waste")
     lines = [f"\n{rows[0]['experiment']}", f"{'':40}" + "".join(f"{head:>9}" for head in heads)]
     for row in rows:
@@ -111,17 +111,17 @@ def table(rows: Sequence[Row]) -> str:
             + "".join(f"{value:9.2f}" if value < 100 else f"{value:9.0f}" for value in (*throughputs, *times))
             + f"{row['batch_size_mean']:9.1f}{row['wasted_share']:9.2f}"
         )
-        lines += [f"    {what}: {_beside(figure)}" for what, figure in row["paper"].items()]
+        lines += [f"    {what}: {_with_printed_range(figure)}" for what, figure in row["paper"].items()]
     return "\n".join(lines)
 
 
-def _beside(figure: dict[str, Any]) -> str:
+def _with_printed_range(figure: dict[str, Any]) -> str:
     low, high = figure["paper"]
-    asked = f"{low:g}" if low == high and low is not None else f"{_bound(low)} to {_bound(high)}"
-    return f"{figure['ours']:.3g} (paper: {asked})" if (low, high) != (None, None) else f"{figure['ours']:.3g}"
+    printed = f"{low:g}" if low == high and low is not None else f"{_number(low)} to {_number(high)}"
+    return f"{figure['ours']:.3g} (paper: {printed})" if (low, high) != (None, None) else f"{figure['ours']:.3g}"
 
 
-def _bound(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 

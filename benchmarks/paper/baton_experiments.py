@@ -1,4 +1,4 @@
-"""BATON: Tables 1 and 2, llama2-7b: how long a set of queries takes in batches of a fixed size.
+"""BATON, Tables 1 and 2, llama2-7b: the completion time of a set of queries in batches of a fixed size.
 
 Table 1's machine (A6000): its Benchmark column prints 21,901 s for 30 batches of 4 over about 8,000 iterations (91 ms
 each) and 6,619 s for 15 batches of 8 over about 4,000 (110 ms), both with about 48,000 cached tokens on average: 30 ms
@@ -14,20 +14,21 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.paper.simulation_runs import Row, Run, Workloads
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.baton import Baton
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.published_costs import Machine
 from scheduling.request import Request
+from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulator import Arrival
 
 TABLE_1, TABLE_2 = "baton table 1", "baton table 2"
-DELTA_BYTES = 524_288
+DELTA_BYTES = 524_288  # llama2-7b: 32 layers of 4,096 values for keys and for values, two bytes each
+# About what 13.5 GB of weights leave of the GPUs' 48 GB and 24 GB.
 A6000, RTX_4090 = KvMemory(34_500_000_000, DELTA_BYTES), KvMemory(10_000_000_000, DELTA_BYTES)
-PREFILL_TOKEN_S = 1.5e-4
+PREFILL_TOKEN_S = 1.5e-4  # derived above
 LONG, SHORT = 4000, (50, 500)  # tokens of Table 1's queries, with batches of 8; doubled with 4
 SHORT_ONLY = (40, 266)  # tokens of Table 2's: a few dozen to 200 words
 PRINTED_1 = {
@@ -38,11 +39,11 @@ PRINTED_2 = {2: (161.77, 83.43), 4: (92.68, 49.61), 6: (61.70, 37.25), 8: (50.07
 
 
 def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
-    """120 queries: long prompt and short answer, short and long, short and short as 1 : 1 : 2, all there at once."""
-    chance = np.random.default_rng(1)
-    kinds = chance.permutation([0] * 30 + [1] * 30 + [2] * 60).tolist()
-    short = chance.integers(*SHORT, size=(120, 2)).tolist()
-    long = np.rint(chance.uniform(0.95, 1.0, 120) * LONG).astype(np.int64).tolist()
+    """120 queries at once: long prompt and short answer, short and long, short and short in the ratio 1 : 1 : 2."""
+    rng = np.random.default_rng(1)
+    kinds = rng.permutation([0] * 30 + [1] * 30 + [2] * 60).tolist()
+    short = rng.integers(*SHORT, size=(120, 2)).tolist()
+    long = np.rint(rng.uniform(0.95, 1.0, 120) * LONG).astype(np.int64).tolist()
     arrivals = []
     for number, (kind, (prompt, answer)) in enumerate(zip(kinds, short, strict=True)):
         prompt, answer = (long[number] if kind == 0 else prompt), (long[number] if kind == 1 else answer)
@@ -51,7 +52,7 @@ def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
 
 
 def _short_queries(workloads: Workloads) -> list[Arrival]:
-    """30 queries of short prompts and answers."""
+    """30 queries with short prompts and short answers, at once."""
     lengths = np.random.default_rng(1).integers(*SHORT_ONLY, size=(30, 2)).tolist()
     return [_query(number, prompt, answer) for number, (prompt, answer) in enumerate(lengths)]
 
@@ -64,9 +65,9 @@ def _machine(memory: KvMemory, decode: tuple[float, float, float, float], prefil
     return Machine(ServingCurves((prefill_token_s, 0.0, 0.0, decode[3]), decode), memory)
 
 
-def runs(predictor: str, quick: bool) -> list[Run]:
-    """Both tables; nothing here predicts."""
-    chosen: list[Run] = []
+def runs(predictor: str, quick: bool) -> list[SimulationRun]:
+    """The simulations of both tables; no policy here uses predictions."""
+    chosen: list[SimulationRun] = []
 
     def add(
         table: str,
@@ -78,7 +79,9 @@ def runs(predictor: str, quick: bool) -> list[Run]:
         printed: float,
     ) -> None:
         notes = {"batch": batch, "printed": printed}
-        chosen.append(Run(table, name, make, queries, machine, 1, workload=f"batches of {batch}", notes=notes))
+        chosen.append(
+            SimulationRun(table, name, make, queries, machine, 1, workload=f"batches of {batch}", notes=notes)
+        )
 
     for batch, printed in PRINTED_1.items():
         queries = partial(_mixed_queries, 8 // batch)
@@ -105,8 +108,8 @@ def _padded_share(queries: Sequence[Arrival], batch: int) -> float:
     return sum(prompts) / sum(len(one) * max(one) for one in batches)
 
 
-def beside(rows: Sequence[Row]) -> None:
-    """Seconds, and how many times as fast BATON with PD is as each of the others."""
+def compare_with_paper(rows: Sequence[Row]) -> None:
+    """Compare completion times, and how many times as fast as the others BATON with PD is."""
     for row in rows:
         if not row["experiment"].startswith("baton"):
             continue

@@ -1,17 +1,18 @@
-"""Ours: every policy over the same workloads with true, real, noisy and useless predictions, joins cheap for all.
+"""Our comparison: all policies on the same workloads, with true, real, noisy and useless predictions and cheap joins.
 
-`mixed` and `hard` are served by seven ChatGLM-6B on V100s, Azure's production traces by eight LLaMA2-13B on A100s.
+Seven ChatGLM-6B on V100s serve `mixed` and `hard`, eight LLaMA2-13B on A100s serve Azure's production traces.
 """
 
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.paper.simulation_runs import Row, Run, drawn, figure
+from benchmarks.paper.simulation_runs import Row, SimulationRun, column, workload_arrivals
 from benchmarks.simulated_workloads import Limits
 from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
+from scheduling.simulation.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 
 EXPERIMENT = "ours"
+# Of arrivals; longer where fewer requests arrive.
 SECONDS = {"mixed": 300.0, "hard": 600.0, "azure_conv": 600.0, "azure_code": 600.0}
 RATES = {  # light load, half of what fusion can serve, most of it, all of it, overload
     "mixed": (8.0, 16.0, 24.0, 32.0, 48.0),
@@ -25,18 +26,18 @@ MACHINE = {
     "azure_conv": (LLAMA2_13B_A100_HF, 8, Limits(4096, 1024)),
     "azure_code": (LLAMA2_13B_A100_HF, 8, Limits(4096, 1024)),
 }
-BLIND = ("vs", "ccb", "scls", "baton")  # these know no generation length
-ONCE = ("glp", "abp", "sequence")  # with real predictions only
-EACH = ("magnus", "fusion")
+WITHOUT_PREDICTIONS = ("vs", "ccb", "scls", "baton")
+REAL_PREDICTIONS = ("glp", "abp", "sequence")
+EVERY_PREDICTOR = ("magnus", "fusion")
 PREDICTORS = ("real", "noisy", "useless")
 
 
-def runs(predictor: str, quick: bool) -> list[Run]:
-    """Policies, workloads, rates, predictors."""
-    named = [(name, name, "none") for name in BLIND] + [(name, name, "real") for name in ONCE]
-    named += [(name, name, quality) for name in EACH for quality in PREDICTORS]
+def runs(predictor: str, quick: bool) -> list[SimulationRun]:
+    """Every policy with each workload, rate and predictor."""
+    named = [(name, name, "none") for name in WITHOUT_PREDICTIONS] + [(name, name, "real") for name in REAL_PREDICTIONS]
+    named += [(name, name, quality) for name in EVERY_PREDICTOR for quality in PREDICTORS]
     named += [("oracle", "fusion", "true"), ("magnus", "magnus", "true")]
-    chosen: list[Run] = []
+    chosen: list[SimulationRun] = []
     for workload, rates in RATES.items():
         machine, workers, limits = MACHINE[workload]
         settings = PolicySettings(limits.prompt, limits.answer)
@@ -44,11 +45,11 @@ def runs(predictor: str, quick: bool) -> list[Run]:
             for label, name, quality in named:
                 predictions = "true" if quality == "none" else quality
                 chosen.append(
-                    Run(
+                    SimulationRun(
                         EXPERIMENT,
                         label,
                         partial(make_policy, name, settings),
-                        drawn(workload, predictions, rate, 40.0 if quick else SECONDS[workload], limits),
+                        workload_arrivals(workload, predictions, rate, 40.0 if quick else SECONDS[workload], limits),
                         machine,
                         workers,
                         rate,
@@ -60,10 +61,10 @@ def runs(predictor: str, quick: bool) -> list[Run]:
     return chosen
 
 
-def beside(rows: Sequence[Row]) -> None:
-    """What is asked of fusion with real predictions, beside each of its rows."""
-    mean, p99, most = (figure("response_s", name) for name in ("mean", "p99", "max"))
-    throughput = figure("requests_per_s")
+def compare_with_paper(rows: Sequence[Row]) -> None:
+    """Compare each row of fusion with the other policies, beside the range that we aimed at."""
+    mean, p99, most = (column("response_s", name) for name in ("mean", "p99", "max"))
+    throughput = column("requests_per_s")
     for row in rows:
         if row["experiment"] != EXPERIMENT or row["policy"] != "fusion":
             continue

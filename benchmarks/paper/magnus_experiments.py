@@ -1,27 +1,32 @@
-"""Magnus: the case study of Fig. 6, and Fig. 10 to 13: seven ChatGLM-6B on V100s, light load to overload."""
+"""Magnus, the case study of Fig. 6 and Fig. 10 to 13: seven ChatGLM-6B on V100s, from light load to overload."""
 
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.paper.simulation_runs import Row, Run, Workloads, compare, drawn, figure
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, column, compare, workload_arrivals
 from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.published_costs import CCB_JOIN_S, CHATGLM_6B_V100, CHATGLM_6B_V100_4BIT, QUANTIZED_ANSWER_GROWTH
 from scheduling.request import Request
+from scheduling.simulation.published_costs import (
+    CCB_JOIN_S,
+    CHATGLM_6B_V100,
+    CHATGLM_6B_V100_4BIT,
+    QUANTIZED_ANSWER_GROWTH,
+)
 from scheduling.simulation.simulator import Arrival
 
-INSTANCES = 7
-RATES = (2.0, 4.0, 8.0, 16.0, 32.0)
-SECONDS = 300.0
-HEADROOM = 3 / 7  # Θ is 70 % of what the weights leave
+INSTANCES = 7  # the paper's
+RATES = (2.0, 4.0, 8.0, 16.0, 32.0)  # from light load to overload of every policy
+SECONDS = 300.0  # of arrivals; a longer run overloads more and takes longer to simulate, not tuned
+HEADROOM = 3 / 7  # memory beyond Θ, as a share of Θ: Θ is 70 % of what the weights leave (IV-A)
 SETTINGS = PolicySettings()
 CASE_STUDY, OVERALL, ABLATION = "magnus fig 6", "magnus fig 10, 11", "magnus fig 12, 13"
 VS, VSQ, CCB, CHEAP_CCB, GLP, ABP, MAGNUS = "vs", "vsq", "ccb, join 0.35 s", "ccb, cheap join", "glp", "abp", "magnus"
-THROUGHPUT, VALID, TOTAL = figure("requests_per_s"), figure("valid_tokens_per_s"), figure("total_tokens_per_s")
-MEAN, TAIL = figure("response_s", "mean"), figure("response_s", "p95")
+THROUGHPUT, VALID, TOTAL = column("requests_per_s"), column("valid_tokens_per_s"), column("total_tokens_per_s")
+MEAN, TAIL = column("response_s", "mean"), column("response_s", "p95")
 
 
 def case_study(workloads: Workloads) -> list[Arrival]:
-    """Three large requests among eighteen small ones, one in each seven."""
+    """Three large requests among eighteen small ones, one in every seven."""
     sizes = [1000 if number % 7 == 3 else 10 for number in range(21)]
     return [
         Arrival(Request(f"{number:02d}", number * 1e-3, size, 1024, size, size), size)
@@ -29,12 +34,15 @@ def case_study(workloads: Workloads) -> list[Arrival]:
     ]
 
 
-def runs(predictor: str, quick: bool) -> list[Run]:
+def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     """Every simulation of the two experiments; predictions are real unless chosen otherwise."""
     rates, seconds = (RATES[-2:], 60.0) if quick else (RATES, SECONDS)
     vs, magnus = (partial(make_policy, name, SETTINGS) for name in ("vs", "magnus"))
-    case = [Run(CASE_STUDY, name, make, case_study, CHATGLM_6B_V100, 1) for name, make in ((VS, vs), (MAGNUS, magnus))]
-    chosen: list[Run] = []
+    case = [
+        SimulationRun(CASE_STUDY, name, make, case_study, CHATGLM_6B_V100, 1)
+        for name, make in ((VS, vs), (MAGNUS, magnus))
+    ]
+    chosen: list[SimulationRun] = []
     for rate in rates:
         for name, make, join_s in (
             (VS, "vs", 0.0),
@@ -47,11 +55,11 @@ def runs(predictor: str, quick: bool) -> list[Run]:
         ):
             machine, growth = (CHATGLM_6B_V100_4BIT, QUANTIZED_ANSWER_GROWTH) if name == VSQ else (CHATGLM_6B_V100, 1.0)
             chosen.append(
-                Run(
+                SimulationRun(
                     ABLATION if name in (GLP, ABP) else OVERALL,
                     name,
                     partial(make_policy, make, SETTINGS),
-                    drawn("mixed", predictor, rate, seconds, growth=growth),
+                    workload_arrivals("mixed", predictor, rate, seconds, growth=growth),
                     machine,
                     INSTANCES,
                     rate,
@@ -63,8 +71,8 @@ def runs(predictor: str, quick: bool) -> list[Run]:
     return case + chosen
 
 
-def beside(rows: Sequence[Row]) -> None:
-    """The paper's figures: 242 s and 60 s, and the ranges of IV-B and IV-C."""
+def compare_with_paper(rows: Sequence[Row]) -> None:
+    """Compare with 242 s and 60 s of the case study and with the ranges of IV-B and IV-C."""
     for row in rows:
         if row["experiment"] == CASE_STUDY:
             printed = {VS: 242.0, MAGNUS: 60.0}[row["policy"]]

@@ -1,4 +1,4 @@
-"""Pictures of what `benchmarks.paper` found: throughput and response time over the rate, one line a policy."""
+"""Pictures of the rows of `benchmarks.paper`: throughput and response time over the rate, one line for each policy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +9,12 @@ from benchmarks.paper.simulation_runs import Row
 
 
 def plot(rows: Sequence[Row], directory: Path) -> None:
-    """One picture an experiment and workload that has more than one rate."""
+    """One picture for each experiment and workload that has more than one rate."""
     mpl.use("svg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "paper"})  # small files, the same from the same rows
-    from matplotlib import pyplot  # after the backend is chosen: there may be no screen
+    mpl.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": "paper"}
+    )  # small files, and the same file from the same rows
+    from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
 
     directory.mkdir(parents=True, exist_ok=True)
     for name, workload in sorted({(row["experiment"], row["workload"]) for row in rows if row["rate"]}):

@@ -1,32 +1,34 @@
-"""SCLS: Fig. 12, 13, 15, 17, 18 and 22: LLaMA2-13B on A100s, one slice after the other.
+"""SCLS, Fig. 12, 13, 15, 17, 18 and 22: LLaMA2-13B on A100s, served in slices.
 
-The paper's CodeFuse trace is not public. It is of an assistant for code: nearly all answers are below 512 tokens
-(Fig. 6), most within three slices (Fig. 14), and eight workers are busy at 20 requests a second (Fig. 22). Lengths are
-therefore those of `hard`, chat and code comments: 95 % below 512, 87 % within three slices. At the paper's main rate
-the lengths of Azure's conversation trace stand beside it; its long prompts would overload the fleet at any rate.
+The paper's CodeFuse trace is not public. It comes from an assistant for code: nearly all answers are below 512 tokens
+(Fig. 6), most end within three slices (Fig. 14), and eight workers are busy at 20 requests a second (Fig. 22). So the
+lengths here are those of `hard`, chat and code comments: 95 % are below 512, 87 % end within three slices. At the
+paper's main rate the lengths of Azure's conversation trace are simulated too; its long prompts would overload the
+workers at any rate.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.paper.simulation_runs import Row, Run, compare, drawn, figure
+from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, workload_arrivals
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
+from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
 
+# The paper's main rate (Fig. 15, 18, 22) and slice length in tokens.
 WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128
 RATES = (16.0, 18.0, 20.0, 22.0, 24.0)
-SECONDS = 600.0
+SECONDS = 600.0  # of arrivals, as in the paper (5.1)
 GAMMA_S = {"hf": 6.0, "ds": 3.0}
 FIXED = {"hf": 16, "ds": 12}
 RULE = {"hf": MemoryRule(0.9), "ds": DEEPSPEED_RULE}
 MACHINE = {"hf": LLAMA2_13B_A100_HF, "ds": LLAMA2_13B_A100_DS}
 OVERALL, ABLATION, SLICES, WORKERS = "scls fig 12, 13, 17", "scls fig 15", "scls fig 18", "scls fig 22"
-THROUGHPUT = figure("requests_per_s")
-MEAN, TAIL = figure("response_s", "mean"), figure("response_s", "p95")
+THROUGHPUT = column("requests_per_s")
+MEAN, TAIL = column("response_s", "mean"), column("response_s", "p95")
 
 
 def _policy(name: str, engine: str, slice_tokens: int = SLICE) -> Callable[[], Policy]:
@@ -44,10 +46,10 @@ def _policy(name: str, engine: str, slice_tokens: int = SLICE) -> Callable[[], P
     return slices[name]
 
 
-def runs(predictor: str, quick: bool) -> list[Run]:
-    """Every simulation; no policy here predicts."""
+def runs(predictor: str, quick: bool) -> list[SimulationRun]:
+    """Every simulation; no policy of SCLS uses predictions."""
     rates, seconds = ((RATE,), 60.0) if quick else (RATES, SECONDS)
-    chosen: list[Run] = []
+    chosen: list[SimulationRun] = []
 
     def add(
         experiment: str,
@@ -59,11 +61,11 @@ def runs(predictor: str, quick: bool) -> list[Run]:
         slice_tokens: int = SLICE,
     ) -> None:
         chosen.append(
-            Run(
+            SimulationRun(
                 experiment,
                 name,
                 _policy(name, engine, slice_tokens),
-                drawn(workload, "true", rate, seconds),
+                workload_arrivals(workload, "true", rate, seconds),
                 MACHINE[engine],
                 workers,
                 rate,
@@ -87,8 +89,8 @@ def runs(predictor: str, quick: bool) -> list[Run]:
     return chosen
 
 
-def beside(rows: Sequence[Row]) -> None:
-    """The ranges of 5.2; each ablation is better than the one before, which the paper prints no figure of."""
+def compare_with_paper(rows: Sequence[Row]) -> None:
+    """Compare with the ranges of section 5.2; of the ablations the paper prints only their order."""
     for engine, base, throughput, mean, tail in (
         ("hf", "sls", (2.323, 3.158), (0.824, 0.849), (0.798, 0.810)),
         ("ds", "sls", (0.825, 1.919), (0.808, 0.911), (0.766, 0.889)),
@@ -100,4 +102,4 @@ def beside(rows: Sequence[Row]) -> None:
         compare(chosen, "scls", base, "P95 response", TAIL, *tail, falls=True)
     for engine, low, high in (("hf", 1.003, 2.261), ("ds", 0.432, 0.861)):
         chosen = [row for row in rows if row["experiment"] == OVERALL and row["workload"].endswith(engine)]
-        compare(chosen, "scls", "sls", "batch size", figure("batch_size_mean"), low, high)
+        compare(chosen, "scls", "sls", "batch size", column("batch_size_mean"), low, high)

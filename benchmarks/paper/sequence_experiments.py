@@ -1,7 +1,8 @@
 """Sequence Scheduling: Tables 4, 5 and 7 on the real lengths of Vicuna-7B's answers, one A100.
 
-All prompts wait from the start. The paper's length predictors are not there; their printed errors are. Laplace noise of
-the printed mean error has nearly the printed Acc-50 and Acc-100 too (error 63: 55 % and 80 % against 56 % and 81 %).
+All prompts wait from the start. The paper's length predictors are not available, but their errors are printed: Laplace
+noise with the printed mean error also has nearly the printed Acc-50 and Acc-100 (error 63: 55 % and 80 %, printed 56 %
+and 81 %).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,15 +10,15 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.paper.simulation_runs import Row, Run, Workloads
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
 from scheduling.policies.sequence import SequenceScheduling, VariableBatchSize
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
-from scheduling.published_costs import VICUNA_7B_A100
 from scheduling.request import Request
+from scheduling.simulation.published_costs import VICUNA_7B_A100
 from scheduling.simulation.simulator import Arrival
 
-LIMIT = 512
+LIMIT = 512  # generated tokens, the paper's limit
 TABLE_4, TABLE_5, TABLE_7 = "sequence table 4", "sequence table 5", "sequence table 7"
 TUNED, VANILLA = 63.0, 1.22  # mean error of instruction tuning; the vanilla baseline's samples a second
 PREDICTORS = {  # of Table 4: mean error in tokens, samples a second
@@ -27,7 +28,7 @@ PREDICTORS = {  # of Table 4: mean error in tokens, samples a second
     "[LEN]-token fine-tune": (84.0, 2.10),
     "instruction tuning": (TUNED, 2.27),
 }
-ABLATIONS = {  # of Table 5: binning, FCR, VBS
+ABLATIONS = {  # of Table 5: samples a second by binning, FCR, VBS
     (False, False, False): 1.73,
     (False, True, False): 1.76,
     (False, True, True): 2.22,
@@ -35,12 +36,13 @@ ABLATIONS = {  # of Table 5: binning, FCR, VBS
     (True, True, False): 1.86,
     (True, True, True): 2.27,
 }
-SHIFTS = {-50: 1.80, -10: 2.10, 0: 2.27, 10: 2.20, 50: 2.10}  # of Table 7
+# Table 7: samples a second and the share of failures, by the tokens that are added to each prediction.
+SHIFTS = {-50: 1.80, -10: 2.10, 0: 2.27, 10: 2.20, 50: 2.10}
 FCR_SHARES = {-50: 0.34, -10: 0.20, 0: 0.15, 10: 0.14, 50: 0.07}
 
 
 def _prompts(count: int, error: float, shift: int, workloads: Workloads) -> list[Arrival]:
-    """The prompts at once, each predicted as the longest of its samples, with noise."""
+    """All prompts at once; each prediction is the longest of its prompt's samples, with noise."""
     lengths = workloads["vicuna"]
     longest, _ = lengths.predictions["longest"]
     noise = np.random.default_rng(1).laplace(0.0, error, len(longest)) if error else np.zeros(len(longest))
@@ -62,14 +64,16 @@ def _sequence(binning: bool = True, fcr: bool = True, vbs: bool = True) -> Calla
     )
 
 
-def runs(predictor: str, quick: bool) -> list[Run]:
+def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     """The three tables."""
     count = 1024 if quick else 10_000
 
-    def run(table: str, name: str, make: Callable[[], Policy], error: float, shift: int, printed: float) -> Run:
+    def run(
+        table: str, name: str, make: Callable[[], Policy], error: float, shift: int, printed: float
+    ) -> SimulationRun:
         arrivals = partial(_prompts, count, error, shift)
         notes = {"printed": printed, "shift": shift}
-        return Run(table, name, make, arrivals, VICUNA_7B_A100, 1, workload="vicuna", notes=notes)
+        return SimulationRun(table, name, make, arrivals, VICUNA_7B_A100, 1, workload="vicuna", notes=notes)
 
     vanilla = partial(Vanilla, LIMIT, LIMIT, 16)
     table_4 = [
@@ -88,8 +92,8 @@ def _names(switches: Sequence[bool]) -> list[str]:
     return [name for name, on in zip(("binning", "FCR", "VBS"), switches, strict=True) if on]
 
 
-def beside(rows: Sequence[Row]) -> None:
-    """Samples a second, what they gain over vanilla, and the share of failures."""
+def compare_with_paper(rows: Sequence[Row]) -> None:
+    """Compare samples a second, their increase over vanilla, and the share of failures."""
     vanilla = next((row["requests_per_s"] for row in rows if row["policy"] == "vanilla"), None)
     for row in rows:
         if not row["experiment"].startswith("sequence"):

@@ -1,4 +1,4 @@
-"""One simulation of `benchmarks.paper` as a value that a process can be sent, and the row that comes of it."""
+"""One simulation of `benchmarks.paper`, as a value that can be sent to a process, and the table row that it yields."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.simulated_workloads import Limits, WorkloadLengths, arrivals
 from scheduling.policy import Policy
-from scheduling.published_costs import Machine
 from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 
@@ -20,11 +20,11 @@ LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Run:
-    """A policy, what it serves, and on what; `notes` are further columns of its row."""
+class SimulationRun:
+    """A policy, its arrivals and its machines; `notes` are further columns of its row."""
 
     experiment: str
-    policy: str  # as the row names it
+    policy: str  # its name in the row
     make: Callable[[], Policy]
     arrivals: Callable[[Workloads], list[Arrival]]
     machine: Machine
@@ -36,7 +36,7 @@ class Run:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def drawn(
+def workload_arrivals(
     workload: str,
     predictor: str,
     rate: float,
@@ -44,7 +44,7 @@ def drawn(
     limits: Limits = LIMITS,
     growth: float = 1.0,
 ) -> Callable[[Workloads], list[Arrival]]:
-    """Arrivals drawn from a workload, for `Run.arrivals`."""
+    """Requests drawn from a workload at this rate, for `SimulationRun.arrivals`."""
     return partial(_draw, workload, predictor, rate, seconds, limits, growth)
 
 
@@ -54,8 +54,8 @@ def _draw(
     return arrivals(workloads[workload], predictor, rate, seconds, 1, limits, growth)
 
 
-def execute(run: Run, workloads: Workloads) -> Row:
-    """Simulate it; the figures that all papers report."""
+def execute(run: SimulationRun, workloads: Workloads) -> Row:
+    """Simulate it; returns a row with the figures that the papers report."""
     fleet = [Instance(f"w{number}", run.machine.memory) for number in range(run.workers)]
     costs = EngineCosts(run.machine.curves, **run.engine)
     arriving = run.arrivals(workloads)
@@ -91,11 +91,11 @@ def execute(run: Run, workloads: Workloads) -> Row:
     }
 
 
-Figure = Callable[[Row], float]
+Column = Callable[[Row], float]
 
 
-def figure(*path: str) -> Figure:
-    """A column, or a column of a column."""
+def column(*path: str) -> Column:
+    """A function that reads this column of a row, given as the path of its keys."""
 
     def read(row: Row) -> float:
         value: Any = row
@@ -107,18 +107,18 @@ def figure(*path: str) -> Figure:
 
 
 def compare(
-    rows: Iterable[Row], policy: str, base: str, name: str, figure: Figure, low: float, high: float, falls: bool = False
+    rows: Iterable[Row], policy: str, base: str, name: str, column: Column, low: float, high: float, falls: bool = False
 ) -> None:
-    """Write `policy`'s figure relative to `base`'s beside the paper's range, in every row that has such a base.
+    """Add to each row of `policy` its change over the `base` row of the same setting, with the paper's range.
 
-    As the papers print it: what a throughput gains, what a time that `falls` loses.
+    As in the papers, the change of a throughput is its increase, that of a time (`falls`) its decrease.
     """
     rows = list(rows)
     bases = {_setting(row): row for row in rows if row["policy"] == base}
     for row in rows:
         other = bases.get(_setting(row))
-        if row["policy"] == policy and other and figure(other):
-            change = figure(row) / figure(other) - 1
+        if row["policy"] == policy and other and column(other):
+            change = column(row) / column(other) - 1
             ours = -change if falls else change
             row["paper"][f"{name} over {base}"] = {"ours": ours, "paper": [low, high]}
 

@@ -1,4 +1,4 @@
-"""`magnus demo`: a mixed workload with Poisson arrivals, watched live, judged at the end."""
+"""`magnus demo`: sends a mixed workload with Poisson arrivals, shows its progress, and prints the figures."""
 
 import json
 import signal
@@ -16,27 +16,32 @@ import click
 from rich.console import Console
 
 from cli.api_client import Client, Json
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.demo_progress import Progress
-from cli.demo_workload import DemoArrival, poisson, send, training_examples
-from cli.hosting.child_process import ChildProgram, ProgramFailed, await_ready, start, stop
+from cli.demo_workload import DemoArrival, poisson_arrivals, send_all, training_examples
+from cli.hosting.child_process import ChildProgram, ProgramFailed, start, stop
 from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, running_service
-from cli.hosting.supervisor import AlreadyRunning, clear, stop_signals
+from cli.hosting.supervisor import AlreadyRunning, clear_state_dir, stop_signals
 from cli.options import POLICIES, service_options, settings_with
 from cli.run_report import print_report, summary
 from cli.terminal import make_console
 from settings import Settings
 
-RATE = 240.0  # a second: two CPU workers are busy, and decode more than four rows together
-TRAINING_EXAMPLES = 1500
-POLL_S = 0.4
-LONGEST_CLOSING_S = 4.0
-OPEN = ("queued", "in_progress")
+RATE = 240.0  # a second: keeps two CPU workers busy with more than four rows each (8.7 measured; 2.2 at half the rate)
+TRAINING_EXAMPLES = 1500  # more would teach the predictor more and delay the demo's start; not tuned
+POLL_S = (
+    0.4  # between updates of the progress bars; each is a call that the service answers beside the demo's. Not tuned
+)
+MAX_CLOSING_S = (
+    4.0  # after the last answer, for its batch to be closed; other clients may always have one open. Not tuned
+)
+OPEN_STATES = ("queued", "in_progress")
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM: what was started is being stopped."""
+    """Ctrl-C, SIGTERM or SIGHUP came."""
 
 
 @click.command()
@@ -60,7 +65,7 @@ def demo(
 
     Without --url a whole service is started for the demo and stopped after it; its logs stay in .magnus/demo.
     """
-    arrivals = poisson(requests, rate, seed)
+    arrivals = poisson_arrivals(requests, rate, seed)
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
     console = make_console()
     with interruptible():
@@ -74,7 +79,7 @@ def demo(
             service = own_service(console, state_dir or empty_state_dir(settings), policy, arrivals, seed)
         try:
             with service as address, Client(*address) as client:
-                figures = run(console, client, arrivals)
+                figures = run_workload(console, client, arrivals)
         except Interrupted:
             console.print("interrupted; everything that the demo started is stopped")
             sys.exit(130)
@@ -82,16 +87,16 @@ def demo(
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
     if figures["completed"] != requests:
-        raise Failed(f"{figures['failed']} of {requests} requests were not completed")
+        raise CommandFailed(f"{figures['failed']} of {requests} requests were not completed")
 
 
 def empty_state_dir(settings: Settings) -> Path:
-    """A directory for this demo alone: what an earlier one left unanswered would be in the way."""
+    """A directory for this demo alone, emptied, because requests that an earlier demo left would be answered first."""
     state_dir = settings.state_dir.resolve() / "demo"
     try:
-        clear(state_dir)
+        clear_state_dir(state_dir)
     except AlreadyRunning as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
     return state_dir
 
 
@@ -99,7 +104,7 @@ def empty_state_dir(settings: Settings) -> Path:
 def own_service(
     console: Console, state_dir: Path, policy: str | None, arrivals: list[DemoArrival], seed: int
 ) -> Iterator[tuple[str, str]]:
-    """URL and key of a service of the demo's own, its length predictor pretrained; stopped at the end."""
+    """Start a service, pretrain its length predictor, yield its URL and key; stop it at the end."""
     state_dir.mkdir(parents=True, exist_ok=True)
     console.print(f"starting Postgres, broker, API, planner, predictor, workers, trainer, Flower in {state_dir} …")
     command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
@@ -109,7 +114,7 @@ def own_service(
         ready=lambda: (service := running_service(state_dir)) is not None and service.pid == process.pid,
         ready_within_s=600.0,
         stop_within_s=60.0,
-        orphan_signal=signal.SIGTERM,  # it stops everything by itself
+        orphan_signal=signal.SIGTERM,  # upon which it stops everything that it started
     )
     log = state_dir / "up.log"
     log.unlink(missing_ok=True)
@@ -117,16 +122,16 @@ def own_service(
     try:
         await_ready(program, process, log)
         console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of the same applications …")
-        train(state_dir, arrivals, seed)
+        train_predictor(state_dir, arrivals, seed)
         yield api_address(settings_with(state_dir=state_dir))
     except ProgramFailed as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
     finally:
         stop((program, process))
 
 
-def train(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> None:
-    """Run `magnus train` on toy requests that will not be submitted; raises ProgramFailed."""
+def train_predictor(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> None:
+    """Run `magnus train` on toy requests that are not among the arrivals; raises ProgramFailed."""
     data, log = state_dir / "examples.jsonl", state_dir / "train.log"
     examples = training_examples(TRAINING_EXAMPLES, arrivals, seed)
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))
@@ -140,42 +145,44 @@ def train(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> None:
         stop((program, process))
 
 
-def run(console: Console, client: Client, arrivals: list[DemoArrival]) -> Json:
-    """Send the arrivals, wait until every one is final, and sum up."""
+def run_workload(console: Console, client: Client, arrivals: list[DemoArrival]) -> Json:
+    """Send the arrivals, wait until all responses are final, and return the run's figures."""
     since = client.stats()["now"]
     sent: set[str] = set()
     stopping, pause = threading.Event(), threading.Event()
     with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send, client, arrivals, stopping, sent.add)
+        sending = pool.submit(send_all, client, arrivals, stopping, sent.add)
         try:
-            while (responses := finals(client, sending, sent, since)) is None:
+            while (responses := final_responses(client, sending, sent, since)) is None:
                 progress.show(len(sent), client.stats(since))
                 pause.wait(POLL_S)
             progress.show(len(sent), client.stats(since))
         finally:
             stopping.set()
     last = max(response["completed_at"] for response in responses)
-    return summary(responses, settled(client, since, last), len(arrivals))
+    return summary(responses, closing_stats(client, since, last), len(arrivals))
 
 
-def finals(client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float) -> list[Json] | None:
-    """The responses, once everything is sent and every one is final; raises what sending raised."""
+def final_responses(
+    client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float
+) -> list[Json] | None:
+    """All responses once everything is sent and all are final, else None; raises what sending raised."""
     if not sending.done():
         return None
     for submission in sending.result():
         submission.result()
-    if any(response["id"] in sent for state in OPEN for response in client.responses(status=state)):
+    if any(response["id"] in sent for state in OPEN_STATES for response in client.responses(status=state)):
         return None
     newest_first = takewhile(lambda response: response["created_at"] >= since, client.responses(order="desc"))
     responses = [response for response in newest_first if response["id"] in sent]
-    # one that went back to the queue between the two lists of open ones was in neither
-    return None if any(response["status"] in OPEN for response in responses) else responses
+    # a response that went back to the queue between the calls for the two open states was in neither list
+    return None if any(response["status"] in OPEN_STATES for response in responses) else responses
 
 
-def settled(client: Client, since: float, until: float) -> Json:
-    """The service's figures once the last batches are closed, which is a moment after their answers are there."""
+def closing_stats(client: Client, since: float, until: float) -> Json:
+    """The service's statistics once the last batches are closed, shortly after their answers are stored."""
     pause = threading.Event()
-    for _ in range(round(LONGEST_CLOSING_S / POLL_S)):  # with other clients there may always be an open batch
+    for _ in range(round(MAX_CLOSING_S / POLL_S)):
         if client.stats(since, until)["open_batches"] == 0:
             break
         pause.wait(POLL_S)
@@ -184,7 +191,7 @@ def settled(client: Client, since: float, until: float) -> Json:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, Ctrl-C, SIGTERM and SIGHUP raise Interrupted once; further ones wait for the cleanup."""
+    """In this context Ctrl-C, SIGTERM and SIGHUP raise Interrupted once; during the cleanup they are ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in previous:

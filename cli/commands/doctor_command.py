@@ -1,4 +1,4 @@
-"""`magnus doctor`: what this machine lacks, and what to do about it."""
+"""`magnus doctor`: prints what this machine lacks, and what to do about it."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`magnus keys`: API keys, shown once and kept as digests."""
+"""`magnus keys`: creates, lists and revokes API keys, which are shown once and stored as digests."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.database_access import session
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
-from models import api_keys as stored
+from models import api_keys
 
 
 @click.group()
@@ -26,7 +26,7 @@ def keys() -> None:
 def create(name: str, tenant: str, as_json: bool, state_dir: Path | None) -> None:
     """Make a key and print it; nobody can read it again."""
     with session(state_dir) as opened:
-        row, key = stored.create(opened, name=name, tenant=tenant)
+        row, key = api_keys.create(opened, name=name, tenant=tenant)
     click.echo(json.dumps({"name": name, "tenant": tenant, "prefix": row.prefix, "key": key}) if as_json else key)
 
 
@@ -36,7 +36,7 @@ def create(name: str, tenant: str, as_json: bool, state_dir: Path | None) -> Non
 def list_(as_json: bool, state_dir: Path | None) -> None:
     """Show all keys by their first characters."""
     with session(state_dir) as opened:
-        rows = stored.every(opened)
+        rows = api_keys.list_all(opened)
     if as_json:
         facts = [
             {
@@ -63,7 +63,9 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
 def revoke(prefix: str, state_dir: Path | None) -> None:
     """Revoke the key that begins with PREFIX, as `magnus keys list` shows it; a whole key will do, too."""
     with session(state_dir) as opened:
-        revoked = stored.revoke(opened, prefix)
+        revoked = api_keys.revoke(opened, prefix)
     if not revoked:
-        raise Failed(f"no valid key begins with {prefix[: stored.SHOWN]}; `magnus keys list` shows them all")
-    click.echo(f"revoked {prefix[: stored.SHOWN]}")
+        raise CommandFailed(
+            f"no valid key begins with {prefix[: api_keys.READABLE_CHARACTERS]}; `magnus keys list` shows them all"
+        )
+    click.echo(f"revoked {prefix[: api_keys.READABLE_CHARACTERS]}")

@@ -1,4 +1,4 @@
-"""`magnus models`: versions of the length predictor and of the serving time estimator."""
+"""`magnus models`: lists and activates versions of the length predictor and of the serving time estimator."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.database_access import session
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
@@ -24,7 +24,7 @@ def models() -> None:
 def list_(as_json: bool, state_dir: Path | None) -> None:
     """Show every version with its scores on held-out outcomes, the newest first."""
     with session(state_dir) as opened:
-        rows = model_versions.every(opened)
+        rows = model_versions.list_all(opened)
     if as_json:
         facts = [
             {
@@ -63,5 +63,5 @@ def activate(version: str, state_dir: Path | None) -> None:
         with session(state_dir) as opened:
             model_versions.activate(opened, version)
     except model_versions.UnknownVersion as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
     click.echo(f"{version} is in service")

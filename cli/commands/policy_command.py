@@ -1,4 +1,4 @@
-"""`magnus policy`: which scheduling policy is in force."""
+"""`magnus policy`: prints or changes the scheduling policy in force."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 
 from cli.database_access import transaction
 from cli.options import POLICIES, settings_with, state_dir_option
-from models import batch_claims
+from models import planner_state
 
 
 @click.group()
@@ -19,7 +19,7 @@ def policy() -> None:
 def get(state_dir: Path | None) -> None:
     """Print the policy in force."""
     with transaction(state_dir) as connection:
-        stored = batch_claims.planner_inputs(connection).policy
+        stored = planner_state.planner_inputs(connection).policy
     click.echo(stored or settings_with().policy)
 
 
@@ -29,5 +29,5 @@ def get(state_dir: Path | None) -> None:
 def set_(name: str, state_dir: Path | None) -> None:
     """Put a policy in force: the planner follows within a tick and feeds it everything that waits."""
     with transaction(state_dir) as connection:
-        batch_claims.set_policy(connection, name)
+        planner_state.set_policy(connection, name)
     click.echo(f"policy {name}")

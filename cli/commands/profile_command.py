@@ -1,4 +1,4 @@
-"""`magnus profile`: how fast the served model is on a device, measured and fitted (SCLS Eq. 3-4)."""
+"""`magnus profile`: measures the served model's speed on a device and fits SCLS's serving time curves (Eq. 3-4)."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import click
 from pydantic import ByteSize
 from rich.table import Table
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.database_access import transaction
 from cli.options import json_option, settings_with, state_dir_option
 from cli.terminal import make_console
@@ -37,7 +37,7 @@ def profile(
 ) -> None:
     """Measure prefill and decoding over batch sizes and lengths, fit the serving time curves, print both."""
     settings = settings_with(model=model, kv_budget=kv_budget, state_dir=state_dir)
-    # here and not above: these load torch, which `magnus profile --help` can do without
+    # imported here because they load torch, which `magnus profile --help` does not need
     import torch
 
     from inference.engine_errors import InferenceError
@@ -54,13 +54,13 @@ def profile(
         loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
         budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
     except InferenceError as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
     curves = fit_curves(measured.prefills, measured.decode_steps)
     if worker:
         with transaction(state_dir) as connection:
             if not live_fleet.set_curves(connection, worker, asdict(curves) | ({"quick": True} if quick else {})):
-                raise Failed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
+                raise CommandFailed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
     facts: dict[str, Any] = {
         "model": loaded.name,
         "device": device,

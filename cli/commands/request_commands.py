@@ -1,4 +1,4 @@
-"""`magnus submit`, `status` and `cancel`: a client of the API for people and scripts."""
+"""`magnus submit`, `status` and `cancel`: the API's client for people and scripts."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from cli.api_client import Client, Json, output_text
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.options import client_of, json_option, service_options
 from cli.terminal import make_console
 
@@ -41,9 +41,9 @@ def submit(
         if wait:
             responses = [client.wait(response["id"]) for response in responses]
         for response in responses:
-            click.echo(json.dumps(response) if as_json else _said(response) if wait else response["id"])
+            click.echo(json.dumps(response) if as_json else _answer_line(response) if wait else response["id"])
     if wait and any(response["status"] not in ("completed", "incomplete") for response in responses):
-        raise Failed("not every request was answered")
+        raise CommandFailed("not every request was answered")
 
 
 @click.command()
@@ -56,12 +56,12 @@ def status(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | 
         if not ids:
             _print_service(client, as_json)
             return
-        responses = [client.retrieve(name) for name in ids]
+        responses = [client.retrieve(request_id) for request_id in ids]
     if as_json:
         for response in responses:
             click.echo(json.dumps(response))
     else:
-        make_console().print(_standing(responses))
+        make_console().print(_status_table(responses))
 
 
 @click.command()
@@ -71,9 +71,9 @@ def status(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | 
 def cancel(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
     """Cancel requests: at once what waits, at the next chance what runs."""
     with client_of(url, api_key, state_dir) as client:
-        for name in ids:
-            response = client.cancel(name)
-            click.echo(json.dumps(response) if as_json else f"{name}  {response['status']}")
+        for request_id in ids:
+            response = client.cancel(request_id)
+            click.echo(json.dumps(response) if as_json else f"{request_id}  {response['status']}")
 
 
 def _body(fields: dict[str, Any]) -> Json:
@@ -101,20 +101,20 @@ def _from_lines(file: Any) -> list[Json]:
     return bodies
 
 
-def _said(response: Json) -> str:
+def _answer_line(response: Json) -> str:
     if response["status"] in ("completed", "incomplete"):
         return output_text(response)
     error = response["error"] or {}
     return f"{response['id']} {response['status']} {error.get('message', '')}".rstrip()
 
 
-def _standing(responses: list[Json]) -> Table:
+def _status_table(responses: list[Json]) -> Table:
     table = Table("id", "status", "position", "expected in", "predicted", "so far", "batch", "worker", "attempts")
     for response in responses:
-        own = response["magnus"]
-        expected = "" if own["eta_s"] is None else f"{max(0.0, own['eta_s']):.1f} s"
-        cells = (own["queue_position"], expected, own["predicted_tokens"], own["tokens_so_far"])
-        last = (own["batch"], own["worker"], own["attempts"])
+        magnus = response["magnus"]
+        expected = "" if magnus["eta_s"] is None else f"{max(0.0, magnus['eta_s']):.1f} s"
+        cells = (magnus["queue_position"], expected, magnus["predicted_tokens"], magnus["tokens_so_far"])
+        last = (magnus["batch"], magnus["worker"], magnus["attempts"])
         table.add_row(
             response["id"], response["status"], *("" if cell is None else str(cell) for cell in (*cells, *last))
         )

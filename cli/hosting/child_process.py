@@ -1,4 +1,7 @@
-"""One child process: how it is started, known to be ready, and stopped with everything that it started itself."""
+"""One child process: how it is started, and stopped together with everything that it started itself.
+
+`readiness.py` waits until it is ready, `supervisor.py` restarts it.
+"""
 
 import contextlib
 import os
@@ -13,15 +16,16 @@ from pathlib import Path
 
 import psutil
 
-LAUNCH = Path(__file__).with_name("launch.py")
+LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
+LOG_LINES_SHOWN = 8  # of a failed program: enough for the end of a traceback
 
 
 class ProgramFailed(Exception):
-    """A child that ended, or did not become ready in time, with the last lines that it wrote."""
+    """A child ended, or did not become ready in time; the message has the last lines of its log."""
 
     def __init__(self, name: str, what: str, log: Path) -> None:
         self.name, self.log = name, log
-        lines = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
         super().__init__("\n".join([f"{name} {what}; the end of {log}:", *(f"    {line}" for line in lines)]))
 
 
@@ -29,13 +33,12 @@ def _always() -> bool:
     return True
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class ChildProgram:
-    """What to run; `ready` is asked until true. Left alone by its parent's death it gets `orphan_signal` (Linux)."""
+    """What to run and how; `ready` is called until it is true. When its parent dies, the program gets `orphan_signal`.
+
+    That signal comes from the kernel, on Linux only.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -51,7 +54,7 @@ class ChildProgram:
 
 
 def start(program: ChildProgram, log: Path) -> subprocess.Popen[bytes]:
-    """Start the program in a session of its own, writing to `log`."""
+    """Start the program in a session of its own; its output is appended to `log`."""
     uid, gid = program.user or (-1, -1)
     executable = shutil.which(program.command[0]) or program.command[0]
     launcher = [sys.executable, "-I", "-S", str(LAUNCH)]
@@ -68,37 +71,24 @@ def start(program: ChildProgram, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def await_ready(
-    program: ChildProgram, process: subprocess.Popen[bytes], log: Path, interrupted: Callable[[], bool] = _never
-) -> None:
-    """Return once the program says that it is ready, or once interrupted; raises ProgramFailed if it ends before."""
-    deadline = time.monotonic() + program.ready_within_s
-    while not interrupted() and not program.ready():
-        if process.poll() is not None:
-            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
-        if time.monotonic() > deadline:
-            raise ProgramFailed(program.name, f"was not ready within {program.ready_within_s:.0f} s", log)
-        time.sleep(0.02)
-
-
 def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
-    """Ask them all to stop at once, then make those that do not, together with every process that they started."""
-    family = {child for _, process in running for child in _descendants(process.pid)}
+    """Send each its stop signal, kill those that do not end in time, and kill what any of them started."""
+    descendants = {child for _, process in running for child in _descendants(process.pid)}
     for program, process in running:
         if process.poll() is None:
             process.send_signal(program.stop_signal)
-    asked_at = time.monotonic()
+    signalled_at = time.monotonic()
     for program, process in running:
         try:
-            process.wait(max(0.0, asked_at + program.stop_within_s - time.monotonic()))
+            process.wait(max(0.0, signalled_at + program.stop_within_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            family |= _descendants(process.pid)
+            descendants |= _descendants(process.pid)
             process.kill()
             process.wait()
-    for child in family:
-        with contextlib.suppress(psutil.NoSuchProcess):  # psutil notices a pid that has been given to somebody else
+    for child in descendants:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it is gone, or its pid belongs to another process by now
             child.kill()
-    psutil.wait_procs(list(family), timeout=5)
+    psutil.wait_procs(list(descendants), timeout=5)
 
 
 def _descendants(pid: int) -> set[psutil.Process]:

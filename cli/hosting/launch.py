@@ -1,7 +1,7 @@
-"""Runs as a script: becomes the given command as the given user, and dies with the process that started it.
+"""A script that replaces itself by a command, run as the given user, which dies with the process that started it.
 
-A file of its own, started by path with `python -I -S`, because a supervisor must not run Python between fork and exec
-(deadlocks with threads) and because Linux clears the death signal when the user changes, so it is set last.
+It is started by its path with `python -I -S`, because a supervisor must not run Python code between fork and exec: that
+can deadlock with threads. Linux clears the parent-death signal when the user changes, so it is set last.
 """
 
 import contextlib
@@ -9,12 +9,12 @@ import ctypes
 import os
 import sys
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that this process gets when its parent dies
 
 
 def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, command: list[str]) -> None:
     """Replace this process by `command`; `uid` and `gid` -1 keep the user. Never returns."""
-    be_nice(nice)
+    lower_priority(nice)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -26,8 +26,8 @@ def launch(parent: int, orphan_signal: int, nice: int, uid: int, gid: int, comma
     os.execv(command[0], command)  # noqa: S606
 
 
-def be_nice(nice: int) -> None:
-    """Let others go first; Linux shares CPUs among sessions, if so configured, whatever is nice within each."""
+def lower_priority(nice: int) -> None:
+    """Raise the niceness of this process, and of its session: with autogroup Linux shares CPUs among sessions."""
     os.nice(nice)
     if nice:
         with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as autogroup:

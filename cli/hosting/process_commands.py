@@ -1,4 +1,4 @@
-"""The service's processes and their commands; the Procfile says the same for several hosts."""
+"""The command of each of the service's processes; the Procfile has the same commands for several hosts."""
 
 import os
 import sys
@@ -6,55 +6,69 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli.hosting.child_process import ChildProgram
+from settings import PREFIX, Settings
 
-BIN = Path(sys.executable).parent
+BIN = Path(sys.executable).parent  # where the environment's commands are
 CELERY = str(BIN / "celery")
-WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
-WEB_FLAGS = ("-k", "gthread", "-w1", "--threads=32", "--graceful-timeout=5", "--keep-alive=75", "--no-control-socket")
-CPU_WORKER_NICE = 5
+# One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here.
+CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
+# 32 threads: 24 for calls that wait (see `webapp/app.py`), 8 for others. One process, which counts rate limits in its
+# memory. Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we.
+GUNICORN_FLAGS = (
+    "-k",
+    "gthread",
+    "-w1",
+    "--threads=32",
+    "--graceful-timeout=5",
+    "--keep-alive=75",
+    "--no-control-socket",
+)
+CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
+TRAINER_NICE = 10  # below the workers as well, because no request waits for it; not tuned
 
-# One thread is enough beside the workers, and numpy would otherwise spin on every core.
+# For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
-    command = (str(BIN / "gunicorn"), *WEB_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
+    command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
     return ChildProgram("web", command, env=ONE_THREAD, ready=ready)
 
 
 def beat() -> ChildProgram:
-    """The ticks."""
+    """Celery's beat, which sends the periodic tasks."""
     return ChildProgram("beat", (CELERY, "-A", "tasks.app", "beat"), env=ONE_THREAD)
 
 
 def planner() -> ChildProgram:
-    """The one that batches and orders; several may run, one leads."""
-    command = (CELERY, "-A", "tasks.planning.plan_task", "worker", "-Q", "plan", "-n", "planner@%h", *WORKER_FLAGS)
+    """Batches and orders the requests; several may run, one of them leads."""
+    command = (
+        CELERY,
+        "-A",
+        "tasks.planning.plan_task",
+        "worker",
+        "-Q",
+        "plan",
+        "-n",
+        "planner@%h",
+        *CELERY_WORKER_FLAGS,
+    )
     return ChildProgram("planner", command, env=ONE_THREAD)
 
 
 def predictor() -> ChildProgram:
     """Predicts generation lengths and does the upkeep; any number may run."""
-    queues = "predict,upkeep"
-    command = (
-        CELERY,
-        "-A",
-        "tasks.prediction.predict_task",
-        "worker",
-        "-Q",
-        queues,
-        "-n",
-        "predictor@%h",
-        *WORKER_FLAGS,
+    celery = (CELERY, "-A", "tasks.prediction.predict_task", "worker")
+    return ChildProgram(
+        "predictor", (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS), env=ONE_THREAD
     )
-    return ChildProgram("predictor", command, env=ONE_THREAD)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """One engine on one device; its KV budget is MAGNUS_KV_BUDGET. A large model may load for minutes.
+    """One engine on one device, with MAGNUS_KV_BUDGET. It may take 30 minutes to load a large model.
 
-    On a CPU that all share, it lets those go first who need little and keep all workers busy.
+    On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
     """
     command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device)
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
@@ -65,16 +79,21 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
 
 
 def trainer() -> ChildProgram:
-    """Refits the models; nice, because nobody waits for it."""
-    return ChildProgram("trainer", (sys.executable, "-m", "tasks.training.trainer_process"), env=ONE_THREAD, nice=10)
+    """Refits the learned models."""
+    return ChildProgram(
+        "trainer", (sys.executable, "-m", "tasks.training.trainer_process"), env=ONE_THREAD, nice=TRAINER_NICE
+    )
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
-    """Celery's own view, on loopback, with a password that stays out of the process table, read-only."""
+    """Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
     command = (CELERY, "-A", "tasks.app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
     return ChildProgram("flower", command, env={**ONE_THREAD, "FLOWER_BASIC_AUTH": credentials})
 
 
-def environment(**settings: object) -> None:
-    """Hand settings to every child, by the environment that they all read."""
-    os.environ.update({f"MAGNUS_{name.upper()}": str(value) for name, value in settings.items()})
+def export_settings(settings: Settings) -> None:
+    """Put settings into this process's environment, which every child inherits and reads."""
+    values = settings.model_dump(exclude={"dashboard_password", "api_key", "url"}, exclude_none=True)
+    if settings.dashboard_password is not None:
+        values["dashboard_password"] = settings.dashboard_password.get_secret_value()
+    os.environ.update({PREFIX + name.upper(): str(value) for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""What a running service leaves in its state directory for the other commands: addresses, key, password."""
+"""The files by which commands find the service that runs in a state directory: addresses, API key, password."""
 
 import json
 import secrets
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psutil
 
-from cli.command_errors import NothingThere
+from cli.command_errors import Unreachable
 from settings import Settings
 
 
 @dataclass(frozen=True)
 class RunningService:
-    """Addresses of a running service and the process that runs it; the password is that of dashboard and Flower."""
+    """The process id of a running `magnus up`, its addresses, and the password of dashboard and Flower."""
 
     pid: int
     url: str
@@ -24,12 +24,12 @@ class RunningService:
     dashboard_password: str
 
     def write(self, state_dir: Path) -> None:
-        """Leave it for other commands of this user."""
+        """Write service.json, which only this user can read."""
         write_secret(state_dir / "service.json", json.dumps(asdict(self), indent=1) + "\n")
 
 
 def running_service(state_dir: Path) -> RunningService | None:
-    """The service that `magnus up` runs in this directory; None also if it was killed and left its file behind."""
+    """The service that runs in this directory; None also if it was killed and its file remained."""
     try:
         service = RunningService(**json.loads((state_dir / "service.json").read_text()))
     except FileNotFoundError:
@@ -38,16 +38,16 @@ def running_service(state_dir: Path) -> RunningService | None:
 
 
 def forget_service(state_dir: Path) -> None:
-    """Take the addresses away again: nobody answers there any more."""
+    """Delete service.json."""
     (state_dir / "service.json").unlink(missing_ok=True)
 
 
 def database_url(settings: Settings) -> str:
-    """The configured database, else that of the running service."""
+    """The configured database, else the running service's; raises Unreachable."""
     service = running_service(settings.state_dir)
     url = settings.database_url or (service.database_url if service else None)
     if url is None:
-        raise NothingThere(
+        raise Unreachable(
             f"no database: MAGNUS_DATABASE_URL is not set and no `magnus up` runs in {settings.state_dir}; "
             "start one, or point MAGNUS_STATE_DIR to its directory"
         )
@@ -55,27 +55,27 @@ def database_url(settings: Settings) -> str:
 
 
 def api_address(settings: Settings) -> tuple[str, str]:
-    """URL and key of the service to talk to: as configured, else those of the state directory."""
+    """URL and API key of the service: as configured, else those of the state directory; raises Unreachable."""
     service = running_service(settings.state_dir)
     url = settings.url or (service.url if service else None)
     if url is None:
-        raise NothingThere(
+        raise Unreachable(
             f"no service: MAGNUS_URL is not set and no `magnus up` runs in {settings.state_dir}; "
             "start one with `magnus up`, or give --url"
         )
     key = settings.api_key.get_secret_value() if settings.api_key else read_secret(settings.state_dir / "api-key")
     if key is None:
-        raise NothingThere(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
+        raise Unreachable(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
     return url, key
 
 
 def read_secret(path: Path) -> str | None:
-    """The content of a file of our own, None if there is none."""
+    """The content of a file without the white space around it; None if there is no such file."""
     return path.read_text().strip() if path.exists() else None
 
 
 def write_secret(path: Path, content: str) -> None:
-    """A file that only this user may read, whole at any moment."""
+    """Write a file that only this user may read; readers see the old content or the new, never a part."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     fresh.touch(mode=0o600)
@@ -83,7 +83,7 @@ def write_secret(path: Path, content: str) -> None:
     fresh.replace(path)
 
 
-def kept_secret(path: Path) -> str:
+def read_or_create_secret(path: Path) -> str:
     """The secret in this file, made on first use."""
     secret = read_secret(path)
     if secret is None:

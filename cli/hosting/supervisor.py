@@ -1,7 +1,7 @@
 """Keeps the service's processes up: starts them in order, restarts one that dies, stops all in reverse order.
 
-Nothing is left behind: every child has a session of its own, dies with its supervisor even under SIGKILL (Linux), and
-what survived anyway is found in `processes.json` and stopped by the next supervisor of the same state directory.
+No process is left behind: every child has a session of its own and dies with its supervisor even under SIGKILL (Linux).
+What survives anyway is listed in `processes.json` and stopped by the next supervisor of the same state directory.
 """
 
 import fcntl
@@ -21,31 +21,34 @@ from typing import Self
 
 import psutil
 
-from cli.hosting import child_process as programs
+from cli.hosting import child_process
 from cli.hosting.child_process import ChildProgram
+from cli.hosting.readiness import await_ready
 
-LOG_BYTES = 16 * 2**20  # then the log becomes `<name>.log.1` and a new one starts
-HEALTHY_S = 30.0  # a child that ran for so long starts its backoff anew
-POLL_S = 0.1
+MAX_LOG_BYTES = (
+    16 * 2**20
+)  # a longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned
+HEALTHY_S = 30.0  # a child that ran for so long has its failures forgotten; three times the longest delay. Not tuned
+POLL_S = 0.1  # the shortest restart delay; between polls a dead child stays down. Not tuned
 
 
 class AlreadyRunning(Exception):
-    """A second supervisor on a state directory that one holds already."""
+    """Another supervisor has the lock of this state directory."""
 
-    def __init__(self, state_dir: Path, holder: str) -> None:
-        self.state_dir, self.holder = state_dir, holder
+    def __init__(self, state_dir: Path, pid: str) -> None:
+        self.state_dir, self.pid = state_dir, pid
         super().__init__(
-            f"Magnus is already running in {state_dir} (process {holder or 'unknown'}); "
+            f"Magnus is already running in {state_dir} (process {pid or 'unknown'}); "
             "stop it first, or choose another --state-dir"
         )
 
 
 class Stopped(Exception):
-    """A signal asked the supervisor to stop while it was starting something."""
+    """A signal to stop came while the supervisor was starting programs."""
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Signals that ask to stop; SIGHUP is none under nohup."""
+    """The signals to stop at; SIGHUP is not among them under nohup."""
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if nohup else [signal.SIGHUP])]
 
@@ -57,7 +60,7 @@ def restart_delay_s(failures: int) -> float:
 
 @dataclass
 class Child:
-    """A program under supervision; `restart_at` is set while it is down."""
+    """A supervised program and its present process; `restart_at` is set while it is down."""
 
     program: ChildProgram
     log: Path
@@ -68,19 +71,19 @@ class Child:
 
 
 class Supervisor:
-    """A context: entering takes the lock of the state directory, leaving stops every child, whatever happened."""
+    """A context manager: entering it locks the state directory, leaving it stops every child, also after an error."""
 
-    def __init__(self, state_dir: Path, say: Callable[[str], None]) -> None:
-        """`say` gets one line for each event that an operator wants to read."""
+    def __init__(self, state_dir: Path, report: Callable[[str], None]) -> None:
+        """`report` is called with a line for each restart and each survivor of an earlier supervisor."""
         self.state_dir = state_dir
         self.logs = state_dir / "logs"
-        self._say = say
-        self._layers: list[list[Child]] = []
+        self._report = report
+        self._groups: list[list[Child]] = []
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.state_dir)
+        self._lock = _lock_state_dir(self.state_dir)
         self._handlers = {number: signal.signal(number, self._on_signal) for number in stop_signals()}
         try:
             self._stop_survivors()
@@ -92,63 +95,63 @@ class Supervisor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            while self._layers:
-                layer = self._layers[-1]
-                programs.stop(*((child.program, child.process) for child in layer))
-                self._layers.pop()
+            while self._groups:
+                group = self._groups[-1]
+                child_process.stop(*((child.program, child.process) for child in group))
+                self._groups.pop()
                 self._write_processes()
         finally:
             self._release()
 
-    def start(self, *layer: ChildProgram) -> None:
-        """Start these together and return once all are ready; they will be stopped together, before earlier layers.
+    def start(self, *programs: ChildProgram) -> None:
+        """Start these together and return once all are ready; they are stopped together, before those started earlier.
 
         Raises ProgramFailed if one ends or is not ready in time, Stopped if a signal came.
         """
-        self.go_on()
+        self.raise_if_stopping()
         children: list[Child] = []
-        self._layers.append(children)
-        for program in layer:
+        self._groups.append(children)
+        for program in programs:
             log = self.logs / f"{program.name}.log"
-            children.append(Child(program, log, programs.start(program, log), time.monotonic()))
+            children.append(Child(program, log, child_process.start(program, log), time.monotonic()))
             self._write_processes()
         for child in children:
-            programs.await_ready(child.program, child.process, child.log, interrupted=self._stopping.is_set)
-        self.go_on()
+            await_ready(child.program, child.process, child.log, interrupted=self._stopping.is_set)
+        self.raise_if_stopping()
 
-    def go_on(self) -> None:
-        """Raise Stopped once a signal came."""
+    def raise_if_stopping(self) -> None:
+        """Raise Stopped if a signal to stop has come."""
         if self._stopping.is_set():
             raise Stopped
 
     def watch(self) -> None:
-        """Restart whatever dies until a signal asks to stop."""
+        """Restart every child that dies, until a signal to stop comes."""
         while not self._stopping.wait(POLL_S):
             now = time.monotonic()
             for child in self._children():
-                self._mend(child, now)
+                self._restart_if_ended(child, now)
                 _rotate(child.log)
 
-    def _mend(self, child: Child, now: float) -> None:
+    def _restart_if_ended(self, child: Child, now: float) -> None:
         if child.restart_at is None:
             if child.process.poll() is None:
                 return
             child.failures = 1 if now - child.started_at > HEALTHY_S else child.failures + 1
             child.restart_at = now + restart_delay_s(child.failures)
-            self._say(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
+            self._report(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
         elif now >= child.restart_at:
             try:
-                child.process = programs.start(child.program, child.log)
-            except OSError as error:  # no memory, no file descriptors: the others must not go down for it
+                child.process = child_process.start(child.program, child.log)
+            except OSError as error:  # no memory or no file descriptors, for which the others must not be stopped
                 child.failures += 1
                 child.restart_at = now + restart_delay_s(child.failures)
-                self._say(f"{child.program.name} could not be started: {error}")
+                self._report(f"{child.program.name} could not be started: {error}")
                 return
             child.started_at, child.restart_at = now, None
             self._write_processes()
 
     def _children(self) -> list[Child]:
-        return [child for layer in self._layers for child in layer]
+        return [child for group in self._groups for child in group]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping.set()
@@ -163,12 +166,12 @@ class Supervisor:
         path.with_suffix(".new").replace(path)
 
     def _stop_survivors(self) -> None:
-        """Stop what a killed supervisor left behind: same pid and same command as it wrote down."""
+        """Stop what a killed supervisor left behind: processes with a pid and the command that processes.json lists."""
         path = self.state_dir / "processes.json"
         listing = json.loads(path.read_text()) if path.exists() else []
-        survivors = [process for entry in listing if (process := _still_runs(entry["pid"], entry["command"]))]
+        survivors = [process for entry in listing if (process := _survivor(entry["pid"], entry["command"]))]
         for process in survivors:
-            self._say(f"stopping process {process.pid}, left behind by a killed `magnus up`")
+            self._report(f"stopping process {process.pid}, left behind by a killed `magnus up`")
             process.terminate()
         for process in psutil.wait_procs(survivors, timeout=10)[1]:
             process.kill()
@@ -179,10 +182,10 @@ class Supervisor:
         os.close(self._lock)
 
 
-def clear(state_dir: Path) -> None:
-    """Delete what earlier supervisors of this directory left in it; raises AlreadyRunning while one holds it."""
+def clear_state_dir(state_dir: Path) -> None:
+    """Delete everything in a state directory but its lock; raises AlreadyRunning while a supervisor has it locked."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = _lock(state_dir)
+    lock = _lock_state_dir(state_dir)
     try:
         for entry in state_dir.iterdir():
             if entry.is_dir():
@@ -193,31 +196,31 @@ def clear(state_dir: Path) -> None:
         os.close(lock)
 
 
-def _lock(state_dir: Path) -> int:
+def _lock_state_dir(state_dir: Path) -> int:
     descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.read(descriptor, 32).decode()
+        pid = os.read(descriptor, 32).decode().strip()
         os.close(descriptor)
-        raise AlreadyRunning(state_dir, holder.strip()) from None
+        raise AlreadyRunning(state_dir, pid) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
 
 
-def _still_runs(pid: int, command: str) -> psutil.Process | None:
+def _survivor(pid: int, command: str) -> psutil.Process | None:
     try:
         process = psutil.Process(pid)
         arguments = process.cmdline()
     except psutil.Error:
         return None
-    # an interpreter stands before a script's name in the process table
+    # the process table has the interpreter's path before the path of a script
     return process if arguments and shlex.join(arguments).endswith(command) else None
 
 
 def _rotate(log: Path) -> None:
-    """Copy and truncate: children append, so they go on at the start of the emptied file."""
-    if log.exists() and log.stat().st_size > LOG_BYTES:
+    """Copy and truncate a long log: children append, so that their next line is the first of the emptied file."""
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_suffix(".log.1"))
         os.truncate(log, 0)

@@ -1,4 +1,4 @@
-"""Which device each worker gets, found without loading torch."""
+"""Which device each worker of this host gets, without loading torch in this process."""
 
 import os
 import shutil
@@ -7,7 +7,10 @@ import sys
 
 
 def worker_devices(devices: str, workers: int | None, gpus: int) -> list[str]:
-    """One device a worker: the named ones or every GPU, else the CPU; `workers` None: one a GPU, or two on the CPU."""
+    """The device of each worker: the named devices in turn, for "auto" every GPU, else the CPU.
+
+    `workers` None means one worker a device, or two on the CPU.
+    """
     named = [name.strip() for name in devices.split(",") if name.strip()]
     if named == ["auto"]:
         named = [f"cuda:{index}" for index in range(gpus)]
@@ -17,16 +20,16 @@ def worker_devices(devices: str, workers: int | None, gpus: int) -> list[str]:
     return [named[index % len(named)] for index in range(count)]
 
 
-def gpus() -> int:
-    """GPUs that torch can use; asked of torch in another process, and only if the driver's tool is there."""
+def gpu_count() -> int:
+    """How many GPUs torch can use, asked in another process, and only where `nvidia-smi` is installed."""
     if shutil.which("nvidia-smi") is None:
         return 0
-    question = "import torch; print(torch.cuda.device_count())"
-    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)  # noqa: S603
+    script = "import torch; print(torch.cuda.device_count())"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: S603
     return int(answer.stdout) if answer.returncode == 0 else 0
 
 
 def threads_each(workers: int) -> int:
-    """CPU threads a worker: the cores that this process may use, shared out."""
+    """CPU threads of each of `workers`: the cores that this process may use, divided by them."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // max(1, workers))

@@ -1,9 +1,9 @@
-"""The engine: two drivers of the one loop, run-to-completion (`run`) and continuous (`insert`, `step`, `remove`).
+"""The engine drives one decode loop in two ways: static batching (`run`) and continuous (`insert`, `step`, `remove`).
 
-Run-to-completion keeps ended rows in their places until the whole batch is done: static batching, as the papers model
-it. Continuous (BATON) gives the place of an ended row to the next joiner, or to the last row, at once.
+Static batching keeps finished rows in the batch until the whole batch is done, as the papers model it. Continuous
+batching (BATON) gives the index of a finished row to the next joiner, or to the last row, at once.
 
-An engine belongs to one thread. Running out of memory becomes `OutOfMemory` in one place, `_guarded`.
+An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,18 @@ from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
 from inference.sequences import FinishedSequence, RunFigures, Sequence
 
-MOST_PARKED_BYTES = 4 * 2**30  # of host memory: preempted rows may go on elsewhere and never ask for theirs
+# Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
+# A larger bound saves more prefills and takes more memory; it was not tuned.
+MAX_PARKED_BYTES = 4 * 2**30
+
+Progress = Callable[[list[FinishedSequence]], None]
 
 
 class Engine:
     """Generates for many sequences at once, over one model and one KV cache of at most `kv_budget_bytes`.
 
-    Above `memory_threshold` of that budget a continuous batch sheds its youngest rows, and takes them back once there
-    is room (BATON 4.3).
+    When a continuous batch exceeds `memory_threshold` of that budget, the engine preempts its youngest rows and resumes
+    them once there is memory again (BATON 4.3).
     """
 
     def __init__(self, loaded: LoadedModel, kv_budget_bytes: int, memory_threshold: float = 1.0) -> None:
@@ -37,89 +41,90 @@ class Engine:
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes)
         self._batch = RunningBatch(loaded, self._kv)
-        self._shed: list[BatchRow] = []  # rows that wait for memory, in the order in which they come back
-        self._parking = Parking(min(kv_budget_bytes, MOST_PARKED_BYTES))
-        self._numbers = count()
+        self._preempted: list[BatchRow] = []  # rows that wait for memory, in the order in which they resume
+        self._parking = Parking(min(kv_budget_bytes, MAX_PARKED_BYTES))
+        self._entry_numbers = count()
 
     @torch.inference_mode()
     def run(
         self,
         sequences: Several[Sequence],
         iteration_limit: int | None = None,
-        on_progress: Callable[[list[FinishedSequence]], None] | None = None,
+        on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until every row ended or `iteration_limit` iterations are done; results in the order given.
+        """Serve a batch until every row finished or `iteration_limit` iterations are done; results in the order given.
 
-        `on_progress` gets the rows that ended in each iteration; it may read `rows` and call `remove`.
+        After each iteration `on_progress` gets the rows that finished in it; it may read `rows` and call `remove`.
+        Raises OutOfMemory; no row is in the engine then.
         """
         if self.rows:
             raise ValueError(f"{len(self.rows)} rows are still running")
-        batch, rows = self._batch, self._entering(sequences)
-        batch.clear()
+        batch, rows = self._batch, self._new_rows(sequences)
+        batch.reset()
         try:
-            with self._guarded(entering=rows):
+            with self._typed_out_of_memory(joining=rows):
                 if rows:
                     batch.prefill(rows, range(len(rows)))
-                self._report(on_progress)
-                while batch.tally.iterations != iteration_limit and any(row.ended is None for row in rows):
+                on_progress(batch.take_finished())
+                while batch.any_running() and batch.tally.iterations != iteration_limit:
                     batch.decode()
-                    self._report(on_progress)
+                    on_progress(batch.take_finished())
             return [row.result() for row in rows], self.figures
         finally:
-            batch.rows, batch.ended = [], []
+            batch.rows, batch.finished = [], []
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Prefill rows, alike in length together, and let them join; after OutOfMemory none of them is here.
+        """Let rows join the running batch, prefilled in groups of similar length; all join, or none and OutOfMemory.
 
-        A row that was preempted and whose keys and values are still parked goes on without a prefill.
+        A preempted row whose keys and values are still parked joins without a prefill.
         """
         if not self.rows:
-            self._batch.clear()
-        rows = self._entering(sequences)
-        with self._guarded(entering=rows):
+            self._batch.reset()
+        rows = self._new_rows(sequences)
+        with self._typed_out_of_memory(joining=rows):
             if rows:
                 self._join(rows)
 
     @torch.inference_mode()
     def step(self) -> list[FinishedSequence]:
-        """One token for each running row; the rows that ended since the last step, with their answers.
+        """Compute one token for each running row; returns the rows that finished since the last step.
 
-        OutOfMemory: one row alone is too much, or the device itself ran out. The rows are still here, to be
-        preempted or removed; those that stay are prefilled again.
+        Raises OutOfMemory if a single row exceeds the memory, or if the device itself ran out of it. The rows are still
+        in the engine, to be preempted or removed; those that stay are prefilled again.
         """
         batch = self._batch
-        with self._guarded():
-            batch.close_gaps()
-            self._fit_into_memory()
+        with self._typed_out_of_memory():
+            batch.compact()
+            self._preempt_and_resume()
             if batch.rows:
                 batch.decode()
-        return batch.take_ended()
+        return batch.take_finished()
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """End a row at once; None if it is not here."""
-        self._parking.drop(sequence_id)
+        """Finish a row at once; None if it is not running."""
+        self._parking.discard(sequence_id)
         row = self._find(sequence_id)
         if row is None:
             return None
-        self._take_out(row)
+        self._remove(row)
         return row.result()
 
     @torch.inference_mode()
     def preempt(self, sequence_id: str) -> Sequence:
-        """Take a row out and return it as it can be inserted again; KeyError if it is not here."""
+        """Take a row out and return the sequence that `insert` resumes it from; KeyError if it is not running."""
         row = self._find(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
         self._park(row)
-        self._take_out(row)
+        self._remove(row)
         return replace(row.sequence, generated_ids=tuple(row.generated))
 
     @property
     def rows(self) -> dict[str, int]:
-        """Tokens so far of each row that runs, or that ended and waits for the next step to say so."""
-        ended = {row.id: len(row.generated_ids) for row in self._batch.ended}
-        return ended | {row.sequence.id: len(row.generated) for row in self._running()}
+        """Generated tokens of each row that is running, or that finished and was not yet returned by `step`."""
+        finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
+        return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
     @property
     def kv_bytes(self) -> int:
@@ -128,86 +133,83 @@ class Engine:
 
     @property
     def figures(self) -> RunFigures:
-        """Of the run, or of everything since a row joined an empty engine."""
+        """What the last `run` cost, or everything since rows were inserted into an empty engine."""
         return self._batch.tally.figures()
 
-    def _entering(self, sequences: Several[Sequence]) -> list[BatchRow]:
-        here = self.rows
+    def _new_rows(self, sequences: Several[Sequence]) -> list[BatchRow]:
+        ids = set(self.rows)
         for sequence in sequences:
-            if sequence.id in here:
+            if sequence.id in ids:
                 raise ValueError(f"sequence {sequence.id} is running already")
-            here[sequence.id] = 0
-        return [BatchRow(sequence, next(self._numbers), self.loaded.max_positions) for sequence in sequences]
+            ids.add(sequence.id)
+        return [BatchRow(sequence, next(self._entry_numbers), self.loaded.max_positions) for sequence in sequences]
 
-    def _running(self) -> Iterator[BatchRow]:
-        return (row for row in (*self._batch.rows, *self._shed) if row.ended is None)
+    def _running_rows(self) -> Iterator[BatchRow]:
+        return (row for row in (*self._batch.rows, *self._preempted) if row.running)
 
     def _find(self, sequence_id: str) -> BatchRow | None:
-        return next((row for row in self._running() if row.sequence.id == sequence_id), None)
+        return next((row for row in self._running_rows() if row.sequence.id == sequence_id), None)
 
-    def _take_out(self, row: BatchRow) -> None:
-        self._batch.end(row)
-        self._shed = [other for other in self._shed if other is not row]
-
-    def _report(self, on_progress: Callable[[list[FinishedSequence]], None] | None) -> None:
-        ended = self._batch.take_ended()
-        if on_progress is not None:
-            on_progress(ended)
+    def _remove(self, row: BatchRow) -> None:
+        self._batch.mark_removed(row)
+        self._preempted = [other for other in self._preempted if other is not row]
 
     def _join(self, rows: list[BatchRow]) -> None:
-        """Seat rows in gaps and behind the last row: parked ones as they were, the others by prefill."""
+        """Put rows at the indices of finished rows and behind the last row: parked rows by copy, others by prefill."""
         batch = self._batch
-        gaps = [place for place, row in enumerate(batch.rows) if row.ended is not None]
-        size = len(batch.rows) + max(0, len(rows) - len(gaps))
-        batch.make_room(size, max(row.cached for row in rows) + 1)  # for all of them at once, or for none
-        places = [*gaps, *range(len(batch.rows), size)]
+        free = [index for index, row in enumerate(batch.rows) if not row.running]
+        size = len(batch.rows) + max(0, len(rows) - len(free))
+        batch.reserve(size, max(row.cached_tokens for row in rows) + 1)  # for all of them at once, or for none
+        indices = [*free, *range(len(batch.rows), size)]
         parked = [row for row in rows if self._parking.holds(row.sequence.id, row.token_ids[:-1])]
         for row in parked:
-            place = places.pop(0)
-            self._parking.unpark(row.sequence.id, self._kv, place)
-            batch.seat([row], [place])
+            index = indices.pop(0)
+            self._parking.restore(row.sequence.id, self._kv, index)
+            batch.add([row], [index])
         for group in of_similar_length(row for row in rows if row not in parked):
-            batch.prefill(group, places[: len(group)])
-            del places[: len(group)]
+            batch.prefill(group, indices[: len(group)])
+            del indices[: len(group)]
 
-    def _fit_into_memory(self) -> None:
-        """Shed the youngest rows if the next token would cross the threshold; take back the shed that have room."""
+    def _preempt_and_resume(self) -> None:
+        """Preempt the youngest rows until the next token stays below the threshold; resume rows that fit again."""
         batch = self._batch
-        while len(batch.rows) > 1 and not self._fits(len(batch.rows), batch.width + 1):
-            youngest = max(batch.rows, key=lambda row: row.number)
+        while len(batch.rows) > 1 and not self._below_threshold(len(batch.rows), batch.width + 1):
+            youngest = max(batch.rows, key=lambda row: row.entry_number)
             self._park(youngest)
-            batch.vacate(youngest)
-            self._shed.insert(0, youngest)
-        while self._shed:
-            eldest = self._shed[0]
-            if batch.rows and not self._fits(len(batch.rows) + 1, max(batch.width, eldest.cached) + COLUMN_STEP):
+            batch.drop(youngest)
+            self._preempted.insert(0, youngest)
+        while self._preempted:
+            first = self._preempted[0]
+            # One column step more than it needs now, so that it is not preempted again at once.
+            columns = max(batch.width, first.cached_tokens) + COLUMN_STEP
+            if batch.rows and not self._below_threshold(len(batch.rows) + 1, columns):
                 break
-            self._join([eldest])
-            self._shed.remove(eldest)
+            self._join([first])
+            self._preempted.remove(first)
 
-    def _fits(self, rows: int, columns: int) -> bool:
+    def _below_threshold(self, rows: int, columns: int) -> bool:
         return rows * columns * self.loaded.delta_bytes <= self._threshold_bytes
 
     def _park(self, row: BatchRow) -> None:
-        """Keep a row's keys and values in host memory where that is cheaper than to prefill it again."""
+        """Copy a row's keys and values to host memory if that is expected to take less time than a second prefill."""
         if row in self._batch.rows:
-            place, tally = self._batch.rows.index(row), self._batch.tally
-            prefill_s = row.cached * tally.prefill_s / max(1, tally.prefilled_tokens)
-            self._parking.park(row.sequence.id, self._kv, place, row.token_ids[:-1], prefill_s)
+            index, tally = self._batch.rows.index(row), self._batch.tally
+            prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
+            self._parking.park(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)
 
     @contextmanager
-    def _guarded(self, entering: Several[BatchRow] = ()) -> Iterator[None]:
-        """The one place where running out of memory becomes a typed error; rows that were entering are not here then.
+    def _typed_out_of_memory(self, joining: Several[BatchRow] = ()) -> Iterator[None]:
+        """Turn the cache's and the device's errors into OutOfMemory, and take the joining rows out again.
 
-        When the device itself ran out, the cache is given up, and the rows that ran wait to be prefilled again.
+        If the device itself ran out, the cache is released, and the rows that were running wait to be prefilled again.
         """
         try:
             yield
         except (BudgetExceeded, torch.OutOfMemoryError) as error:
-            for row in entering:
-                self._take_out(row)
-            needed = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
+            for row in joining:
+                self._remove(row)
+            needed_bytes = error.needed_bytes if isinstance(error, BudgetExceeded) else self._kv.nbytes
             if not isinstance(error, BudgetExceeded):
-                self._shed[:0] = self._batch.give_up_cache()
+                self._preempted[:0] = self._batch.release_cache()
                 torch.cuda.empty_cache()
-            raise OutOfMemory(needed, self.kv_budget_bytes) from error
+            raise OutOfMemory(needed_bytes, self.kv_budget_bytes) from error

@@ -1,6 +1,6 @@
-"""Measures how long prefill and decoding take over batch sizes and lengths: what SCLS's Eq. (3) and (4) are fitted to.
+"""Measures how long prefill and decoding take for batch sizes and lengths; SCLS's Eq. (3) and (4) are fitted to that.
 
-The engine itself is measured, on random tokens, so whatever makes it fast is in the figures. Fitting is learning's.
+The engine itself is measured, on random tokens, so that its optimizations count. `learning` fits the curves.
 """
 
 import random
@@ -18,7 +18,7 @@ Timed = tuple[int, float, float]  # batch size, tokens a row (cached ones for a 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Which batches to measure: each size at each length, `steps` decoding steps, the median of `repeats`."""
+    """The batches to measure: each size with each length, over `steps` decoding steps, the median of `repeats` runs."""
 
     sizes: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -26,7 +26,10 @@ class Grid:
     repeats: int
 
 
-QUICK = Grid(sizes=(1, 4, 16), lengths=(16, 128), steps=4, repeats=1)  # what a worker measures as it starts
+# What a worker measures when it starts: only six batches for the four coefficients of a curve, so that it starts soon.
+# Not tuned.
+QUICK = Grid(sizes=(1, 4, 16), lengths=(16, 128), steps=4, repeats=1)
+# What `magnus profile` measures, where minutes do not matter; not tuned.
 FULL = Grid(sizes=(1, 2, 4, 8, 16, 32, 64), lengths=(16, 64, 256, 1024), steps=16, repeats=3)
 
 
@@ -41,7 +44,7 @@ class Measured:
 def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: float | None = None) -> Measured:
     """Measure every batch of the grid that the budget and the model's positions allow, smallest first.
 
-    After `within_s` seconds no further batch is started. The caller's own engine must not hold memory meanwhile.
+    After `within_s` seconds no further batch is started. No other engine may hold memory on the device meanwhile.
     """
     engine = Engine(replace(loaded, eos_ids=frozenset()), kv_budget_bytes)
     tokens = grid.steps + 1
@@ -54,8 +57,8 @@ def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: flo
     decode_steps: list[Timed] = []
     started = perf_counter()
     for size, length in batches:
-        _serve(engine, size, length, tokens=2)  # allocates the cache and warms up, which no later batch pays for
-        runs = [_serve(engine, size, length, tokens) for _ in range(grid.repeats)]
+        _run(engine, size, length, tokens=2)  # allocates the cache and warms up, so that the measured runs do not
+        runs = [_run(engine, size, length, tokens) for _ in range(grid.repeats)]
         prefills.append((size, length, median(run.prefill_s for run in runs)))
         decode_steps.append((size, length + tokens / 2, median(run.decode_s for run in runs) / grid.steps))
         if within_s is not None and perf_counter() - started >= within_s:
@@ -63,9 +66,9 @@ def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: flo
     return Measured(tuple(prefills), tuple(decode_steps))
 
 
-def _serve(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
-    chance = random.Random(0)
+def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
+    rng = random.Random(0)
     vocabulary = engine.loaded.model.config.get_text_config().vocab_size
-    prompts = [tuple(chance.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
+    prompts = [tuple(rng.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
     _, figures = engine.run([Sequence(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
     return figures

@@ -12,62 +12,64 @@ from inference.local.kv_cache import KvCache
 
 @dataclass(slots=True)
 class Cursor:
-    """Where each row of a running batch stands, on the device, so that a step moves nothing from the host."""
+    """The next decoding step's inputs for rows 0, 1, ... of the cache, kept on the device from step to step."""
 
     tokens: Tensor  # [rows, 1] the last token of each row, not in the cache yet
-    positions: Tensor  # [rows, 1] the column that it goes to, which is its position as well
-    slots: Tensor  # [rows * heads] where its keys and values go
-    mask: Tensor  # [rows, 1, 1, columns] 0 where a row may look, the dtype's minimum elsewhere
-    advance: Tensor  # [rows, 1] 1 for rows that go on, 0 for ended rows that keep their place
-    lengths: Sequence[int]  # positions as they were at first
+    positions: Tensor  # [rows, 1] the column that it is written to, which is also its position in the sequence
+    slots: Tensor  # [rows * heads] where its keys and values are written
+    mask: Tensor  # [rows, 1, 1, columns] 0 where a row attends, the dtype's minimum elsewhere
+    increments: Tensor  # [rows, 1] 1 for running rows, 0 for finished rows, which do not grow
+    initial_positions: Sequence[int]  # `positions` before the first step
     width: int  # columns that the longest row fills
 
     @classmethod
-    def at(cls, kv: KvCache, tokens: Sequence[int], positions: Sequence[int], running: Sequence[bool]) -> "Cursor":
-        """The cursor of rows 0, 1, ... from what the host knows of them."""
+    def from_host(
+        cls, kv: KvCache, tokens: Sequence[int], positions: Sequence[int], running: Sequence[bool]
+    ) -> "Cursor":
+        """A cursor from lists with one entry for each row."""
         layout, device = kv.layout, kv.layout.device
-        at = torch.tensor(positions, device=device)[:, None]
-        lanes = torch.arange(len(tokens) * layout.heads, device=device).view(-1, layout.heads)
-        hidden = torch.arange(kv.columns, device=device) >= at
+        columns = torch.tensor(positions, device=device)[:, None]
+        head_rows = torch.arange(len(tokens) * layout.heads, device=device).view(-1, layout.heads)
+        hidden = torch.arange(kv.columns, device=device) >= columns
         return cls(
             tokens=torch.tensor(tokens, device=device)[:, None],
-            positions=at,
-            slots=(lanes * kv.columns + at).view(-1),
+            positions=columns,
+            slots=(head_rows * kv.columns + columns).view(-1),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
-            advance=torch.tensor(running, device=device).long()[:, None],
-            lengths=positions,
+            increments=torch.tensor(running, device=device).long()[:, None],
+            initial_positions=positions,
             width=max(positions),
         )
 
-    def move(self) -> None:
-        """One token further."""
-        self.positions += self.advance
-        self.slots.view(len(self.positions), -1).add_(self.advance)
+    def advance(self) -> None:
+        """Move each running row one token further."""
+        self.positions += self.increments
+        self.slots.view(len(self.positions), -1).add_(self.increments)
 
 
 def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Fill the cache's `rows` with prompts, padded behind to one length; logits [rows, vocabulary] of the next token.
+    """Fill the cache's `rows` with prompts, padded on the right; returns logits [rows, vocabulary] of the next token.
 
-    A causal model looks at nothing that comes later, so padding behind a prompt needs no mask.
+    The padding needs no mask: a causal model attends to nothing behind a token.
     """
     device = kv.layout.device
     length = max(map(len, prompts))
     tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in prompts], device=device)
     last = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=device)
-    kv.write_prefill(rows, length)
+    kv.prepare_prefill(rows, length)
     positions = torch.arange(length, device=device)[None, :]
     output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last)
     return cast(Tensor, output.logits)[:, -1]
 
 
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
-    """Feed each row its last token: logits [rows, vocabulary] of the next one; the cursor moves on."""
+    """Feed each row its last token; returns logits [rows, vocabulary] of the next one and advances the cursor."""
     cursor.width += 1
     cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
-    width = kv.write_decode(cursor.slots, cursor.lengths, cursor.width)
+    width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)
     mask = cursor.mask[..., :width]
     output = model(
         cursor.tokens, attention_mask=mask, position_ids=cursor.positions, past_key_values=kv, use_cache=True
     )
-    cursor.move()
+    cursor.advance()
     return cast(Tensor, output.logits)[:, -1]

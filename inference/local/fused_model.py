@@ -1,8 +1,9 @@
-"""The forward pass of Llama and its kin in a third of the operations that transformers takes for it.
+"""The forward pass of Llama and similar architectures in a third of the operations that transformers takes.
 
-A step of few rows is bound by the number of operations, not by arithmetic. So projections of the same input are one
-matrix here, a product adds the residual that it belongs to, and rotation is three operations. The weights are the
-model's own: its modules become views of the joined matrices. Loading proves that both give the same logits.
+A decoding step of few rows is bound by the number of operations, not by arithmetic. So projections of the same input
+are one matrix here, the residual is added by the matrix product (addmm), and rotation is three operations. The weights
+are not copied: the model's own modules become views of the concatenated matrices. Loading checks that both forward
+passes give the same logits.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-KIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# What `forward` computes: Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms
+# of q and k (Qwen3).
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; those that addmm takes are transposed."""
+    """The weights of one layer; `output` and `down`, which addmm takes, are transposed."""
 
     attention_norm: Tensor
     qkv: Tensor  # [(query heads + 2 key heads) * dim, hidden]
@@ -40,21 +43,21 @@ class _Layer:
 
 
 def fusible(model: Any) -> bool:
-    """Whether a model is of the kin, its layers alike, its weights plain, with no bias but for what attention reads."""
-    if type(model).__name__ not in KIN:
+    """Whether `FusedModel` computes this model: known architecture, plain linear layers, biases only on q, k and v."""
+    if type(model).__name__ not in ARCHITECTURES:
         return False
     if 2 * len(model.model.rotary_emb.inv_freq) != model.model.layers[0].self_attn.head_dim:
-        return False  # it rotates a part of each head
+        return False  # it rotates only a part of each head
     layers = list(model.model.layers)
-    plain = [(at.self_attn.o_proj, at.mlp.gate_proj, at.mlp.up_proj, at.mlp.down_proj) for at in layers]
-    biased = [(at.self_attn.q_proj, at.self_attn.k_proj, at.self_attn.v_proj) for at in layers]
-    return all(type(linear) is nn.Linear for linear in chain(*plain, *biased, [model.lm_head])) and all(
-        linear.bias is None for linear in chain(*plain, [model.lm_head])
+    unbiased = [(at.self_attn.o_proj, at.mlp.gate_proj, at.mlp.up_proj, at.mlp.down_proj) for at in layers]
+    qkv = [(at.self_attn.q_proj, at.self_attn.k_proj, at.self_attn.v_proj) for at in layers]
+    return all(type(linear) is nn.Linear for linear in chain(*unbiased, *qkv, [model.lm_head])) and all(
+        linear.bias is None for linear in chain(*unbiased, [model.lm_head])
     )
 
 
 class FusedModel(nn.Module):
-    """Calls like the model that it was made from, as far as `prefill` and `decode_one_token` call it."""
+    """Replaces the model that it was made from in the calls that `prefill` and `decode_one_token` make."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -67,8 +70,8 @@ class FusedModel(nn.Module):
         self._activate = stack.layers[0].mlp.act_fn
         self._rotation = stack.rotary_emb
         self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
-        self._sign[: self._dim // 2] = -1  # of the half that rotation subtracts
-        self._layers = [_fused(layer) for layer in stack.layers]
+        self._sign[: self._dim // 2] = -1  # the half that rotation subtracts
+        self._layers = [_fuse(layer) for layer in stack.layers]
 
     def forward(
         self,
@@ -79,16 +82,16 @@ class FusedModel(nn.Module):
         use_cache: bool = True,
         logits_to_keep: Tensor | None = None,
     ) -> Logits:
-        """Logits of `tokens`, [rows, length], or of those that `logits_to_keep`, [rows, kept], names."""
+        """Logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept]."""
         rows, length = tokens.shape
         rotated, key_heads = self._heads + self._key_heads, self._key_heads
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
         cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
         sin = sin * self._sign
-        pieces: list[tuple[slice, Tensor]] = []  # rows that attention reads together, and their mask
+        pieces: list[tuple[slice, Tensor]] = []  # rows that attention reads in one call, and their mask
         if length == 1 and attention_mask is not None:
             rows_of = ((slice(piece.start, piece.stop), piece.width) for piece in past_key_values.pieces)
-            pieces = [(some, attention_mask[some, ..., :width]) for some, width in rows_of]
+            pieces = [(rows_read, attention_mask[rows_read, ..., :width]) for rows_read, width in rows_of]
         for index, layer in enumerate(self._layers):
             normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
             qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(rows, length, -1, self._dim)
@@ -102,8 +105,8 @@ class FusedModel(nn.Module):
             query, key = torch.split(qk, [self._heads, key_heads], 2)
             keys, values = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), index)
             if len(pieces) > 1:
-                read = zip(pieces, past_key_values.of_pieces(index), strict=True)
-                attended = torch.cat([self._attend(query[some], k, v, mask) for (some, mask), (k, v) in read])
+                read = zip(pieces, past_key_values.piece_views(index), strict=True)
+                attended = torch.cat([self._attend(query[rows_read], k, v, mask) for (rows_read, mask), (k, v) in read])
             else:
                 attended = self._attend(query, keys, values, attention_mask)
             x = torch.addmm(x, attended, layer.output)
@@ -118,7 +121,7 @@ class FusedModel(nn.Module):
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """[rows, length, heads, dim] and [rows, key heads, columns, dim] to [rows * length, heads * dim]."""
         rows, length = query.shape[:2]
-        if length == 1:  # query heads that share a key head are its queries
+        if length == 1:  # query heads that share a key head become queries of that head
             query = query.view(rows, self._key_heads, -1, self._dim)
             return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).reshape(rows, -1)
         shared = self._heads // self._key_heads
@@ -129,7 +132,7 @@ class FusedModel(nn.Module):
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
 
-def _fused(layer: Any) -> _Layer:
+def _fuse(layer: Any) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = [projection.bias.data for projection in projections if projection.bias is not None]
@@ -137,19 +140,19 @@ def _fused(layer: Any) -> _Layer:
     query_norm, key_norm = (norm.weight.data if norm is not None else None for norm in norms)
     return _Layer(
         attention_norm=layer.input_layernorm.weight.data,
-        qkv=_joined(projections),
+        qkv=_concatenate(projections),
         qkv_bias=torch.cat(biases) if biases else None,
         query_norm=query_norm,
         key_norm=key_norm,
         output=attention.o_proj.weight.data.t(),
         mlp_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_joined((mlp.gate_proj, mlp.up_proj)),
+        gate_up=_concatenate((mlp.gate_proj, mlp.up_proj)),
         down=mlp.down_proj.weight.data.t(),
     )
 
 
-def _joined(projections: Sequence[nn.Linear]) -> Tensor:
-    """The weights of several projections in one matrix, laid out as they were, of which theirs become views."""
+def _concatenate(projections: Sequence[nn.Linear]) -> Tensor:
+    """The weights of several projections in one matrix of the same memory layout; theirs become views of it."""
     by_columns = not projections[0].weight.is_contiguous()
     joined = torch.cat([projection.weight.data for projection in projections])
     if by_columns:

@@ -1,4 +1,4 @@
-"""Loads a causal LM of transformers and proves, before it serves, that the engines decode it as it decodes itself."""
+"""Loads a causal LM of transformers, and checks that cached decoding gives the model's own logits before it serves."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ Quantize = Literal["4bit", "8bit"]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model on its device, with all that an engine must know of it."""
+    """A model on its device, with everything that an engine needs to know about it."""
 
     model: Any
-    decoder: Any  # what runs its forward passes: the model itself, or the same in fewer operations
+    decoder: Any  # runs its forward passes: the model itself, or a FusedModel over the same weights
     tokenizer: Any
     name: str
     device: torch.device
@@ -37,58 +37,58 @@ class LoadedModel:
 
     @property
     def delta_bytes(self) -> int:
-        """Δ: bytes of key-value cache a token (Magnus Eq. 1)."""
+        """Δ: bytes of KV cache that one token takes (Magnus Eq. 1)."""
         return self.layout.token_bytes
 
 
 def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
-    """Load a directory or hub id; UnsupportedModel and QuantizationUnavailable say what the operator must change.
+    """Load a model directory or hub id; raises UnsupportedModel or QuantizationUnavailable.
 
-    dtype "auto" is what `cpu_dtype` says on a CPU and the model's own elsewhere.
+    dtype "auto" is on a CPU what `cpu_dtype` says, and on a GPU the data type that the model is stored in.
     """
     disable_progress_bar()
-    on = torch.device(device)
+    target = torch.device(device)
     options: dict[str, Any] = {"dtype": dtype}
     if quantize is not None:
-        options |= {"quantization_config": quantization(quantize, on), "device_map": {"": on}}
+        options |= {"quantization_config": quantization(quantize, target), "device_map": {"": target}}
     try:
         config = AutoConfig.from_pretrained(model)
         loaded = AutoModelForCausalLM.from_pretrained(model, config=config, **options)
-    except (OSError, ValueError) as error:  # no such model, or none that transformers knows as a causal LM
+    except (OSError, ValueError) as error:  # no such model, or transformers has no causal LM for it
         raise UnsupportedModel(model, str(error)) from error
-    if dtype == "auto" and on.type == "cpu":
+    if dtype == "auto" and target.type == "cpu":
         chosen, _ = cpu_dtype(loaded.num_parameters())
         loaded = loaded.to(getattr(torch, chosen))
     if quantize is None:
-        loaded = loaded.to(on)
-    return serving(loaded, AutoTokenizer.from_pretrained(model), name=Path(model).name)
+        loaded = loaded.to(target)
+    return prepare_model(loaded, AutoTokenizer.from_pretrained(model), name=Path(model).name)
 
 
 def quantization(quantize: Quantize, device: torch.device) -> Any:
-    """The configuration of bitsandbytes for 4 or 8 bits; QuantizationUnavailable where it cannot work."""
+    """The configuration of bitsandbytes for 4 or 8 bits; raises QuantizationUnavailable."""
     if device.type != "cuda":
         raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
     if find_spec("bitsandbytes") is None:
         raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus[quantize]'")
-    from transformers import BitsAndBytesConfig  # fails to import without bitsandbytes' own needs
+    from transformers import BitsAndBytesConfig  # its import fails where bitsandbytes' own requirements are missing
 
     return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")
 
 
-def serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
-    """A model in memory made ready to serve; UnsupportedModel if its answers would be wrong."""
+def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+    """Prepare a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
     if model.device.type == "cpu" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-        store_by_columns(model)
+        store_column_major(model)
     try:
-        return _serving(model, tokenizer, name)
+        return _prepare(model, tokenizer, name)
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise UnsupportedModel(name, f"its forward pass takes no prepared mask and cache: {error}") from error
 
 
-def _serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+def _prepare(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
     layout = kv_layout(model, name)
@@ -108,10 +108,11 @@ def _serving(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     return loaded
 
 
-def store_by_columns(model: Any) -> None:
-    """Lay linear weights out as MKL multiplies thin batches fastest: a step of 8 to 32 rows takes a tenth less time.
+def store_column_major(model: Any) -> None:
+    """Store linear weights in column-major order, in which MKL multiplies few rows fastest.
 
-    Shapes and values stay; an output layer that shares the embedding's weight keeps its rows together for look-ups.
+    A step of 8 to 32 rows takes a tenth less time. Shapes and values stay as they are. An output layer that shares the
+    embedding's weight is left alone, because look-ups need its rows contiguous.
     """
     embedding = model.get_input_embeddings().weight
     for module in model.modules():
@@ -120,7 +121,7 @@ def store_by_columns(model: Any) -> None:
 
 
 def kv_layout(model: Any, name: str) -> KvLayout:
-    """What the model really caches for a token, seen by feeding it one."""
+    """The shape of what the model caches for one token, measured by feeding it one; raises UnsupportedModel."""
     cache = DynamicCache(config=model.config)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
     if others:
@@ -142,13 +143,19 @@ def kv_layout(model: Any, name: str) -> KvLayout:
 
 @torch.inference_mode()
 def check_decoding(loaded: LoadedModel) -> None:
-    """Compare a padded, cached decoding step with the model's own forward pass over the whole prompts."""
+    """Compare a padded prefill and a cached decoding step with the model's own forward pass over the whole prompts.
+
+    Raises UnsupportedModel if they differ by more than 0.001 of the largest logit in float32 or a tenth of it in half
+    precision: more than rounding, less than a wrong mask or wrong positions. Not tuned.
+    """
     vocabulary = loaded.model.config.get_text_config().vocab_size
     prompts = [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
     kv = KvCache(loaded.layout, budget_bytes=2**40)
     kv.reserve(len(prompts), 8)
     ours = [prefill(loaded.decoder, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
-    cursor = Cursor.at(kv, [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts], [True, True])
+    cursor = Cursor.from_host(
+        kv, [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts], [True, True]
+    )
     ours.append(decode_one_token(loaded.decoder, kv, cursor))
     for row, prompt in enumerate(prompts):
         whole = loaded.model(torch.tensor([prompt], device=loaded.device)).logits[0].float()
@@ -160,7 +167,7 @@ def check_decoding(loaded: LoadedModel) -> None:
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Token ids as generation configs hold them: none, one or several."""
+    """The token ids of a generation config's entry: none, one or several."""
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)

@@ -1,5 +1,8 @@
-"""The decode loop's body: `prefill` -> `sample` -> `retire` for rows that enter, `decode_one_token` -> `sample` ->
-`retire` for all that run. It decides nothing about who enters or leaves; that is the engine's."""
+"""The rows of the running batch and the steps of the decode loop on them.
+
+`prefill` -> `sample` -> `retire` for rows that enter, `decode_one_token` -> `sample` -> `retire` for all rows that run.
+Which rows enter and leave, and when, `Engine` decides.
+"""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -11,121 +14,125 @@ from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.run_tally import RunTally
-from inference.local.sampling import draw, greedy
+from inference.local.sampling import greedy, sample
 from inference.sequences import FinishedSequence
 
 
 class RunningBatch:
-    """Rows in their places in the KV cache; an ended row keeps its place until somebody takes it."""
+    """`rows[i]` is row i of the KV cache; a finished row stays there until it is replaced or the batch is compacted."""
 
     def __init__(self, loaded: LoadedModel, kv: KvCache) -> None:
         self.loaded, self.kv = loaded, kv
-        self.rows: list[BatchRow] = []  # row i of the cache
+        self.rows: list[BatchRow] = []
         self.tally = RunTally()
-        self.ended: list[FinishedSequence] = []  # not taken yet
-        self._cursor: Cursor | None = None  # None: a row came, ended or moved
+        self.finished: list[FinishedSequence] = []  # since the last call of take_finished
+        self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
-    def prefill(self, rows: Sequence[BatchRow], places: Sequence[int]) -> None:
-        """Rows take their places in the batch and get a token."""
+    def prefill(self, rows: Sequence[BatchRow], indices: Sequence[int]) -> None:
+        """Let rows join at these indices; one padded forward pass gives each of them a token."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
-        self.make_room(max(places) + 1, max(map(len, prompts)))
-        logits = prefill(self.loaded.decoder, self.kv, places, prompts, self.loaded.pad_id)
-        self.seat(rows, places)
+        self.reserve(max(indices) + 1, max(map(len, prompts)))
+        logits = prefill(self.loaded.decoder, self.kv, indices, prompts, self.loaded.pad_id)
+        self.add(rows, indices)
         self._retire(rows, self._sample(logits, rows))
-        self.tally.prefilled([len(prompt) for prompt in prompts], perf_counter() - started)
+        self.tally.count_prefill([len(prompt) for prompt in prompts], perf_counter() - started)
 
     def decode(self) -> None:
-        """Every row gets a token."""
+        """Compute a token for every row; finished rows are computed as well, and their tokens dropped."""
         started = perf_counter()
-        cursor = self._aim()
+        cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
         cursor.tokens = self._sample(logits, self.rows)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
-        self.tally.decoded(len(self.rows), running, perf_counter() - started)
+        self.tally.count_decode(len(self.rows), running, perf_counter() - started)
 
-    def _aim(self) -> Cursor:
-        """Where each row stands, with room in the cache for one token more."""
-        self.make_room(len(self.rows), self.width + 1)
+    def _prepare_decode(self) -> Cursor:
+        """The rows' cursor, with memory reserved for one more token of each row."""
+        self.reserve(len(self.rows), self.width + 1)
         if self._cursor is None:
-            self._cursor = Cursor.at(
+            self._cursor = Cursor.from_host(
                 self.kv,
                 tokens=[row.generated[-1] for row in self.rows],
-                positions=[row.cached for row in self.rows],
-                running=[row.ended is None for row in self.rows],
+                positions=[row.cached_tokens for row in self.rows],
+                running=[row.running for row in self.rows],
             )
         return self._cursor
 
     def _sample(self, logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
         """The next token of each row, [rows]."""
         tokens = greedy(logits)
-        chosen = [index for index, row in enumerate(rows) if row.chances and row.ended is None]
-        if chosen:
-            drawing = [rows[index] for index in chosen]
-            chances = [row.chances[len(row.generated)] for row in drawing]
-            tokens[chosen] = draw(logits[chosen], [row.sequence.sampling for row in drawing], chances)
+        sampled = [index for index, row in enumerate(rows) if row.uniforms and row.running]
+        if sampled:
+            those = [rows[index] for index in sampled]
+            uniforms = [row.uniforms[len(row.generated)] for row in those]
+            tokens[sampled] = sample(logits[sampled], [row.sequence.sampling for row in those], uniforms)
         return tokens
 
     def _retire(self, rows: Sequence[BatchRow], tokens: Tensor) -> int:
-        """Give each running row its token, collect those that ended, and return how many were running."""
+        """Give each running row its token and collect the rows that finish; returns how many rows were running."""
         running = 0
         for row, token in zip(rows, tokens.tolist(), strict=True):
-            if row.ended is None:
+            if row.running:
                 running += 1
-                if row.accept(token, self.loaded.eos_ids, self.loaded.tokenizer):
-                    self.ended.append(row.result())
-                    self.tally.longest = max(self.tally.longest, row.gained)
+                if row.append(token, self.loaded.eos_ids, self.loaded.tokenizer):
+                    self.finished.append(row.result())
+                    self.tally.count_finished(row.new_tokens)
                     self._cursor = None
         return running
 
     @property
     def width(self) -> int:
         """Columns of the cache that the longest row fills."""
-        return self._cursor.width if self._cursor else max((row.cached for row in self.rows), default=0)
+        return self._cursor.width if self._cursor else max((row.cached_tokens for row in self.rows), default=0)
 
-    def make_room(self, rows: int, columns: int) -> None:
-        """Let the cache have so many rows and columns; BudgetExceeded, and nothing changed, if it cannot."""
+    def reserve(self, rows: int, columns: int) -> None:
+        """Let the cache hold at least so many rows and columns; BudgetExceeded, and nothing changed, if it cannot."""
         kept = len(self.rows), self.width
         if self.kv.reserve(max(rows, kept[0]), max(columns, kept[1]), kept):
             self._cursor = None
-        self.tally.held(self.kv.nbytes)
+        self.tally.count_memory(self.kv.nbytes)
 
-    def seat(self, rows: Sequence[BatchRow], places: Sequence[int]) -> None:
-        """Give places, those of ended rows or new ones behind the last, to rows that the cache holds."""
-        for row, place in zip(rows, places, strict=True):
-            self.rows[place : place + 1] = [row]
+    def add(self, rows: Sequence[BatchRow], indices: Sequence[int]) -> None:
+        """Add rows that the cache already holds: in place of finished rows, or behind the last row."""
+        for row, index in zip(rows, indices, strict=True):
+            self.rows[index : index + 1] = [row]
         self._cursor = None
 
-    def take_ended(self) -> list[FinishedSequence]:
-        """The rows that ended by themselves since the last call."""
-        ended, self.ended = self.ended, []
-        return ended
+    def take_finished(self) -> list[FinishedSequence]:
+        """The rows that finished by themselves since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
 
-    def clear(self) -> None:
-        """Start afresh, with no row and new figures."""
+    def any_running(self) -> bool:
+        """Whether a row still gets tokens."""
+        return any(row.running for row in self.rows)
+
+    def reset(self) -> None:
+        """Start a new run: no rows, new figures."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
 
-    def end(self, row: BatchRow) -> None:
-        """End a row from outside; its place waits to be taken."""
-        row.ended, self._cursor = "removed", None
+    def mark_removed(self, row: BatchRow) -> None:
+        """Finish a row from outside; like any finished row it keeps its index for now."""
+        row.finish_reason, self._cursor = "removed", None
 
-    def close_gaps(self) -> None:
-        """Give the places of ended rows to the last ones, and memory back that is no longer needed."""
-        for row in [row for row in reversed(self.rows) if row.ended is not None]:
-            self.vacate(row)
+    def compact(self) -> None:
+        """Move the last rows to the indices of finished ones, and free memory that is no longer needed."""
+        for row in [row for row in reversed(self.rows) if not row.running]:
+            self.drop(row)
         if self.kv.trim(len(self.rows), self.width + 1):
             self._cursor = None
 
-    def vacate(self, row: BatchRow) -> None:
-        """Give a row's place to the last row."""
-        place, last = self.rows.index(row), self.rows.pop()
+    def drop(self, row: BatchRow) -> None:
+        """Drop a row; the last row moves to its index."""
+        index, last = self.rows.index(row), self.rows.pop()
         if last is not row:
-            self.kv.copy_row(len(self.rows), place, last.cached)
-            self.rows[place] = last
+            self.kv.copy_row(len(self.rows), index, last.cached_tokens)
+            self.rows[index] = last
         self._cursor = None
 
-    def give_up_cache(self) -> list[BatchRow]:
+    def release_cache(self) -> list[BatchRow]:
         """Free the cache and return the rows that were running in it."""
         self.kv.release()
         rows, self.rows, self._cursor = self.rows, [], None
-        return [row for row in rows if row.ended is None]
+        return [row for row in rows if row.running]

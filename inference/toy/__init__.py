@@ -1,1 +1,1 @@
-"""Six toy applications and the script that teaches them to the bundled model."""
+"""Six toy applications, and the script that trains the bundled model on them."""

@@ -1,6 +1,6 @@
 """Six toy applications: an instruction, an input of words, and the one right answer whose length follows the input.
 
-Torch-free and deterministic: the demo, the benchmarks and the tests draw their requests here, and so does training.
+Deterministic, and imports no torch: the demo, the benchmarks, the tests and the training draw their requests here.
 """
 
 import math
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from inference.toy.toy_words import SPANISH, THEME_OF, THEMES
 
-MAX_WORDS = 60
+MAX_WORDS = 60  # the longest input of a request; the bundled model is trained a little beyond it
 _REMOVED_THEMES = frozenset({"animals", "food", "clothes"})
 _VOCABULARY = tuple(SPANISH)
 
 
 @dataclass(frozen=True)
 class ToyApplication:
-    """One instruction with the rule of its answer: input words in, the answer's words out."""
+    """An instruction, and the rule that makes the right answer from the input's words."""
 
     name: str
     instruction: str
@@ -27,7 +27,7 @@ class ToyApplication:
 
 @dataclass(frozen=True)
 class ToyRequest:
-    """One request of an application together with its right answer."""
+    """A request of one application, with its right answer as `output`."""
 
     application: str
     instruction: str
@@ -84,25 +84,25 @@ def toy_requests(
 
     The same arguments give the same requests; another seed gives others.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     requests = []
     for _ in range(n):
-        words = round(chance.lognormvariate(math.log(median_words), 0.9))
-        requests.append(draw_request(chance.choice(applications), min(max(words, 2), max_words), chance))
+        words = round(rng.lognormvariate(math.log(median_words), 0.9))
+        requests.append(draw_request(rng.choice(applications), min(max(words, 2), max_words), rng))
     return requests
 
 
-def draw_request(application: str, words: int, chance: random.Random) -> ToyRequest:
-    """Draw one request of `words` different words; what is to be classified has one theme ahead of all others."""
+def draw_request(application: str, words: int, rng: random.Random) -> ToyRequest:
+    """Draw one request of `words` different words; one theme leads in an input to be classified."""
     toy = APPLICATIONS[application]
-    drawn = _of_one_theme(words, chance) if application == "classify" else chance.sample(_VOCABULARY, words)
+    drawn = _of_one_theme(words, rng) if application == "classify" else rng.sample(_VOCABULARY, words)
     return ToyRequest(application, toy.instruction, " ".join(drawn), toy.answer(drawn))
 
 
-def _of_one_theme(words: int, chance: random.Random) -> list[str]:
-    theme = chance.choice(tuple(THEMES))
-    ahead = min(words // 2 + 1, len(THEMES[theme]))
+def _of_one_theme(words: int, rng: random.Random) -> list[str]:
+    theme = rng.choice(tuple(THEMES))
+    of_theme = min(words // 2 + 1, len(THEMES[theme]))
     others = [word for word in _VOCABULARY if THEME_OF[word] != theme]
-    drawn = chance.sample(tuple(THEMES[theme]), ahead) + chance.sample(others, words - ahead)
-    chance.shuffle(drawn)
+    drawn = rng.sample(tuple(THEMES[theme]), of_theme) + rng.sample(others, words - of_theme)
+    rng.shuffle(drawn)
     return drawn

@@ -1,6 +1,6 @@
-"""What the bundled model keeps on fresh inputs: answers that end by themselves, right lengths, right words, slopes.
+"""Evaluates the bundled model on new inputs: answers that end on EOS, right lengths, right words, slopes.
 
-It answers through `model.generate`, so that its figures do not rest on our own engine.
+The model answers through `model.generate`, so that the figures do not depend on our own engine.
 """
 
 import random
@@ -16,12 +16,12 @@ from inference.prompt_format import PromptFormat
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 ANSWER_LIMIT = 256  # tokens; the longest right answer, 60 words doubled and EOS, has 121
-BATCH = 64
+BATCH = 64  # any value that fits into memory does
 
 
 @dataclass(frozen=True)
 class ToyAnswer:
-    """What the model said to a request; lengths count EOS."""
+    """The model's answer to a request; token counts include EOS."""
 
     request: ToyRequest
     text: str
@@ -32,7 +32,10 @@ class ToyAnswer:
 
 @dataclass(frozen=True)
 class Quality:
-    """Figures of one application's answers; `tokens_a_word` is the slope of answer length over input length."""
+    """The figures of one application: shares that ended on EOS and were right, mean length error in tokens.
+
+    `tokens_a_word` is the slope of answer length over input length.
+    """
 
     application: str
     answers: int
@@ -44,9 +47,9 @@ class Quality:
 
 def fresh_requests(each: int, seed: int) -> list[ToyRequest]:
     """Draw `each` (two or more) requests of every application, their lengths evenly spread over one to sixty words."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     lengths = [1 + index * (MAX_WORDS - 1) // (each - 1) for index in range(each)]
-    return [draw_request(name, words, chance) for name in APPLICATIONS for words in lengths]
+    return [draw_request(name, words, rng) for name in APPLICATIONS for words in lengths]
 
 
 def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
@@ -58,11 +61,11 @@ def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Se
 
 
 def judge(answers: Sequence[ToyAnswer]) -> list[Quality]:
-    """One row an application: shares that ended and were right word for word, mean length error, slope."""
+    """The quality of each application's answers."""
     by_application: defaultdict[str, list[ToyAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.request.application].append(answer)
-    return [_judge(application, of_it) for application, of_it in by_application.items()]
+    return [_judge(application, group) for application, group in by_application.items()]
 
 
 @torch.inference_mode()
@@ -77,9 +80,9 @@ def _answer(model: PreTrainedModel, prompt_format: PromptFormat, requests: Seque
     answers = []
     for request, row in zip(requests, generated[:, width:].tolist(), strict=True):
         ended = eos_id in row
-        said = row[: row.index(eos_id) + 1] if ended else row
+        answer = row[: row.index(eos_id) + 1] if ended else row
         right_tokens = prompt_format.count(request.output) + 1
-        answers.append(ToyAnswer(request, prompt_format.decode(said), len(said), right_tokens, ended))
+        answers.append(ToyAnswer(request, prompt_format.decode(answer), len(answer), right_tokens, ended))
     return answers
 
 

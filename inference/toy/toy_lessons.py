@@ -1,4 +1,4 @@
-"""Training batches for the bundled model: seeded toy requests as token ids, alike lengths together, short first."""
+"""Training batches for the bundled model: seeded toy requests as token ids, of similar lengths, short inputs first."""
 
 import random
 from collections.abc import Iterator
@@ -9,11 +9,13 @@ from tokenizers import Tokenizer
 from inference.toy.toy_applications import MAX_WORDS, draw_request
 from inference.toy.toy_tokenizer import ASSISTANT, EOS, SYSTEM, USER
 
-SHORT_WORDS = 10  # the longest input at first: copying is found sooner in short texts
-LONG_WORDS = MAX_WORDS + 6  # at last a little past the longest promised input, so that the promise is not the edge
-SHORT_UNTIL, LONG_FROM = 0.2, 0.4  # shares of training; in between, the longest input grows in a straight line
-# What is harder comes more often; an answer of classify is one token, so its share of the loss is small.
+SHORT_WORDS = 10  # the longest input at first: the model learns to copy sooner from short texts; not tuned
+LONG_WORDS = MAX_WORDS + 6  # the longest input at last: a little beyond the longest request; not tuned
+SHORT_UNTIL, LONG_FROM = 0.2, 0.4  # shares of training between which the longest input grows linearly; not tuned
+# Weights of the applications. Harder ones are drawn more often, and `classify`, whose answers are one token, would have
+# too small a share of the loss otherwise.
 MIX = {"repeat": 1, "translate": 2, "remove": 2, "double": 3, "summarize": 1, "classify": 2}
+# Lessons for so many batches are drawn at once and sorted by length. More of them pad less; not tuned.
 BATCHES_SORTED = 16
 
 
@@ -32,22 +34,22 @@ class Lesson:
 
 def batches(tokenizer: Tokenizer, steps: int, batch_tokens: int, seed: int) -> Iterator[list[Lesson]]:
     """Yield `steps` batches of `batch_tokens` tokens, padding included; inputs grow to full length on the way."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     step = 0
     while step < steps:
         longest = _longest_input(step / steps)
         lessons: list[Lesson] = []
         while sum(lesson.tokens for lesson in lessons) < BATCHES_SORTED * batch_tokens:
-            lessons.extend(_draw(tokenizer, longest, chance) for _ in range(64))
+            lessons.extend(_draw(tokenizer, longest, rng) for _ in range(64))
         grouped = _by_length(lessons, batch_tokens)
-        chance.shuffle(grouped)
+        rng.shuffle(grouped)
         yield from grouped[: steps - step]
         step += len(grouped)
 
 
-def _draw(tokenizer: Tokenizer, longest: int, chance: random.Random) -> Lesson:
-    (application,) = chance.choices(tuple(MIX), tuple(MIX.values()))
-    request = draw_request(application, chance.randint(1, longest), chance)
+def _draw(tokenizer: Tokenizer, longest: int, rng: random.Random) -> Lesson:
+    (application,) = rng.choices(tuple(MIX), tuple(MIX.values()))
+    request = draw_request(application, rng.randint(1, longest), rng)
     prompt = f"{SYSTEM}{request.instruction}{USER}{request.input}{ASSISTANT}"
     return Lesson(tokenizer.encode(prompt).ids, tokenizer.encode(request.output + EOS).ids)
 

@@ -1,6 +1,6 @@
-"""The bundled model's tokenizer: byte-level BPE, so that any UTF-8 text goes in, with English toy words as one token.
+"""The bundled model's tokenizer: byte-level BPE for any UTF-8 text, with one token for each English toy word.
 
-Every text gets a leading space and loses it again when decoded, so a word is the same token wherever it stands.
+A space is put before every text and removed when decoding, so that a word is the same token at the start of a text.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from inference.toy.toy_words import SPANISH, THEMES
 PAD, EOS, SYSTEM, USER, ASSISTANT = "<pad>", "<eos>", "<system>", "<user>", "<assistant>"
 SPECIAL_TOKENS = (PAD, EOS, SYSTEM, USER, ASSISTANT)
 PAD_ID, EOS_ID = SPECIAL_TOKENS.index(PAD), SPECIAL_TOKENS.index(EOS)  # special tokens come first
+# Bytes, special tokens, all English toy words, and merges for Spanish ones. With more tokens Spanish would be shorter
+# and the model larger. Not tuned.
 VOCABULARY_SIZE = 1280
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{ '<' + message['role'] + '>' + message['content'] }}"
@@ -22,7 +24,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer() -> Tokenizer:
-    """Train the BPE on the toy words; Spanish is rarer in its corpus and so costs more tokens a word."""
+    """Train the BPE on the toy words; Spanish is rarer in its corpus, so a Spanish word takes more tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -20,16 +20,17 @@ from inference.toy.toy_lessons import Lesson, batches
 from inference.toy.toy_tokenizer import CHAT_TEMPLATE, EOS, EOS_ID, PAD, PAD_ID, train_tokenizer
 
 BUNDLED = Path(__file__).parent.parent / "bundled"
-CONTEXT = 2048
+CONTEXT = 2048  # positions; a prompt of 1,024 and an answer of 1,024 tokens, the papers' limits, fit
+# Not tuned one by one; the bundled README has the quality that these reach together.
 BATCH_TOKENS = 2048
-MATRIX_RATE, VECTOR_RATE = 0.01, 0.005
+MATRIX_RATE, VECTOR_RATE = 0.01, 0.005  # learning rates of Muon and AdamW
 WARMUP_STEPS = 30
-DECAY_FROM = 0.5  # the share of training after which the rates fall to zero in a straight line
-EVALUATION_SEED = 1_000_000_007  # far from the seeds that anybody trains with
+DECAY_FROM = 0.5  # the share of training after which the rates fall linearly to zero
+EVALUATION_SEED = 1_000_000_007  # any seed does that is not used for training
 
 
 def make_model(vocabulary: int) -> LlamaForCausalLM:
-    """A Llama of three thin layers, 0.73 M parameters: a decoding step on a CPU takes about a millisecond."""
+    """A Llama of three small layers, 0.73 M parameters: a decoding step on a CPU takes about a millisecond."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
@@ -40,7 +41,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
             num_key_value_heads=4,
             max_position_embeddings=CONTEXT,
             tie_word_embeddings=True,
-            initializer_range=0.06,  # about 1/√hidden_size, without which so thin a model starts slowly
+            initializer_range=0.06,  # about 1/√hidden_size; with less so small a model learns slowly at first
             pad_token_id=PAD_ID,
             eos_token_id=EOS_ID,
             bos_token_id=None,
@@ -49,7 +50,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, which learns copying in a third of AdamW's tokens; AdamW for the rest."""
+    """AdamW, and for the layers' matrices Muon, which learns to copy from a third of the tokens that AdamW needs."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.model.layers.parameters() if weight.ndim != 2]
     others += [*model.model.embed_tokens.parameters(), *model.model.norm.parameters()]
@@ -60,7 +61,7 @@ def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def loss_of(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
-    """Mean cross entropy of the answers' tokens; rows are padded on the right, where causal attention never looks."""
+    """Mean cross entropy of the answers' tokens; rows are padded on the right, to which causal attention is blind."""
     longest = max(lesson.tokens for lesson in batch)
     ids = torch.full((len(batch), longest), PAD_ID)
     is_answer = torch.zeros((len(batch), longest), dtype=torch.bool)
@@ -72,12 +73,12 @@ def loss_of(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """Linear warm-up, a plateau, and a straight line to zero."""
+    """The learning rate's factor: linear warm-up, constant, linear decay to zero."""
     return min(1.0, (step + 1) / WARMUP_STEPS, (1 - step / steps) / (1 - DECAY_FROM))
 
 
 def train(model: LlamaForCausalLM, lessons: Iterable[list[Lesson]], steps: int) -> None:
-    """One optimizer step a batch; prints the mean loss of every twentieth of the way."""
+    """One optimizer step for each batch; prints the mean loss of every twentieth of training."""
     optimizers = make_optimizers(model)
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda step: rate_factor(step, steps)) for o in optimizers]
     losses: list[float] = []
@@ -100,7 +101,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     model.save_pretrained(out)
-    (out / "model.safetensors").chmod(0o644)  # safetensors makes it the owner's alone
+    (out / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner only
     tokenizer.save(str(out / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -115,7 +116,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
 
 
 def table(qualities: Iterable[Quality]) -> Table:
-    """The evaluation, a row an application."""
+    """The evaluation, one row for each application."""
     shown = Table("application", "answers", "ended", "right", "length error", "tokens a word")
     for q in qualities:
         figures = f"{q.ended:.1%}", f"{q.right:.1%}", f"{q.length_error:.2f}", f"{q.tokens_a_word:.2f}"

@@ -1,1 +1,1 @@
-"""Correcting predictions online by what really came, and noticing when they drift."""
+"""Correcting predictions online by the lengths of real answers, and measuring how good recent ones were."""

@@ -1,1 +1,1 @@
-"""Fitted functions that know nothing of requests: forests, regressions, cost curves, distributions."""
+"""Regressions, forests, cost curves and distributions: what predictors and estimators are made of."""

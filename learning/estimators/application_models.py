@@ -1,7 +1,9 @@
-"""What is learned of each application by itself: its line and its words.
+"""The models of each application by itself: a regression on the user input length, and a ridge on the text.
 
-A group is an application of which enough answers were seen, and each of its instructions of which enough were seen
-if it has several; whatever else there is belongs to group 0, which is everything.
+Applications are split into groups: each application with enough answers, and each of its instructions with enough
+answers if it has several. All other prompts belong to group 0, whose models are fitted to all answers.
+
+A group's regression says  length = predicted + spread · z.  Its ridge predicts z from the text.
 """
 
 import hashlib
@@ -15,116 +17,128 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from learning.estimators.ridge_regression import fit_ridge
-from learning.estimators.robust_regression import RobustLine, fit_line
-from learning.features.hashed_text import rarity
+from learning.estimators.robust_regression import RobustRegression, fit_robust_regression
+from learning.features.hashed_text import rarity_weights
 from learning.predictors.length_predictor import Prompt
+from scheduling.costs import Floats, Ints
 
-Numbers = npt.NDArray[np.float64]
-Groups = npt.NDArray[np.int64]
-
-FEWEST = 30  # answers that make a group
-MOST_ROWS = 1024  # of a group for its ridge, whose time grows with their cube
-COMMON = ""  # the key of group 0
+FEWEST_ANSWERS = 30  # of a group: fewer make its two models depend on single answers, more delay them; it was not tuned
+MOST_RIDGE_ROWS = 1024  # of a group: the ridge's time grows with the cube of its rows
+ALL_ANSWERS = ""  # the key of group 0
 
 
-def key_of(*parts: str) -> str:
-    """A group's key; instructions may be long and private, so only a digest is kept."""
+def group_key(*parts: str) -> str:
+    """The key of an application, or of an application and an instruction.
+
+    Only a digest is kept, because instructions may be long and private.
+    """
     return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
-class Applications:
-    """The groups' parameters, one row a group."""
+class ApplicationModels:
+    """The models of all groups, one row a group."""
 
     keys: npt.NDArray[np.str_]  # (groups,)
-    lines: Numbers  # (groups, the fields of Line)
-    weights: npt.NDArray[np.float32]  # (groups, dimension)
-    offsets: npt.NDArray[np.float32]  # (groups,)
+    regressions: Floats  # (groups, the fields of RobustRegression)
+    text_weights: npt.NDArray[np.float32]  # (groups, dimension)
+    text_intercepts: npt.NDArray[np.float32]  # (groups,)
 
-    def groups(self, prompts: Sequence[Prompt]) -> Groups:
+    def groups(self, prompts: Sequence[Prompt]) -> Ints:
         """Each prompt's group."""
         return _groups([str(key) for key in self.keys], prompts)
 
-    def line(self, groups: Groups) -> RobustLine:
-        """The lines of these groups as one, whose fields are arrays."""
-        return RobustLine(*self.lines[groups].T)
+    def regression(self, groups: Ints) -> RobustRegression:
+        """The regressions of these groups as one whose fields are arrays."""
+        return RobustRegression(*self.regressions[groups].T)
 
-    def words(self, groups: Groups, texts: csr_array) -> Numbers:
-        """What each text's words say of z, (texts,)."""
-        said = np.zeros(len(groups))
+    def text_scores(self, groups: Ints, texts: csr_array) -> Floats:
+        """The z that each text's words predict, (texts,)."""
+        scores = np.zeros(len(groups))
         for group in np.unique(groups):
             rows = np.flatnonzero(groups == group)
-            said[rows] = texts[rows] @ self.weights[group] + self.offsets[group]
-        return _size_of(said)
+            scores[rows] = texts[rows] @ self.text_weights[group] + self.text_intercepts[group]
+        return _undo_signed_log(scores)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Their state, to be stored; weights in half precision."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"weights": self.weights.astype(np.float16)}
+        """Their state, to be stored; weights in half precision. The names are those of models stored earlier."""
+        return {
+            "keys": self.keys,
+            "lines": self.regressions,
+            "weights": self.text_weights.astype(np.float16),
+            "offsets": self.text_intercepts,
+        }
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "Applications":
-        """The stored parameters."""
-        own = {f.name: arrays[f.name] for f in fields(cls)}
-        return cls(**own | {"weights": own["weights"].astype(np.float32)})
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ApplicationModels":
+        """The stored models."""
+        return cls(arrays["keys"], arrays["lines"], arrays["weights"].astype(np.float32), arrays["offsets"])
 
 
-def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Groups:
+def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Ints:
     rows = {key: row for row, key in enumerate(keys)}
-    common = rows[COMMON]
+    fallback = rows[ALL_ANSWERS]
     return np.array(
-        [rows.get(key_of(p.application, p.instruction), rows.get(key_of(p.application), common)) for p in prompts],
+        [
+            rows.get(group_key(p.application, p.instruction), rows.get(group_key(p.application), fallback))
+            for p in prompts
+        ],
         np.int64,
     )
 
 
-def fit_applications(prompts: Sequence[Prompt], lengths: Numbers, texts: csr_array) -> tuple[Applications, Numbers]:
-    """The groups of these answers, and what words say of each answer's z had it not been seen, (answers,)."""
-    of_instruction = np.array([key_of(p.application, p.instruction) for p in prompts])
-    of_application = np.array([key_of(p.application) for p in prompts])
-    keys = [COMMON]
+def fit_application_models(
+    prompts: Sequence[Prompt], lengths: Floats, texts: csr_array
+) -> tuple[ApplicationModels, Floats]:
+    """The models of these answers' groups, and the leave-one-out text score of each answer, (answers,)."""
+    of_instruction = np.array([group_key(p.application, p.instruction) for p in prompts])
+    of_application = np.array([group_key(p.application) for p in prompts])
+    keys = [ALL_ANSWERS]
     for application in np.unique(of_application):
         instructions = Counter(of_instruction[of_application == application].tolist())
-        if instructions.total() >= FEWEST:
+        if instructions.total() >= FEWEST_ANSWERS:
             keys.append(str(application))
-            keys += sorted(k for k, many in instructions.items() if FEWEST <= many < instructions.total())
+            keys += sorted(k for k, count in instructions.items() if FEWEST_ANSWERS <= count < instructions.total())
     groups = _groups(keys, prompts)
     inputs = np.array([p.input_tokens for p in prompts], np.float64)
-    chance = np.random.default_rng(0)
-    lines, weights, offsets = [], [], []
-    said = np.zeros(len(prompts))
+    rng = np.random.default_rng(0)
+    regressions, weights, intercepts = [], [], []
+    scores = np.zeros(len(prompts))
     for group, key in enumerate(keys):
-        member = (of_instruction == key) | (of_application == key) | (key == COMMON)
-        line = fit_line(inputs[member], lengths[member])
-        some = chance.permutation(np.flatnonzero(member))[:MOST_ROWS]
-        z = (lengths[some] - line.at(inputs[some])) / line.spread(inputs[some])
-        weight, offset, left_out = _fit_words(texts[some], _order_of(z))
-        lines.append([getattr(line, f.name) for f in fields(RobustLine)])
+        member = (of_instruction == key) | (of_application == key) | (key == ALL_ANSWERS)
+        regression = fit_robust_regression(inputs[member], lengths[member])
+        some = rng.permutation(np.flatnonzero(member))[:MOST_RIDGE_ROWS]
+        z = (lengths[some] - regression.predict(inputs[some])) / regression.spread(inputs[some])
+        weight, intercept, left_out = _fit_text_ridge(texts[some], _signed_log(z))
+        regressions.append([getattr(regression, f.name) for f in fields(RobustRegression)])
         weights.append(weight.astype(np.float32))
-        offsets.append(np.float32(offset))
+        intercepts.append(np.float32(intercept))
         own = np.flatnonzero(groups == group)
-        said[own] = texts[own] @ weight + offset
-        unseen = groups[some] == group
-        said[some[unseen]] = left_out[unseen]
-    return Applications(np.array(keys), np.array(lines), np.array(weights), np.array(offsets)), _size_of(said)
+        scores[own] = texts[own] @ weight + intercept
+        in_ridge = groups[some] == group
+        scores[some[in_ridge]] = left_out[in_ridge]
+    models = ApplicationModels(np.array(keys), np.array(regressions), np.array(weights), np.array(intercepts))
+    return models, _undo_signed_log(scores)
 
 
-def _fit_words(texts: csr_array, order: Numbers) -> tuple[Numbers, float, Numbers]:
-    """`fit_ridge` with all words alike or with rare ones weighing more, whichever orders left-out answers better.
+def _fit_text_ridge(texts: csr_array, targets: Floats) -> tuple[Floats, float, Floats]:
+    """`fit_ridge` with all words weighing the same or rare ones more, whichever has the smaller leave-one-out error.
 
-    Names in code are rare and say much; in what people ask, common words say more.
+    In code, rare names say much about the length; in questions to a chat model, common words say more.
     """
     fits = [
-        (columns, *fit_ridge(csr_array(texts * columns), order)) for columns in (np.ones(texts.shape[1]), rarity(texts))
+        (columns, *fit_ridge(csr_array(texts * columns), targets))
+        for columns in (np.ones(texts.shape[1]), rarity_weights(texts))
     ]
-    columns, weights, offset, left_out = min(fits, key=lambda fit: float(np.sum((fit[3] - order) ** 2)))
-    return weights * columns, offset, left_out
+    columns, weights, intercept, left_out = min(fits, key=lambda fit: float(np.sum((fit[3] - targets) ** 2)))
+    return weights * columns, intercept, left_out
 
 
-def _order_of(z: Numbers) -> Numbers:
-    """z with its far ends drawn in, so that the order of common lengths counts for more than the size of rare ones."""
+def _signed_log(z: Floats) -> Floats:
+    """z on a logarithmic scale, so that the order of common lengths counts for more than the size of rare ones."""
     return np.asarray(np.sign(z) * np.log1p(np.abs(z)))
 
 
-def _size_of(order: Numbers) -> Numbers:
-    """The z that `_order_of` drew in."""
-    return np.asarray(np.sign(order) * np.expm1(np.abs(order)))
+def _undo_signed_log(scores: Floats) -> Floats:
+    """The inverse of `_signed_log`."""
+    return np.asarray(np.sign(scores) * np.expm1(np.abs(scores)))

@@ -1,4 +1,4 @@
-"""Fitting SCLS's curves (Eq. 3-4) to measured prefill and decode times, or to whole served batches."""
+"""Fitting SCLS's serving time curves (Eq. 3-4) to measured prefill and decode times, or to whole served batches."""
 
 from collections.abc import Sequence
 
@@ -7,38 +7,41 @@ from scipy.optimize import nnls
 
 from scheduling.costs import ServingCurves
 
-Timed = tuple[int, float, float]  # batch size, tokens a row, seconds
+Timing = tuple[int, float, float]  # batch size, tokens a row, seconds
 
-ROUGH = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))  # a small model on a few cores
-
-
-def fit_curves(prefills: Sequence[Timed], decode_steps: Sequence[Timed]) -> ServingCurves:
-    """Curves through (size, length, seconds) of prefills and (size, cached tokens, seconds) of single iterations."""
-    return ServingCurves(_plane(prefills), _plane(decode_steps))
+# For a worker that has neither a profile nor served batches: the order of magnitude of a small model on a few CPU
+# cores. Batches that are served replace it.
+DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))
 
 
-def fit_batches(batches: Sequence[tuple[int, int, int, float]]) -> ServingCurves:
-    """Curves through whole batches: (size, length, generation length, seconds), at least eight of them."""
+def fit_curves(prefills: Sequence[Timing], decode_steps: Sequence[Timing]) -> ServingCurves:
+    """Curves from (size, length, seconds) of prefills and (size, cached tokens a row, seconds) of single iterations."""
+    return ServingCurves(_fit_one(prefills), _fit_one(decode_steps))
+
+
+def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> ServingCurves:
+    """Curves from at least eight whole batches, (size, length, generation length, seconds), fitted together."""
     size, length, generated, seconds = np.array(batches, np.float64).T
-    cached = length + (generated + 1) / 2
+    mean_cached = length + (generated + 1) / 2
     prefill = _terms(size, length)
-    decode = _terms(size, cached) * generated[:, None]
-    p1, p2, p3, p4, d1, d2, d3, d4 = _solve(np.concatenate([prefill, decode], axis=1), seconds)
+    decode = _terms(size, mean_cached) * generated[:, None]
+    p1, p2, p3, p4, d1, d2, d3, d4 = _least_squares(np.concatenate([prefill, decode], axis=1), seconds)
     return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
 
 
-def _plane(timed: Sequence[Timed]) -> tuple[float, float, float, float]:
-    size, tokens, seconds = np.array(timed, np.float64).T
-    a, b, c, d = _solve(_terms(size, tokens), seconds)
+def _fit_one(timings: Sequence[Timing]) -> tuple[float, float, float, float]:
+    size, tokens, seconds = np.array(timings, np.float64).T
+    a, b, c, d = _least_squares(_terms(size, tokens), seconds)
     return a, b, c, d
 
 
 def _terms(size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """What the four coefficients of Eq. (3) and of Eq. (4) are multiplied by, (timings, 4)."""
     return np.stack([size * tokens, size, tokens, np.ones_like(size)], axis=1)
 
 
-def _solve(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Least squares of the relative error with no negative coefficient: more work never takes less time."""
+def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Least squares of the relative error. No coefficient is negative, so that more work never takes less time."""
     relative = 1 / np.maximum(seconds, 1e-6)
     scaled = terms * relative[:, None]
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-12)

@@ -1,4 +1,4 @@
-"""Growing a quantile forest (Meinshausen 2006) with scikit-learn, on one core, the same for the same data and seed."""
+"""Training a quantile forest (Meinshausen 2006) with scikit-learn, on one core; same data, same forest."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,30 +6,32 @@ from sklearn.ensemble import RandomForestRegressor
 
 from learning.estimators.length_distribution import Samples
 from learning.estimators.quantile_forest import LEAF, QuantileForest
-from learning.features.compressed_features import Matrix
+from learning.features.compressed_features import FeatureMatrix
+from scheduling.costs import Floats
 
+# A leaf of four or five targets is kept almost whole by four quantiles. More values make larger leaves more exact and
+# the stored forest larger; the number was not tuned.
 LEAF_VALUES = 4
-EVENLY = (np.arange(LEAF_VALUES) + 0.5) / LEAF_VALUES
-
-Numbers = npt.NDArray[np.float64]
+LEAF_LEVELS = (np.arange(LEAF_VALUES) + 0.5) / LEAF_VALUES  # the quantiles that a leaf keeps: 1/8, 3/8, 5/8, 7/8
 
 
-def grow(
-    features: Matrix, targets: Numbers, *, trees: int = 64, leaf: int = 4, share: float = 0.5
+def train_forest(
+    features: FeatureMatrix, targets: Floats, *, trees: int = 64, leaf: int = 4, share: float = 0.5
 ) -> tuple[QuantileForest, Samples]:
-    """A forest of `trees` trees with at least `leaf` targets a leaf, each split seeing a `share` of the features.
+    """A forest of `trees` trees with at least `leaf` targets a leaf, each split choosing among a `share` of features.
 
-    With it come the samples of each training row from the trees that did not see it, NaN from those that did.
+    The second result is each training row's out-of-bag sample: values of trees that were not trained on the row, NaN
+    for those that were.
     """
-    grown = RandomForestRegressor(trees, min_samples_leaf=leaf, max_features=share, random_state=0, n_jobs=1)
-    grown.fit(features, targets)
+    trained = RandomForestRegressor(trees, min_samples_leaf=leaf, max_features=share, random_state=0, n_jobs=1)
+    trained.fit(features, targets)
     roots, splits, thresholds, rights, leaf_values = [], [], [], [], []
-    seen = np.zeros((len(features), trees), bool)
+    in_bag = np.zeros((len(features), trees), bool)
     nodes = leaves = 0
     for number, (tree, rows) in enumerate(
-        zip((e.tree_ for e in grown.estimators_), grown.estimators_samples_, strict=True)
+        zip((e.tree_ for e in trained.estimators_), trained.estimators_samples_, strict=True)
     ):
-        seen[rows, number] = True
+        in_bag[rows, number] = True
         is_leaf = tree.children_left == LEAF
         right = tree.children_right + nodes
         right[is_leaf] = leaves + np.arange(is_leaf.sum())
@@ -46,21 +48,21 @@ def grow(
         np.concatenate(rights).astype(np.int32),
         np.concatenate(leaf_values).astype(np.float32),
     )
-    return forest, forest.samples(features, without=seen)
+    return forest, forest.samples(features, without=in_bag)
 
 
-def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Numbers) -> Numbers:
-    """LEAF_VALUES evenly spaced quantiles of the targets in each leaf, in the order of the leaves' numbers."""
+def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Floats) -> Floats:
+    """Quantiles of each leaf's targets at LEAF_LEVELS, by the leaves' numbers, (leaves, LEAF_VALUES)."""
     order = np.lexsort((targets, leaves))
     ordered = targets[order]
-    _, first, many = np.unique(leaves[order], return_index=True, return_counts=True)
-    places = EVENLY * (many[:, None] - 1)
-    below = first[:, None] + places.astype(np.int64)
-    above = first[:, None] + np.ceil(places).astype(np.int64)
-    return np.asarray(ordered[below] + (places % 1) * (ordered[above] - ordered[below]))
+    _, first, count = np.unique(leaves[order], return_index=True, return_counts=True)
+    positions = LEAF_LEVELS * (count[:, None] - 1)
+    below = first[:, None] + positions.astype(np.int64)
+    above = first[:, None] + np.ceil(positions).astype(np.int64)
+    return np.asarray(ordered[below] + (positions % 1) * (ordered[above] - ordered[below]))
 
 
-def _rounded_down(thresholds: Numbers) -> npt.NDArray[np.float32]:
-    """The greatest 32-bit values not above, so that the same 32-bit features go left as before."""
+def _rounded_down(thresholds: Floats) -> npt.NDArray[np.float32]:
+    """The greatest 32-bit values that are not above, so that 32-bit features go to the same side as in scikit-learn."""
     nearest = thresholds.astype(np.float32)
     return np.where(nearest > thresholds, np.nextafter(nearest, np.float32("-inf")), nearest)

@@ -1,48 +1,59 @@
-"""The simplest thing to say of an application: a line from the user input length to the answer's, and its spread."""
+"""Robust linear regression of an application's answer lengths on user input lengths, with the size of its errors."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
+from scheduling.costs import Floats
 
-BEYOND = 1.5  # inputs longer than this many times the longest seen are read as so long: lines do not reach further
+ITERATIONS = 20  # of reweighted least squares: more come closer to least absolute errors and cost time; not tuned
+LONGEST_QUANTILE = 0.99  # of inputs counts as the longest: one very long input must not decide how far the line goes
+EXTRAPOLATION = 1.5  # inputs above this many times the longest are read as so long, which bounds errors; not tuned
+# The spread divides, and a fitted line of errors may fall below 0. So it is at least this share of the mean error
+# plus this many tokens. Neither number was tuned.
+LEAST_SPREAD_SHARE = 0.25
+LEAST_SPREAD_TOKENS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class RobustLine:
-    """length ≈ intercept + slope · input, off by about base_spread + spread_slope · input, all in tokens."""
+class RobustRegression:
+    """length ≈ intercept + slope · input, with a mean absolute error of spread_intercept + spread_slope · input.
+
+    All in tokens. The fields are numbers, or arrays of one value for each input.
+    """
 
     intercept: float
     slope: float
-    base_spread: float
+    spread_intercept: float
     spread_slope: float
     least_spread: float
-    longest: float
+    longest_input: float
 
-    def at(self, inputs: Numbers) -> Numbers:
-        """The line's lengths for these user input lengths."""
-        return self.intercept + self.slope * np.minimum(inputs, BEYOND * self.longest)
+    def predict(self, inputs: Floats) -> Floats:
+        """Expected answer lengths for these user input lengths."""
+        return self.intercept + self.slope * np.minimum(inputs, EXTRAPOLATION * self.longest_input)
 
-    def spread(self, inputs: Numbers) -> Numbers:
-        """How far off the line is at these user input lengths, as a mean absolute error."""
-        spread = self.base_spread + self.spread_slope * np.minimum(inputs, self.longest)
+    def spread(self, inputs: Floats) -> Floats:
+        """The mean absolute error at these user input lengths."""
+        spread = self.spread_intercept + self.spread_slope * np.minimum(inputs, self.longest_input)
         return np.maximum(spread, self.least_spread)
 
 
-def fit_line(inputs: Numbers, lengths: Numbers) -> RobustLine:
-    """The line of least absolute errors, by iterated reweighting: a few answers out of proportion do not tilt it."""
+def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
+    """Least absolute errors by iteratively reweighted least squares: a few outliers do not tilt the line."""
     terms = np.stack([np.ones_like(inputs), inputs], axis=1)
     weights = np.ones_like(inputs)
-    line: Numbers = np.zeros(2)
-    for _ in range(20):
+    line: Floats = np.zeros(2)
+    for _ in range(ITERATIONS):
         weighted = terms * weights[:, None]
+        # 1e-6: solvable also where all inputs have one length
         line = np.asarray(np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(2), weighted.T @ lengths))
         errors = np.abs(lengths - terms @ line)
-        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))
-    longest = float(np.quantile(inputs, 0.99))
-    reach = np.stack([np.ones_like(inputs), np.minimum(inputs, longest)], axis=1)
-    base_spread, spread_slope = np.linalg.lstsq(reach, errors, rcond=None)[0]
-    least = 0.25 * float(errors.mean()) + 0.5
-    return RobustLine(float(line[0]), float(line[1]), float(base_spread), float(spread_slope), least, longest)
+        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))  # errors near 0 must not get all of the weight
+    longest = float(np.quantile(inputs, LONGEST_QUANTILE))
+    error_terms = np.stack([np.ones_like(inputs), np.minimum(inputs, longest)], axis=1)
+    spread_intercept, spread_slope = np.linalg.lstsq(error_terms, errors, rcond=None)[0]
+    least = LEAST_SPREAD_SHARE * float(errors.mean()) + LEAST_SPREAD_TOKENS
+    return RobustRegression(
+        float(line[0]), float(line[1]), float(spread_intercept), float(spread_slope), least, longest
+    )

@@ -1,1 +1,1 @@
-"""Texts as numbers: encoders, hashed words, what a text looks like and asks for."""
+"""Texts as numbers: sentence vectors, hashed words, the look of a text and the intent of a request."""

@@ -1,7 +1,8 @@
-"""The paper's features (Magnus III-B): user input length, 4 application values, 16 user values.
+"""The paper's features (Magnus III-B): user input length, 4 application-level values, 16 user-level values.
 
-The 16 are of a sentence encoder's vector. Hashed words are read one by one: sums of 48 that have nothing to do with
-each other took chat from RMSE 167 to 182 and Kendall's tau from 0.29 to 0.18 (five splits by text).
+The 16 values compress a sentence encoder's vector. Hashed words are not compressed but used one by one: a sum of 48
+unrelated hash buckets says little, and took chat from RMSE 167 to 182 and Kendall's tau from 0.29 to 0.18 (five splits
+by text).
 """
 
 from collections.abc import Sequence
@@ -12,25 +13,25 @@ import numpy.typing as npt
 from learning.features.text_encoders import HASHING, Encoder, Vectors
 from learning.predictors.length_predictor import Prompt
 
-APPLICATION_VALUES = 4
+APPLICATION_VALUES = 4  # both numbers are the paper's (III-B)
 USER_VALUES = 16
 
-Matrix = npt.NDArray[np.float32]
+FeatureMatrix = npt.NDArray[np.float32]  # (prompts, features)
 
 
-def compress(vectors: Vectors, groups: int) -> Matrix:
-    """Sum each of `groups` equal groups of values and divide by the square root of the group's size."""
+def compress(vectors: Vectors, groups: int) -> FeatureMatrix:
+    """The sum of each of `groups` equal groups of values, divided by the square root of the group's size."""
     bounds = np.linspace(0, vectors.shape[1], groups + 1).astype(int)
     sums = np.add.reduceat(vectors, bounds[:-1], axis=1)
     return np.asarray(sums / np.sqrt(np.diff(bounds)), np.float32)
 
 
-def user_input_length(prompts: Sequence[Prompt]) -> Matrix:
-    """UIL as a column."""
+def user_input_length(prompts: Sequence[Prompt]) -> FeatureMatrix:
+    """The user input length (UIL) as a column."""
     return np.array([[p.input_tokens] for p in prompts], np.float32).reshape(-1, 1)
 
 
-def application_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
+def application_features(prompts: Sequence[Prompt], encoder: Encoder) -> FeatureMatrix:
     """The compressed instruction of each prompt; each distinct instruction is encoded once."""
     distinct = sorted({p.instruction for p in prompts})
     rows = {text: i for i, text in enumerate(distinct)}
@@ -38,7 +39,7 @@ def application_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
     return values[[rows[p.instruction] for p in prompts]]
 
 
-def user_values(prompts: Sequence[Prompt], encoder: Encoder) -> Matrix:
+def user_features(prompts: Sequence[Prompt], encoder: Encoder) -> FeatureMatrix:
     """The user input of each prompt, compressed unless it is hashed."""
     vectors = encoder.encode([p.input for p in prompts])
     return vectors if encoder.name == HASHING else compress(vectors, USER_VALUES)

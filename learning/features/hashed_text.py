@@ -1,4 +1,4 @@
-"""Sparse vectors of texts for linear models: words, word pairs and short byte sequences, and what is asked for."""
+"""Sparse vectors of texts for linear models: words, word pairs, short byte sequences, and the request's intent."""
 
 from collections.abc import Sequence
 
@@ -7,57 +7,59 @@ import numpy.typing as npt
 from scipy.sparse import coo_array, csr_array, hstack
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from learning.features.intent_features import COLUMNS as ASKS
-from learning.features.intent_features import asks
+from learning.features.intent_features import INTENT_VALUES, intent_features
+from scheduling.costs import Floats
 
-WORD_VALUES = 2048
+WORD_VALUES = 2048  # hash buckets of words and pairs: fewer collide more, more cost memory and time; not tuned
 BYTE_BITS = 13  # with 12 the ranks of code comments were 0.01 worse, with 14 0.01 better at twice the size
 BYTE_VALUES = 2**BYTE_BITS
-DIMENSION = WORD_VALUES + BYTE_VALUES + ASKS
-BYTE_LENGTHS = (4, 5)  # sequences of four and five bytes catch stems, code identifiers and languages without spaces
-MOST_CHARACTERS = 2048  # of a longer text the beginning; 1,024 or 4,096 bytes changed no RMSE by 1 %
-MIX = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1], np.uint32)  # odd, bits well spread
+DIMENSION = WORD_VALUES + BYTE_VALUES + INTENT_VALUES
+BYTE_LENGTHS = (4, 5)  # sequences of so many bytes catch stems, code identifiers and languages without spaces
+MOST_CHARACTERS = 2048  # only the beginning of a longer text is read; 1,024 or 4,096 bytes changed no RMSE by 1 %
+# The primes of xxHash32: odd, bits well spread.
+MULTIPLIERS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1], np.uint32)
 
 _words = HashingVectorizer(n_features=WORD_VALUES, binary=True, ngram_range=(1, 2), dtype=np.float32)
 
 
-def hashed(texts: Sequence[str]) -> csr_array:
-    """One row a text, (texts, DIMENSION): words and byte sequences, each of unit length, and what is asked for."""
+def hash_texts(texts: Sequence[str]) -> csr_array:
+    """One row a text, (texts, DIMENSION): words of unit length, byte sequences of unit length, intent features."""
     heads = [text[:MOST_CHARACTERS].lower() for text in texts]
     words = _words.transform(heads)
     sequences = [_byte_sequences(head) for head in heads]
     rows = np.repeat(np.arange(len(texts)), [len(columns) for columns, _ in sequences])
     columns = np.concatenate([columns for columns, _ in sequences])
     values = np.concatenate([values for _, values in sequences])
-    sequences_of = coo_array((values, (rows, columns)), shape=(len(texts), BYTE_VALUES))
-    return csr_array(hstack([words, sequences_of, csr_array([asks(head) for head in heads])], format="csr"))
+    byte_sequences = coo_array((values, (rows, columns)), shape=(len(texts), BYTE_VALUES))
+    intents = csr_array([intent_features(head) for head in heads])
+    return csr_array(hstack([words, byte_sequences, intents], format="csr"))
 
 
-def rarity(texts: csr_array) -> npt.NDArray[np.float64]:
-    """A weight for each column, (columns,): the rarer a word or sequence is in these texts, the more it says.
+def rarity_weights(texts: csr_array) -> Floats:
+    """Logarithmic inverse document frequency of each column, (columns,): rare words and sequences weigh more.
 
-    Logarithms of inverse document frequencies, such that rows keep their mean length in either part.
+    Words and byte sequences are each scaled so that rows keep their mean squared length. Intent features keep 1.
     """
     weights = np.ones(texts.shape[1])
     counts = np.bincount(texts.indices, minlength=texts.shape[1])
     squares = np.bincount(texts.indices, texts.data**2, minlength=texts.shape[1])
     for part in (slice(0, WORD_VALUES), slice(WORD_VALUES, WORD_VALUES + BYTE_VALUES)):
         rare = 1 + np.log((1 + texts.shape[0]) / (1 + counts[part]))
-        kept = squares[part].sum() / max(1e-9, (squares[part] * rare**2).sum())
-        weights[part] = rare * np.sqrt(kept)
+        scale = squares[part].sum() / max(1e-9, (squares[part] * rare**2).sum())
+        weights[part] = rare * np.sqrt(scale)
     return weights
 
 
 def _byte_sequences(text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Columns and values of one text: the sign of each bucket's signed count, scaled to unit length."""
+    """Columns and values of one text: the sign of each hash bucket's signed count, scaled to unit length."""
     raw = np.frombuffer(f" {text} ".encode("utf-8", "replace"), np.uint8).astype(np.uint32) + 1
     hashes = []
     for length in BYTE_LENGTHS:
-        many = len(raw) - length + 1
-        if many > 0:
-            h = np.full(many, length, np.uint32)
+        count = len(raw) - length + 1
+        if count > 0:
+            h = np.full(count, length, np.uint32)
             for offset in range(length):
-                h = (h ^ raw[offset : offset + many]) * MIX[offset]
+                h = (h ^ raw[offset : offset + count]) * MULTIPLIERS[offset]
                 h ^= h >> np.uint32(15)
             hashes.append(h)
     if not hashes:

@@ -1,4 +1,4 @@
-"""Text encoders: texts in, one vector a text out. The hashing default needs no download and loads no torch."""
+"""Text encoders: texts in, one vector a text out. The default hashes words; it needs no download and no torch."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import HashingVectorizer
 
-Vectors = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]  # (texts, dimension)
 
-HASHING = "hashing"
+HASHING = "hashing"  # what MAGNUS_ENCODER calls the default
 
 
 class Encoder(Protocol):
@@ -25,7 +25,7 @@ class Encoder(Protocol):
 
 
 class HashingEncoder:
-    """Signed counts of words, hashed to as many values as LaBSE has, of unit length."""
+    """Signed counts of hashed words, in vectors of LaBSE's size (768) and unit length."""
 
     name = HASHING
     dimension = 768
@@ -45,7 +45,7 @@ class SentenceEncoder:
     """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE."""
 
     def __init__(self, name: str) -> None:
-        # here and not above: it loads torch, and processes with the hashing encoder must not
+        # Imported here because it loads torch, which processes with the hashing encoder must not.
         from sentence_transformers import SentenceTransformer
 
         self.name = name
@@ -62,5 +62,5 @@ class SentenceEncoder:
 
 @lru_cache(maxsize=2)
 def make_encoder(name: str) -> Encoder:
-    """The encoder of this name, loaded once a process; anything but `hashing` is a sentence-transformers model."""
+    """The encoder of this name, loaded once a process; every name but `hashing` is a sentence-transformers model."""
     return HashingEncoder() if name == HASHING else SentenceEncoder(name)

@@ -1,1 +1,1 @@
-"""One file for each generation length predictor, and what they share."""
+"""One file for each generation length predictor, and what several of them use."""

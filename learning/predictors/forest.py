@@ -1,9 +1,13 @@
-"""`forest`, our own length predictor: of each application a line and a ridge on words, over all a quantile forest.
+"""`forest`, our own length predictor: a regression and a text ridge for each application, one quantile forest for all.
 
-An answer's length is read as  line(input length) + spread(input length) · z,  so that short and long answers weigh
-alike in one forest. A ridge on the text's words predicts the order of z, the forest corrects it from what the text
-looks like, and each group mixes the two as its left-out answers say: what does not help gets no weight, so an
-application whose line says it all keeps its line.
+An application's robust regression splits an answer's length into
+
+    length = predicted(input length) + spread(input length) · z,
+
+so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words. The forest
+predicts z from that, the input length and how the text looks. Each group of prompts (see `application_models`) blends
+ridge and forest with weights fitted to left-out answers. A part that does not help gets almost no weight, so an
+application whose lengths depend on the input length alone is predicted by its regression.
 """
 
 from collections.abc import Sequence
@@ -15,38 +19,41 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 from scipy.sparse import csr_array, hstack
 
-from learning.estimators.application_models import Applications, fit_applications
-from learning.estimators.forest_training import grow
-from learning.estimators.length_distribution import Samples, given, summarise
+from learning.estimators.application_models import ApplicationModels, fit_application_models
+from learning.estimators.forest_training import train_forest
+from learning.estimators.length_distribution import Samples, summarise
 from learning.estimators.quantile_forest import QuantileForest
-from learning.features.compressed_features import Matrix
-from learning.features.hashed_text import hashed
-from learning.features.lexical_features import lexical
+from learning.features.compressed_features import FeatureMatrix
+from learning.features.hashed_text import hash_texts
+from learning.features.lexical_features import lexical_features
 from learning.features.text_encoders import HASHING, Encoder, make_encoder
-from learning.predictors.length_predictor import COVERAGE, Outcome, Prediction, Prompt
-from learning.predictors.uilo import UserInputLength
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
+from learning.predictors.uilo import UserInputLengthPredictor
+from scheduling.costs import Floats, Ints
+from scheduling.request import COVERAGE
 
-Numbers = npt.NDArray[np.float64]
-Groups = npt.NDArray[np.int64]
-
-FEWEST_OUTCOMES = 30
-EVEN = np.array([0.4, 0.4])  # the mix of words and forest before anything is known
-LEAST_REACH = 0.2  # added to the forest's own reach from median to upper quantile, which can be nothing, in z
-FAITH = 0.05  # how much the even mix counts, as a share of the answers
+FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend: as many as make a group of `application_models`
+DEFAULT_BLEND = np.array([0.4, 0.4])  # ridge and forest in equal parts, drawn a little to the regression; not tuned
+# The default blend counts as much as this share of the group's answers. Without it, two parts that predict the same
+# could get any weights; it was not tuned.
+PRIOR_SHARE = 0.05
+# In z, added to the forest's gap from median to upper quantile, because scaling leaves a gap of 0 at 0; not tuned.
+LEAST_UPPER_GAP = 0.2
+LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small positive number does
 
 
 @dataclass(slots=True)
 class FittedForest:
-    """All that was learned."""
+    """Everything that `fit` learned."""
 
-    applications: Applications
+    applications: ApplicationModels
     forest: QuantileForest
-    mixes: Numbers  # (groups, 2): shares of words and forest in the centre
-    stretches: Numbers  # (groups,): how much wider than the forest's the upper half is
+    blends: Floats  # (groups, 2): the weights of ridge and forest in the centre of the distribution
+    upper_scales: Floats  # (groups,): how many times wider than the forest's the upper half of the distribution is
 
 
 class ForestPredictor:
-    """The predictor; with fewer than 30 whole answers it stays with the user input length."""
+    """The predictor; with fewer than 30 complete answers it predicts the user input length."""
 
     name = "forest"
 
@@ -56,58 +63,54 @@ class ForestPredictor:
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
         """Learn from these outcomes alone."""
-        whole = [o for o in outcomes if not o.censored]
+        complete = [o for o in outcomes if not o.censored]
         self.fitted = None
-        if len(whole) < FEWEST_OUTCOMES:
+        if len(complete) < FEWEST_OUTCOMES:
             return
-        prompts = [o.prompt for o in whole]
-        lengths = np.array([o.generated_tokens for o in whole], np.float64)
-        applications, words = fit_applications(prompts, lengths, self._texts(prompts))
+        prompts = [o.prompt for o in complete]
+        lengths = np.array([o.generated_tokens for o in complete], np.float64)
+        applications, text_scores = fit_application_models(prompts, lengths, self._text_vectors(prompts))
         groups = applications.groups(prompts)
-        base, spread = _line(applications, groups, prompts)
+        base, spread = _regress(applications, groups, prompts)
         z = (lengths - base) / spread
-        forest, samples = grow(_features(prompts, base, spread, words), z, leaf=5, share=0.33)
-        mixes, stretches = _mix(z, spread, words, samples, groups, len(applications.keys))
-        self.fitted = FittedForest(applications, forest, mixes, stretches)
+        # leaf and share were not tuned: larger leaves smooth the distribution, smaller shares make trees differ more
+        forest, out_of_bag = train_forest(_features(prompts, base, spread, text_scores), z, leaf=5, share=0.33)
+        blends, upper_scales = _fit_blends(z, spread, text_scores, out_of_bag, groups, len(applications.keys))
+        self.fitted = FittedForest(applications, forest, blends, upper_scales)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length."""
         if self.fitted is None or not prompts:
-            return UserInputLength().predict(prompts)
+            return UserInputLengthPredictor().predict(prompts)
         return summarise(self._samples(self.fitted, prompts), prompts)
-
-    def remaining(self, prompt: Prompt, generated: int) -> Prediction:
-        """Median and upper quantile of the whole length, given that `generated` tokens are out and it goes on."""
-        if self.fitted is None:
-            return UserInputLength().remaining(prompt, generated)
-        return given(self._samples(self.fitted, [prompt])[0], generated, prompt.limit_tokens)
 
     def _samples(self, fitted: FittedForest, prompts: Sequence[Prompt]) -> Samples:
         groups = fitted.applications.groups(prompts)
-        base, spread = _line(fitted.applications, groups, prompts)
-        words = fitted.applications.words(groups, self._texts(prompts))
-        samples = fitted.forest.samples(_features(prompts, base, spread, words))
+        base, spread = _regress(fitted.applications, groups, prompts)
+        text_scores = fitted.applications.text_scores(groups, self._text_vectors(prompts))
+        samples = fitted.forest.samples(_features(prompts, base, spread, text_scores))
         median = np.median(samples, axis=1)
-        centre = fitted.mixes[groups, 0] * words + fitted.mixes[groups, 1] * median
+        centre = fitted.blends[groups, 0] * text_scores + fitted.blends[groups, 1] * median
         around = samples - median[:, None]
-        up = np.clip(np.linspace(-0.5, 0.5, samples.shape[1]) / (COVERAGE - 0.5), 0, None)  # 1 at the upper quantile
-        wider = fitted.stretches[groups][:, None] * (around + LEAST_REACH * up)
-        around = np.where(up > 0, wider, around)
+        # 0 up to the median, 1 at the upper quantile, and linear in the quantile's level
+        above = np.clip(np.linspace(-0.5, 0.5, samples.shape[1]) / (COVERAGE - 0.5), 0, None)
+        scaled = fitted.upper_scales[groups][:, None] * (around + LEAST_UPPER_GAP * above)
+        around = np.where(above > 0, scaled, around)
         return np.asarray(base[:, None] + spread[:, None] * (centre[:, None] + around), np.float32)
 
-    def _texts(self, prompts: Sequence[Prompt]) -> csr_array:
-        """Words, and what a sentence encoder says of them if there is one."""
+    def _text_vectors(self, prompts: Sequence[Prompt]) -> csr_array:
+        """Hashed words, and the sentence encoder's vector if there is such an encoder."""
         inputs = [p.input for p in prompts]
         if self.encoder.name == HASHING:
-            return hashed(inputs)
-        return csr_array(hstack([hashed(inputs), csr_array(self.encoder.encode(inputs))]))
+            return hash_texts(inputs)
+        return csr_array(hstack([hash_texts(inputs), csr_array(self.encoder.encode(inputs))]))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored; the encoder by name."""
+        """Its state, to be stored; the encoder by name. The arrays' names are those of models stored earlier."""
         arrays: dict[str, npt.NDArray[Any]] = {"encoder": np.asarray(self.encoder.name)}
         if self.fitted:
             arrays |= self.fitted.applications.to_arrays() | self.fitted.forest.to_arrays()
-            arrays |= {"mixes": self.fitted.mixes, "stretches": self.fitted.stretches}
+            arrays |= {"mixes": self.fitted.blends, "stretches": self.fitted.upper_scales}
         return arrays
 
     @classmethod
@@ -116,37 +119,43 @@ class ForestPredictor:
         encoder = make_encoder(str(arrays["encoder"]))
         if "roots" not in arrays:
             return cls(encoder)
-        applications, forest = Applications.from_arrays(arrays), QuantileForest.from_arrays(arrays)
+        applications, forest = ApplicationModels.from_arrays(arrays), QuantileForest.from_arrays(arrays)
         return cls(encoder, FittedForest(applications, forest, arrays["mixes"], arrays["stretches"]))
 
 
-def _line(applications: Applications, groups: Groups, prompts: Sequence[Prompt]) -> tuple[Numbers, Numbers]:
+def _regress(applications: ApplicationModels, groups: Ints, prompts: Sequence[Prompt]) -> tuple[Floats, Floats]:
+    """Length and spread that the groups' regressions predict for these prompts."""
     inputs = np.array([p.input_tokens for p in prompts], np.float64)
-    line = applications.line(groups)
-    return line.at(inputs), line.spread(inputs)
+    regression = applications.regression(groups)
+    return regression.predict(inputs), regression.spread(inputs)
 
 
-def _features(prompts: Sequence[Prompt], base: Numbers, spread: Numbers, words: Numbers) -> Matrix:
-    known = np.column_stack([[p.input_tokens for p in prompts], base, spread, words])
-    return np.concatenate([known.astype(np.float32), lexical(prompts)], axis=1)
+def _features(prompts: Sequence[Prompt], base: Floats, spread: Floats, text_scores: Floats) -> FeatureMatrix:
+    predicted = np.column_stack([[p.input_tokens for p in prompts], base, spread, text_scores])
+    return np.concatenate([predicted.astype(np.float32), lexical_features(prompts)], axis=1)
 
 
-def _mix(
-    z: Numbers, spread: Numbers, words: Numbers, samples: Samples, groups: Groups, many: int
-) -> tuple[Numbers, Numbers]:
-    """Each group's mix of words and forest, by least squares in tokens, and the stretch that gives it `COVERAGE`."""
-    median, upper = np.nanquantile(samples, [0.5, COVERAGE], axis=1)
-    mixes, stretches = np.tile(EVEN, (many, 1)), np.ones(many)
-    for group in range(many):
+def _fit_blends(
+    z: Floats, spread: Floats, text_scores: Floats, out_of_bag: Samples, groups: Ints, group_count: int
+) -> tuple[Floats, Floats]:
+    """Each group's blend of ridge and forest, and the scale of its upper half.
+
+    The blend minimises squared errors in tokens, with no negative weight. The scale makes the upper quantile cover
+    `COVERAGE` of the group's answers (split conformal prediction on out-of-bag samples).
+    """
+    median, upper = np.nanquantile(out_of_bag, [0.5, COVERAGE], axis=1)
+    blends, upper_scales = np.tile(DEFAULT_BLEND, (group_count, 1)), np.ones(group_count)
+    for group in range(group_count):
         rows = np.flatnonzero((groups == group) & ~np.isnan(median))
         if len(rows) < FEWEST_OUTCOMES:
             continue
-        parts = np.stack([words[rows], median[rows]], axis=1) * spread[rows, None]
-        faith = np.sqrt(FAITH * len(rows) * np.mean(parts**2)) * np.eye(2)
-        mixes[group], _ = nnls(np.concatenate([parts, faith]), np.concatenate([z[rows] * spread[rows], faith @ EVEN]))
-        centre = mixes[group, 0] * words[rows] + mixes[group, 1] * median[rows]
+        parts = np.stack([text_scores[rows], median[rows]], axis=1) * spread[rows, None]
+        prior = np.sqrt(PRIOR_SHARE * len(rows) * np.mean(parts**2)) * np.eye(2)
+        targets = np.concatenate([z[rows] * spread[rows], prior @ DEFAULT_BLEND])
+        blends[group], _ = nnls(np.concatenate([parts, prior]), targets)
+        centre = blends[group, 0] * text_scores[rows] + blends[group, 1] * median[rows]
         needed = z[rows] - 1 / spread[rows]  # a length is covered from one token below: upper quantiles are rounded up
-        reach = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_REACH))
-        place = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)
-        stretches[group] = max(0.05, reach[place])
-    return mixes, stretches
+        scales = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_UPPER_GAP))
+        covering = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)
+        upper_scales[group] = max(LEAST_UPPER_SCALE, scales[covering])
+    return blends, upper_scales

@@ -1,6 +1,6 @@
-"""The served causal LM as a predictor's instrument: prompts in, pooled hidden states or a few greedy tokens out.
+"""The served causal LM, for predictors that ask it: prompts in, pooled hidden states or a few greedy tokens out.
 
-The only file of this room, with `tuning`, that loads torch; predictors that need it import it when they are used.
+This file, `lora_tuning` and `mlp_classifier` load torch; predictors that need them import them at their first use.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learning.predictors.length_predictor import Prompt
 
-BATCH = 16
-MOST_PROMPT_TOKENS = 1024
+BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
+MOST_PROMPT_TOKENS = 1024  # the end of a longer prompt is read, which bounds memory and time; not tuned
 
 
 class LanguageModel:
@@ -29,36 +29,36 @@ class LanguageModel:
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 
-    def text(self, prompt: Prompt, asks: str = "") -> str:
-        """The prompt as the model is used to it, with what is asked of it besides."""
-        content = "\n\n".join(part for part in (prompt.instruction, prompt.input, asks) if part)
+    def render(self, prompt: Prompt, question: str = "") -> str:
+        """The prompt in the model's chat template, with a question of ours at its end."""
+        content = "\n\n".join(part for part in (prompt.instruction, prompt.input, question) if part)
         if not self.tokenizer.chat_template:
             return content + "\n"
         messages = [{"role": "user", "content": content}]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     @torch.inference_mode()
-    def pooled(self, prompts: Sequence[Prompt]) -> npt.NDArray[np.float32]:
+    def pooled_states(self, prompts: Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """The last layer's hidden states of each prompt, averaged over its tokens, (prompts, hidden size)."""
         rows = []
         for start in range(0, len(prompts), BATCH):
-            batch = self._encode([self.text(p) for p in prompts[start : start + BATCH]])
+            batch = self._encode([self.render(p) for p in prompts[start : start + BATCH]])
             hidden = self.model(**batch, output_hidden_states=True).hidden_states[-1].float()
             mask = batch["attention_mask"][..., None]
             rows.append(((hidden * mask).sum(1) / mask.sum(1)).cpu().numpy())
         return np.concatenate(rows) if rows else np.zeros((0, self.model.config.hidden_size), np.float32)
 
     @torch.inference_mode()
-    def say(self, texts: Sequence[str], most_tokens: int) -> list[str]:
-        """What the model writes after each text, greedily, at most so many tokens."""
-        said: list[str] = []
+    def generate(self, texts: Sequence[str], most_tokens: int) -> list[str]:
+        """The greedy continuation of each text, at most `most_tokens` tokens long."""
+        generated: list[str] = []
         for start in range(0, len(texts), BATCH):
             batch = self._encode(texts[start : start + BATCH])
             ids = self.model.generate(
                 **batch, max_new_tokens=most_tokens, do_sample=False, pad_token_id=self.tokenizer.pad_token_id
             )
-            said += self.tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-        return said
+            generated += self.tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        return generated
 
     def _encode(self, texts: Sequence[str]) -> Any:
         self.tokenizer.padding_side = self.tokenizer.truncation_side = "left"

@@ -1,10 +1,8 @@
-"""What a length predictor reads and says: prompts in, generation lengths in tokens out. No model lives here."""
+"""The interface of length predictors: prompts in, generation lengths in tokens out. No model is in this file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-COVERAGE = 0.9  # share of answers that should end at or below `Prediction.upper_tokens`
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted generation length: the median orders, the upper quantile reserves memory."""
+    """A predicted generation length: policies order by the median and reserve memory by the upper quantile."""
 
     tokens: int
     upper_tokens: int
@@ -29,10 +27,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A served request: what was predicted when it arrived and what came of it.
+    """A served request: what was predicted when it arrived, and how long its answer became.
 
-    `censored` means that the answer was cut off (limit, cancel, failure) after `generated_tokens`: its length is
-    only known to be more. `at` is when it ended, seconds since the epoch.
+    `censored` means that the answer was cut off (limit, cancel, failure) after `generated_tokens`: the complete answer
+    would have been longer. `at` is when it ended, seconds since the epoch.
     """
 
     prompt: Prompt
@@ -44,7 +42,7 @@ class Outcome:
 
 
 class LengthPredictor(Protocol):
-    """Anything that predicts generation lengths; before its first `fit` it answers with the user input length."""
+    """Anything that predicts generation lengths; before its first `fit` it predicts the user input length."""
 
     @property
     def name(self) -> str:
@@ -52,13 +50,9 @@ class LengthPredictor(Protocol):
         ...
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn from these outcomes alone, forgetting earlier ones; censored ones are left out."""
+        """Learn from these outcomes, except censored ones, and forget all earlier ones."""
         ...
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length, between 1 and its limit."""
-        ...
-
-    def remaining(self, prompt: Prompt, generated: int) -> Prediction:
-        """Median and upper quantile of the whole length, given that `generated` tokens are out and it goes on."""
         ...

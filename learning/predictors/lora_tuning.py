@@ -1,4 +1,4 @@
-"""LoRA instruction tuning (Sequence Scheduling 3.2, appendix A): a few projections learn to print a number."""
+"""LoRA instruction tuning (Sequence Scheduling 3.2, appendix A): a few adapters learn to print a number."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 
 from learning.predictors.language_model import LanguageModel
 
-IGNORED = -100  # the loss leaves these labels out
+IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 
 
-def lora(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
+def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
     """The model with untrained adapters on the projections of these names."""
     config = LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
@@ -33,28 +33,28 @@ def tune(
     batch: int,
     seed: int,
 ) -> list[float]:
-    """Teach the adapters to write each example's second text after its first; the mean loss of each epoch."""
+    """Train the adapters to write each example's second text after its first; returns the mean loss of each epoch."""
     model, tokenizer = language_model.model, language_model.tokenizer
-    order = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
     model.train()
     losses = []
     for _ in range(epochs):
-        epoch = []
-        for rows in np.array_split(order.permutation(len(examples)), max(1, len(examples) // batch)):
+        batch_losses = []
+        for rows in np.array_split(rng.permutation(len(examples)), max(1, len(examples) // batch)):
             ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows], language_model.device)
             loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            epoch.append(float(loss.detach()))
-        losses.append(float(np.mean(epoch)))
+            batch_losses.append(float(loss.detach()))
+        losses.append(float(np.mean(batch_losses)))
     model.eval()
     return losses
 
 
 def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:
-    """Ids, labels and mask of prompt + answer + end, padded on the right; only the answer has labels."""
+    """Ids, labels and mask of prompt + answer + end token, padded on the right; the prompt has no labels."""
     pairs = []
     for prompt, answer in examples:
         before = tokenizer(prompt)["input_ids"]
@@ -72,11 +72,11 @@ def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) ->
     return ids.to(device), labels.to(device), mask.to(device)
 
 
-def adapters(model: PeftModel) -> dict[str, npt.NDArray[Any]]:
-    """The trained adapters' weights."""
+def adapter_weights(model: PeftModel) -> dict[str, npt.NDArray[Any]]:
+    """The adapters' weights by name."""
     return {name: w.detach().cpu().float().numpy() for name, w in get_peft_model_state_dict(model).items()}
 
 
-def adopt(model: PeftModel, weights: dict[str, npt.NDArray[Any]]) -> None:
-    """Put stored adapters' weights into a model that has adapters."""
+def load_adapter_weights(model: PeftModel, weights: dict[str, npt.NDArray[Any]]) -> None:
+    """Put stored weights into the adapters of a model."""
     set_peft_model_state_dict(model, {name: torch.from_numpy(np.array(w)) for name, w in weights.items()})

@@ -1,6 +1,6 @@
 """Pooling + MLP (Sequence Scheduling, Table 3): the served model's hidden states of a prompt, classified into bins.
 
-torch is loaded once a model is needed; the trained classifier itself is two matrices.
+torch is loaded when the model is first needed; the trained classifier itself is two matrices.
 """
 
 from collections.abc import Sequence
@@ -9,64 +9,56 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.length_distribution import Samples, given, summarise
-from learning.predictors.length_bins import bin_of, samples_of
+from learning.estimators.length_distribution import Samples, summarise
+from learning.predictors.length_bins import bin_number, samples_of_bins
 from learning.predictors.length_predictor import Outcome, Prediction, Prompt
-from learning.predictors.uilo import UserInputLength
+from learning.predictors.uilo import UserInputLengthPredictor
 
 if TYPE_CHECKING:
     from learning.predictors.language_model import LanguageModel
 
-Numbers = npt.NDArray[np.float32]
-
-FEWEST_OUTCOMES = 20
+FEWEST_OUTCOMES = 20  # as for the paper's forests (`inst_usin`); not tuned
 
 
-class PooledStates:
-    """An MLP over mean-pooled hidden states; with fewer than 20 whole answers the user input length stands in."""
+class PooledStatesPredictor:
+    """An MLP over mean-pooled hidden states; with fewer than 20 complete answers it predicts the user input length."""
 
     name = "pooled"
 
     def __init__(self, source: str) -> None:
         self.source = source
         self._loaded: LanguageModel | None = None
-        self._layers: dict[str, Numbers] = {}
+        self._layers: dict[str, npt.NDArray[np.float32]] = {}
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
         """Train the MLP on pooled hidden states."""
-        whole = [o for o in outcomes if not o.censored]
+        complete = [o for o in outcomes if not o.censored]
         self._layers = {}
-        if len(whole) >= FEWEST_OUTCOMES:
-            # here and not above: it loads torch, and processes with other predictors must not
+        if len(complete) >= FEWEST_OUTCOMES:
+            # Imported here because it loads torch, which processes with other predictors must not.
             from learning.predictors.mlp_classifier import train_classifier
 
-            states = self._model().pooled([o.prompt for o in whole])
-            self._layers = train_classifier(states, np.array([bin_of(o.generated_tokens) for o in whole]))
+            states = self._model().pooled_states([o.prompt for o in complete])
+            self._layers = train_classifier(states, np.array([bin_number(o.generated_tokens) for o in complete]))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length."""
         if not self._layers or not prompts:
-            return UserInputLength().predict(prompts)
+            return UserInputLengthPredictor().predict(prompts)
         return summarise(self._samples(prompts), prompts)
 
-    def remaining(self, prompt: Prompt, generated: int) -> Prediction:
-        """Median and upper quantile of the whole length, given that `generated` tokens are out and it goes on."""
-        if not self._layers:
-            return UserInputLength().remaining(prompt, generated)
-        return given(self._samples([prompt])[0], generated, prompt.limit_tokens)
-
     def _samples(self, prompts: Sequence[Prompt]) -> Samples:
-        """The classifier by hand: standardised states, one hidden layer of rectifiers, a softmax over bins."""
+        """The classifier in numpy: standardised states, one hidden layer of rectifiers, a softmax over bins."""
         layers = self._layers
-        states = (self._model().pooled(prompts) - layers["centre"]) / layers["spread"]
+        states = (self._model().pooled_states(prompts) - layers["centre"]) / layers["spread"]
         hidden = np.maximum(states @ layers["0.weight"].T + layers["0.bias"], 0)
         scores = hidden @ layers["2.weight"].T + layers["2.bias"]
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return samples_of(odds / odds.sum(axis=1, keepdims=True))
+        return samples_of_bins(odds / odds.sum(axis=1, keepdims=True))
 
     def _model(self) -> "LanguageModel":
         if self._loaded is None:
-            # here and not above: it loads torch, and processes with other predictors must not
+            # Imported here because it loads torch, which processes with other predictors must not.
             from learning.predictors.language_model import LanguageModel
 
             self._loaded = LanguageModel(self.source)
@@ -77,7 +69,7 @@ class PooledStates:
         return {"source": np.asarray(self.source)} | self._layers
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "PooledStates":
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "PooledStatesPredictor":
         """The stored predictor; the model is loaded at its first use."""
         predictor = cls(str(arrays["source"]))
         predictor._layers = {name: values for name, values in arrays.items() if name != "source"}

@@ -4,26 +4,27 @@ from collections.abc import Callable
 
 from learning.features.text_encoders import Encoder
 from learning.predictors.forest import ForestPredictor
-from learning.predictors.inst_usin import SemanticForest
+from learning.predictors.inst_usin import SemanticFeaturesPredictor
 from learning.predictors.length_predictor import LengthPredictor
-from learning.predictors.perception import Perception
-from learning.predictors.pooled_states import PooledStates
-from learning.predictors.raft import ForestPerTask
-from learning.predictors.uilo import UserInputLength
+from learning.predictors.perception import PerceptionPredictor
+from learning.predictors.pooled_states import PooledStatesPredictor
+from learning.predictors.raft import TaskForestsPredictor
+from learning.predictors.uilo import UserInputLengthPredictor
 
 PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
-    "uilo": lambda encoder: UserInputLength(),
-    "raft": lambda encoder: ForestPerTask(),
-    "inst": lambda encoder: SemanticForest("inst", encoder),
-    "usin": lambda encoder: SemanticForest("usin", encoder),
+    "uilo": lambda encoder: UserInputLengthPredictor(),
+    "raft": lambda encoder: TaskForestsPredictor(),
+    "inst": lambda encoder: SemanticFeaturesPredictor("inst", encoder),
+    "usin": lambda encoder: SemanticFeaturesPredictor("usin", encoder),
     "forest": ForestPredictor,
 }
 
-BY_THE_MODEL: dict[str, Callable[[str], LengthPredictor]] = {  # these ask a causal LM, by directory or hub id
-    "pooled": PooledStates,
-    "perception": Perception,
-    "perception-only": lambda model: Perception(model, "only"),
-    "perception-in-advance": lambda model: Perception(model, "in_advance"),
+# These ask a causal LM, which is given by its directory or hub id.
+MODEL_PREDICTORS: dict[str, Callable[[str], LengthPredictor]] = {
+    "pooled": PooledStatesPredictor,
+    "perception": PerceptionPredictor,
+    "perception-only": lambda model: PerceptionPredictor(model, "only"),
+    "perception-in-advance": lambda model: PerceptionPredictor(model, "in_advance"),
 }
 
 
@@ -32,7 +33,7 @@ class UnknownPredictor(Exception):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"unknown length predictor {name}; there are {', '.join([*PREDICTORS, *BY_THE_MODEL])}")
+        super().__init__(f"unknown length predictor {name}; there are {', '.join([*PREDICTORS, *MODEL_PREDICTORS])}")
 
 
 class NeedsModel(Exception):
@@ -47,8 +48,8 @@ def make_predictor(name: str, encoder: Encoder, model: str | None = None) -> Len
     """A predictor of this name that has learned nothing yet; raises UnknownPredictor, NeedsModel."""
     if name in PREDICTORS:
         return PREDICTORS[name](encoder)
-    if name not in BY_THE_MODEL:
+    if name not in MODEL_PREDICTORS:
         raise UnknownPredictor(name)
     if model is None:
         raise NeedsModel(name)
-    return BY_THE_MODEL[name](model)
+    return MODEL_PREDICTORS[name](model)

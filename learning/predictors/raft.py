@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.application_models import key_of
-from learning.estimators.forest_training import grow
-from learning.estimators.length_distribution import given, summarise
+from learning.estimators.application_models import group_key
+from learning.estimators.forest_training import train_forest
+from learning.estimators.length_distribution import summarise
 from learning.estimators.quantile_forest import QuantileForest
 from learning.features.compressed_features import user_input_length
 from learning.predictors.length_predictor import Outcome, Prediction, Prompt
-from learning.predictors.uilo import UserInputLength
+from learning.predictors.uilo import UserInputLengthPredictor
 
-FEWEST_OUTCOMES = 20
+FEWEST_OUTCOMES = 20  # of a task: five leaves of four answers; not tuned
 
 
-class ForestPerTask:
-    """A task is an application with an instruction; one that it does not know gets the user input length."""
+class TaskForestsPredictor:
+    """A task is an application with an instruction; for an unknown task the user input length is predicted."""
 
     name = "raft"
 
@@ -27,7 +27,7 @@ class ForestPerTask:
         self.forests: dict[str, QuantileForest] = {}
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Grow a forest for every task with at least 20 whole answers."""
+        """Train a forest for every task with at least 20 complete answers."""
         by_task = defaultdict(list)
         for outcome in outcomes:
             if not outcome.censored:
@@ -36,27 +36,20 @@ class ForestPerTask:
         for task, answers in by_task.items():
             if len(answers) >= FEWEST_OUTCOMES:
                 lengths = np.array([o.generated_tokens for o in answers], np.float64)
-                self.forests[task], _ = grow(user_input_length([o.prompt for o in answers]), lengths)
+                self.forests[task], _ = train_forest(user_input_length([o.prompt for o in answers]), lengths)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length."""
-        predicted = UserInputLength().predict(prompts)
+        predicted = UserInputLengthPredictor().predict(prompts)
         rows = defaultdict(list)
         for row, prompt in enumerate(prompts):
             rows[_task(prompt)].append(row)
         for task in rows.keys() & self.forests.keys():
-            asked = [prompts[row] for row in rows[task]]
-            samples = self.forests[task].samples(user_input_length(asked))
-            for row, prediction in zip(rows[task], summarise(samples, asked), strict=True):
+            of_task = [prompts[row] for row in rows[task]]
+            samples = self.forests[task].samples(user_input_length(of_task))
+            for row, prediction in zip(rows[task], summarise(samples, of_task), strict=True):
                 predicted[row] = prediction
         return predicted
-
-    def remaining(self, prompt: Prompt, generated: int) -> Prediction:
-        """Median and upper quantile of the whole length, given that `generated` tokens are out and it goes on."""
-        forest = self.forests.get(_task(prompt))
-        if forest is None:
-            return UserInputLength().remaining(prompt, generated)
-        return given(forest.samples(user_input_length([prompt]))[0], generated, prompt.limit_tokens)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Its state, to be stored."""
@@ -66,7 +59,7 @@ class ForestPerTask:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ForestPerTask":
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "TaskForestsPredictor":
         """The stored predictor."""
         predictor = cls()
         for task in arrays["tasks"].tolist():
@@ -76,4 +69,4 @@ class ForestPerTask:
 
 
 def _task(prompt: Prompt) -> str:
-    return key_of(prompt.application, prompt.instruction)
+    return group_key(prompt.application, prompt.instruction)

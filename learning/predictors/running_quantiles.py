@@ -1,7 +1,7 @@
 """What is predicted before anything was fitted: quantiles of the answers so far, in force with the first of them.
 
 An application's answers are read in two ways, as lengths and as multiples of the user input length; the one that would
-have predicted its own answers better is used. An application of which little is known is predicted by the answers of all.
+have predicted its own answers better is used. An application with few answers is predicted by the answers of all.
 """
 
 from collections import defaultdict, deque
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.length_distribution import bounded
-from learning.predictors.length_predictor import COVERAGE, Outcome, Prediction, Prompt
+from learning.estimators.length_distribution import clamp_prediction
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt
+from scheduling.request import COVERAGE
 
 Numbers = npt.NDArray[np.float64]
 
@@ -56,10 +57,10 @@ class RunningQuantiles:
     @staticmethod
     def _predict(prompt: Prompt, quantiles: tuple[float, float, bool] | None) -> Prediction:
         if quantiles is None:
-            return bounded(max(1, prompt.input_tokens), prompt.limit_tokens, prompt.limit_tokens)
+            return clamp_prediction(max(1, prompt.input_tokens), prompt.limit_tokens, prompt.limit_tokens)
         median, upper, proportional = quantiles
         unit = max(1, prompt.input_tokens) if proportional else 1
-        return bounded(median * unit, upper * unit, prompt.limit_tokens)
+        return clamp_prediction(median * unit, upper * unit, prompt.limit_tokens)
 
 
 def _quantiles(answers: Numbers) -> tuple[float, float, bool]:

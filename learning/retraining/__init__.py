@@ -1,1 +1,1 @@
-"""Fitting again on what was logged, and deciding whether the result may serve."""
+"""Refitting models on the log of outcomes, and deciding whether a refitted model may go into service."""

@@ -1,4 +1,4 @@
-"""The papers' rules of continuous learning (Magnus III-B, III-D): which errors are worth learning from."""
+"""Which errors are worth learning from: the papers' thresholds for continuous learning (Magnus III-B, III-D)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ErrorRule:
     """An error is worth learning from when it exceeds both an absolute and a relative threshold."""
 
     absolute: float
     relative: float
 
     def worth_learning(self, predicted: float, actual: float) -> bool:
-        """Whether this prediction was that far off."""
+        """Whether the error of this prediction exceeds both thresholds."""
         error = abs(predicted - actual)
         return error > self.absolute and error > self.relative * actual
 
-    def scaled_to(self, actual: Sequence[float]) -> "Rule":
+    def scaled_to(self, actual: Sequence[float]) -> "ErrorRule":
         """The same rule for a service whose numbers are much smaller than the paper's.
 
-        Where answers have 12 tokens and batches take 0.1 s, no error ever exceeds 10 tokens or 2 s; there the
+        Where answers have 12 tokens and batches take 0.1 s, no error ever exceeds 10 tokens or 2 s. There the
         absolute threshold is twice the relative one at the mean. At the paper's scale nothing changes.
         """
         if not actual:
             return self
-        return Rule(min(self.absolute, 2 * self.relative * float(np.mean(actual))), self.relative)
+        return ErrorRule(min(self.absolute, 2 * self.relative * float(np.mean(actual))), self.relative)
 
 
-LENGTH_RULE = Rule(absolute=10, relative=0.10)  # tokens; every 3 minutes
-SERVING_RULE = Rule(absolute=2.0, relative=0.20)  # seconds; every 2 minutes
+LENGTH_RULE = ErrorRule(absolute=10, relative=0.10)  # tokens, Magnus III-B
+SERVING_RULE = ErrorRule(absolute=2.0, relative=0.20)  # seconds, Magnus III-D

@@ -1,4 +1,4 @@
-"""May a candidate go into service? And which stretches of the log teach nothing but noise?"""
+"""Whether a candidate may replace the model in service, and which spans of the log are noise that none can learn."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,75 +9,75 @@ import numpy.typing as npt
 
 from learning.metrics import Scores, score
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
+from scheduling.request import COVERAGE
 
-Numbers = npt.NDArray[np.float64]
+SPAN_OUTCOMES = 60  # held-out outcomes of a span: fewer make its tau uncertain, more find shorter noise less; not tuned
+NOISE_TAU_SHARE = 0.5  # a span is noise where no model's tau reaches this share of its usual tau; not tuned
+LEAST_TAU = 0.15  # or this: about two standard errors of tau over 60 answers that do not depend on their prompts
+# A span is no noise where a model fitted on it alone has less than this share of the constant's squared error. At 1,
+# chance would decide; not tuned.
+LEARNABLE_ERROR = 0.95
+CLOSE_TOKENS = 10.0  # the tolerance of III-B: where answers are all of a length, a model cannot beat a constant
+LEAST_TAU_LOSS = 0.01  # of Kendall's tau makes a candidate worse than the model in service; less is chance; not tuned
 
-SLICE = 60  # held-out outcomes that a stretch of the log is judged by
-LOST = 0.5  # a stretch is noise where no model's tau reaches so much of what it usually is
-LEAST_TAU = 0.15  # or this, about two standard errors of the tau of 60 answers that follow from nothing
-LEARNABLE = 0.95  # not noise after all where a model fitted on it alone has so much of the constant's squared error
-CLOSE_TOKENS = 10.0  # III-B's tolerance: applications whose answers are all alike cannot beat a constant, nor need to
-LEAST_TAU_LOSS = 0.01  # of Kendall's tau that a candidate may lose to the one in service
 
-
-def constants(outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """The constant baseline: of each outcome, the median length of its application's others."""
+def constant_baseline(outcomes: Sequence[Outcome]) -> list[Prediction]:
+    """For each outcome the median length of its application's other outcomes: a prediction that reads no prompt."""
     lengths = defaultdict(list)
     for outcome in outcomes:
         lengths[outcome.prompt.application].append(outcome.generated_tokens)
     ordered = {application: np.sort(of_one) for application, of_one in lengths.items()}
-    return [_without(ordered[o.prompt.application], o.generated_tokens) for o in outcomes]
+    return [_median_of_others(ordered[o.prompt.application], o.generated_tokens) for o in outcomes]
 
 
-def _without(ordered: npt.NDArray[np.int64], length: int) -> Prediction:
+def _median_of_others(ordered: npt.NDArray[np.int64], length: int) -> Prediction:
     others = np.delete(ordered, np.searchsorted(ordered, length))
-    upper = np.quantile(others, 0.9) if len(others) else length
+    upper = np.quantile(others, COVERAGE) if len(others) else length
     return Prediction(round(float(np.median(others))) if len(others) else length, round(float(upper)))
 
 
 def noisy_spans(
     candidate: LengthPredictor, current: LengthPredictor | None, held_out: Sequence[Outcome]
 ) -> list[tuple[float, float]]:
-    """Stretches of time whose held-out answers do not follow from their prompts, in the eyes of either model.
+    """Spans of time, (first, last) in seconds, in which held-out lengths do not depend on their prompts.
 
-    Both rank them worse than others, and the one in service errs more than a constant would. A candidate's errors say
-    nothing here: one that has learned noise expects it.
+    Both models rank such a span worse than others, and the one in service has larger errors than a constant. The
+    candidate's errors do not count: one that was trained on noise predicts it.
     """
-    stretches = _slices(held_out)
+    spans = _spans(held_out)
     models = [candidate, current] if current else [candidate]
-    taus = np.array([[score(*_said(model, stretch)).tau for model in models] for stretch in stretches]).max(axis=1)
-    lost = taus < max(LEAST_TAU, LOST * float(np.quantile(taus, 0.75)))
+    taus = np.array([[_score(model, span).tau for model in models] for span in spans]).max(axis=1)
+    unranked = taus < max(LEAST_TAU, NOISE_TAU_SHARE * float(np.quantile(taus, 0.75)))
     return [
-        (stretch[0].at, stretch[-1].at)
-        for stretch, is_lost in zip(stretches, lost, strict=True)
-        if is_lost and relative_error(models[-1], stretch) > 1
+        (span[0].at, span[-1].at)
+        for span, is_unranked in zip(spans, unranked, strict=True)
+        if is_unranked and relative_error(models[-1], span) > 1
     ]
 
 
-def follows(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> bool:
-    """Whether answers follow from their prompts in this predictor's eyes: it errs less than a constant, and ranks."""
+def is_learnable(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> bool:
+    """Whether the predictor beats a constant on these outcomes and ranks them."""
     error = relative_error(predictor, outcomes)
-    return error == 0 or (error < LEARNABLE and score(*_said(predictor, outcomes)).tau >= LEAST_TAU)
+    return error == 0 or (error < LEARNABLE_ERROR and _score(predictor, outcomes).tau >= LEAST_TAU)
 
 
 def relative_error(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> float:
-    """The squared error as a share of the constant baseline's; 0 where all is within the paper's tolerance."""
-    lengths = _lengths(outcomes)
-    own = _squared(_said(predictor, outcomes)[0], lengths)
+    """The mean squared error as a share of the constant baseline's; 0 if it is within the paper's tolerance."""
+    own = _mean_squared_error(_predict(predictor, outcomes), outcomes)
     if own <= CLOSE_TOKENS**2:
         return 0.0
-    return own / max(_squared(constants(outcomes), lengths), 1e-9)
+    return own / max(_mean_squared_error(constant_baseline(outcomes), outcomes), 1e-9)
 
 
 def compare(
     candidate: LengthPredictor, current: LengthPredictor | None, held_out: Sequence[Outcome]
 ) -> dict[str, Scores]:
-    """Scores of the candidate, of the one in service and of the baseline."""
+    """Scores of the candidate, of the constant baseline and, if there is one, of the model in service."""
     scores = {
-        "candidate": score(*_said(candidate, held_out)),
-        "baseline": score(constants(held_out), [o.generated_tokens for o in held_out]),
+        "candidate": _score(candidate, held_out),
+        "baseline": score(constant_baseline(held_out), _lengths(held_out)),
     }
-    return scores | ({"current": score(*_said(current, held_out))} if current else {})
+    return scores | ({"current": _score(current, held_out)} if current else {})
 
 
 def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
@@ -92,21 +92,25 @@ def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
     return True, "not worse than the version in service" if current else "better than the constant baseline"
 
 
-def _slices(outcomes: Sequence[Outcome]) -> list[Sequence[Outcome]]:
-    """Consecutive stretches of at least SLICE outcomes, or one of all."""
-    many = max(1, len(outcomes) // SLICE)
-    bounds = np.linspace(0, len(outcomes), many + 1).astype(int)
+def _spans(outcomes: Sequence[Outcome]) -> list[Sequence[Outcome]]:
+    """Consecutive spans of at least SPAN_OUTCOMES outcomes, or one of all."""
+    count = max(1, len(outcomes) // SPAN_OUTCOMES)
+    bounds = np.linspace(0, len(outcomes), count + 1).astype(int)
     return [outcomes[a:b] for a, b in pairwise(bounds.tolist())]
 
 
-def _said(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> tuple[list[Prediction], list[int]]:
-    """What the predictor says of these answers, and their lengths."""
-    return predictor.predict([o.prompt for o in outcomes]), [o.generated_tokens for o in outcomes]
+def _score(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> Scores:
+    return score(_predict(predictor, outcomes), _lengths(outcomes))
 
 
-def _lengths(outcomes: Sequence[Outcome]) -> Numbers:
-    return np.array([o.generated_tokens for o in outcomes], np.float64)
+def _predict(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
+    return predictor.predict([o.prompt for o in outcomes])
 
 
-def _squared(predictions: Sequence[Prediction], lengths: Numbers) -> float:
-    return float(np.mean((np.array([p.tokens for p in predictions], np.float64) - lengths) ** 2))
+def _lengths(outcomes: Sequence[Outcome]) -> list[int]:
+    return [o.generated_tokens for o in outcomes]
+
+
+def _mean_squared_error(predictions: Sequence[Prediction], outcomes: Sequence[Outcome]) -> float:
+    predicted = np.array([p.tokens for p in predictions], np.float64)
+    return float(np.mean((predicted - np.array(_lengths(outcomes), np.float64)) ** 2))

@@ -1,6 +1,6 @@
-"""Continuous learning (Magnus III-B, III-D): refit on the log, judge on texts that are never learned.
+"""Continuous learning (Magnus III-B, III-D): refit a model on the log and judge it on held-out texts.
 
-Everything here is a function of the log and of the model in service; timers, tables and publishing are the trainer's.
+Everything here is a function of the log and of the model in service. Timers, tables and publishing are in `tasks`.
 """
 
 from collections import defaultdict
@@ -12,88 +12,96 @@ from zlib import crc32
 import numpy as np
 
 from learning.predictors.length_predictor import LengthPredictor, Outcome
-from learning.retraining.error_rules import LENGTH_RULE, SERVING_RULE, Rule
-from learning.retraining.promotion_gate import compare, follows, noisy_spans, promotion_verdict
-from learning.retraining.training_set import TrainingSetBounds, bounded, is_held_out
+from learning.retraining.error_rules import LENGTH_RULE, SERVING_RULE, ErrorRule
+from learning.retraining.promotion_gate import compare, is_learnable, noisy_spans, promotion_verdict
+from learning.retraining.training_set import TrainingSetBounds, is_held_out, select_entries
 from learning.serving_time import ServedBatch, ServingTimes
 from scheduling.costs import ServingCurves
 
-Profiles = Mapping[tuple[str, str], ServingCurves]  # what workers measured of themselves, by worker and model
+Profiles = Mapping[tuple[str, str], ServingCurves]  # the curves that workers measured, by worker and model
 
+# One text in five is held out, so 40 to train on come with about 10 to judge by. With fewer of either, chance decides;
+# more delay the first model. Not tuned.
 FEWEST_TRAINING = 40
 FEWEST_HELD_OUT = 10
-HELD_OUT = 1024  # newest held-out outcomes that judge
-HELD_OUT_EVERY = 5  # batches have no text: each fifth only judges
+MOST_HELD_OUT = 1024  # the newest judge: more make a verdict surer, but slower and older; not tuned
+HELD_OUT_EVERY = 5  # batches: one in five only judges, as of texts
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A refitted model and the verdict on it; `scores` compares it with the one in service and the baseline."""
+    """A refitted model and the verdict on it; `scores` compares it with the model in service and a constant."""
 
     model: Any
     publish: bool
     reason: str
     scores: dict[str, Any]
-    data: dict[str, Any]  # size and range of what it was trained and judged on
+    data: dict[str, Any]  # how much it was trained and judged on, and from when to when
 
 
 def refit(
     current: LengthPredictor | None,
-    fresh: LengthPredictor,
+    untrained: LengthPredictor,
     outcomes: Sequence[Outcome],
     *,
     since: float,
     now: float,
     bounds: TrainingSetBounds | None = None,
-    rule: Rule = LENGTH_RULE,
+    rule: ErrorRule = LENGTH_RULE,
 ) -> Candidate | None:
-    """Fit `fresh` on the log's outcomes and judge it; None if nothing worth learning ended after `since`.
+    """Fit `untrained` on the log's outcomes and judge it.
 
-    `data["until"]` is what the next call's `since` should be.
+    Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
+    outcomes. `data["until"]` is what the next call's `since` should be.
     """
     bounds = bounds or TrainingSetBounds()
-    whole = sorted((o for o in outcomes if not o.censored), key=lambda o: o.at)
-    rule = rule.scaled_to([o.generated_tokens for o in whole])
-    if not any(_surprising(o, rule) for o in whole if o.at > since):
+    complete = sorted((o for o in outcomes if not o.censored), key=lambda o: o.at)
+    rule = rule.scaled_to([o.generated_tokens for o in complete])
+    if not any(_worth_learning(o, rule) for o in complete if o.at > since):
         return None
-    training, held_out = _split(whole, bounds, now, rule)
+    candidate = untrained
+    training, held_out = _split(complete, bounds, now, rule)
     if not _enough(training, held_out):
         return None
-    fresh.fit(training)
-    noise = noisy_spans(fresh, current, held_out)
+    candidate.fit(training)
+    noise = noisy_spans(candidate, current, held_out)
     if noise:
-        noise = [span for span in noise if not _learnable_alone(fresh, whole, span)]
-        clean = [o for o in whole if not any(first <= o.at <= last for first, last in noise)]
+        noise = [span for span in noise if not _learnable_alone(candidate, complete, span)]
+        clean = [o for o in complete if not any(first <= o.at <= last for first, last in noise)]
         if _enough(*_split(clean, bounds, now, rule)):
             training, held_out = _split(clean, bounds, now, rule)
-        fresh.fit(training)
-    scores = compare(fresh, current, held_out)
+        candidate.fit(training)
+    scores = compare(candidate, current, held_out)
     publish, reason = promotion_verdict(scores)
     data = {
         "training": len(training),
         "held_out": len(held_out),
         "from": training[0].at,
-        "until": whole[-1].at,
+        "until": complete[-1].at,
         "noise": noise,
         "applications": sorted({o.prompt.application for o in training}),
     }
-    return Candidate(fresh, publish, reason, {name: each.as_dict() for name, each in scores.items()}, data)
+    return Candidate(candidate, publish, reason, {name: each.as_dict() for name, each in scores.items()}, data)
 
 
-def _surprising(outcome: Outcome, rule: Rule) -> bool:
+def _worth_learning(outcome: Outcome, rule: ErrorRule) -> bool:
     predicted = outcome.predicted_tokens
     return predicted is None or rule.worth_learning(predicted, outcome.generated_tokens)
 
 
 def _split(
-    whole: Sequence[Outcome], bounds: TrainingSetBounds, now: float, rule: Rule
+    complete: Sequence[Outcome], bounds: TrainingSetBounds, now: float, rule: ErrorRule
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """What to train on, what to judge by."""
-    training = bounded(
-        [o for o in whole if not is_held_out(o.prompt)], bounds, now, _application, lambda o: _surprising(o, rule)
+    """The outcomes to train on, and those to judge by."""
+    training = select_entries(
+        [o for o in complete if not is_held_out(o.prompt)],
+        bounds,
+        now,
+        _application,
+        lambda o: _worth_learning(o, rule),
     )
-    judges = TrainingSetBounds(HELD_OUT, bounds.age_s)
-    return training, bounded([o for o in whole if is_held_out(o.prompt)], judges, now, _application)
+    newest = TrainingSetBounds(MOST_HELD_OUT, bounds.age_s)
+    return training, select_entries([o for o in complete if is_held_out(o.prompt)], newest, now, _application)
 
 
 def _application(outcome: Outcome) -> str:
@@ -104,16 +112,16 @@ def _enough(training: Sequence[Outcome], held_out: Sequence[Outcome]) -> bool:
     return len(training) >= FEWEST_TRAINING and len(held_out) >= FEWEST_HELD_OUT
 
 
-def _learnable_alone(fresh: LengthPredictor, whole: Sequence[Outcome], span: tuple[float, float]) -> bool:
-    """Whether a stretch that contradicts all others has a sense of its own: new traffic, not noise."""
+def _learnable_alone(untrained: LengthPredictor, complete: Sequence[Outcome], span: tuple[float, float]) -> bool:
+    """Whether a model trained on this span alone predicts it: then it is new traffic, not noise."""
     first, last = span
-    stretch = [o for o in whole if first <= o.at <= last]
-    training = [o for o in stretch if not is_held_out(o.prompt)]
-    held_out = [o for o in stretch if is_held_out(o.prompt)]
+    inside = [o for o in complete if first <= o.at <= last]
+    training = [o for o in inside if not is_held_out(o.prompt)]
+    held_out = [o for o in inside if is_held_out(o.prompt)]
     if not _enough(training, held_out):
         return False
-    fresh.fit(training)
-    return follows(fresh, held_out)
+    untrained.fit(training)
+    return is_learnable(untrained, held_out)
 
 
 def refit_serving_times(
@@ -124,9 +132,9 @@ def refit_serving_times(
     since: float,
     now: float,
     bounds: TrainingSetBounds | None = None,
-    rule: Rule = SERVING_RULE,
+    rule: ErrorRule = SERVING_RULE,
 ) -> Candidate | None:
-    """Refit the serving time estimators on the log's batches and judge them; None if nothing new is worth learning."""
+    """Refit the serving time estimators on the log's batches and judge them; returns None as `refit` does."""
     bounds = bounds or TrainingSetBounds()
     ordered = sorted(batches, key=lambda b: b.at)
     rule = rule.scaled_to([b.serving_s for b in ordered])
@@ -135,25 +143,25 @@ def refit_serving_times(
     wrong = {b for b, s in zip(ordered, expected_s, strict=True) if rule.worth_learning(s, b.serving_s)}
     if not any(b.at > since and (b in wrong or current is None) for b in ordered):
         return None
-    held_out = [b for b in ordered if _judges(b)]
-    kept = [b for b in ordered if not _judges(b)]
-    training = bounded(kept, bounds, now, lambda b: (b.worker, b.model), lambda b: b in wrong)
+    held_out = [b for b in ordered if _is_held_out(b)]
+    others = [b for b in ordered if not _is_held_out(b)]
+    training = select_entries(others, bounds, now, lambda b: (b.worker, b.model), lambda b: b in wrong)
     if not training or not held_out:
         return None
-    fresh = ServingTimes()
-    fresh.fit(training, curves)
+    candidate = ServingTimes()
+    candidate.fit(training, curves)
     scores = {
-        "candidate": _errors(_expected_s(fresh, held_out, curves), held_out),
+        "candidate": _errors(_expected_s(candidate, held_out, curves), held_out),
         "current": _errors(_expected_s(in_service, held_out, curves), held_out),
         "baseline": _errors([float(np.mean([b.serving_s for b in training]))] * len(held_out), held_out),
     }
     publish, reason = _serving_verdict(scores, replaces=current is not None)
     data = {"training": len(training), "held_out": len(held_out), "from": training[0].at, "until": ordered[-1].at}
-    return Candidate(fresh, publish, reason, scores, data)
+    return Candidate(candidate, publish, reason, scores, data)
 
 
-def _judges(batch: ServedBatch) -> bool:
-    """Whether this batch only ever judges: one in five, the same ones for ever."""
+def _is_held_out(batch: ServedBatch) -> bool:
+    """Whether this batch is never trained on: one in five, chosen for ever by a hash, because batches have no text."""
     return crc32(f"{batch.worker} {batch.at:.6f}".encode()) % HELD_OUT_EVERY == 0
 
 

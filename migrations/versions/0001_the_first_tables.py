@@ -14,7 +14,7 @@ NOW = sa.text("clock_timestamp()")
 
 
 def upgrade() -> None:
-    """Apply this step."""
+    """Create the tables."""
     op.execute(sa.schema.CreateSequence(sa.Sequence("planner_epochs")))
     op.create_table(
         "api_keys",
@@ -223,7 +223,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Undo this step."""
+    """Drop the tables."""
     op.execute(sa.schema.DropSequence(sa.Sequence("planner_epochs")))
     op.drop_table("workers")
     op.drop_table("service_state")

@@ -1,1 +1,1 @@
-"""One file per published system; each keeps the waiting room and answers the questions of `scheduling.policy`."""
+"""One file for each published system; each keeps the waiting requests and implements `scheduling.policy.Policy`."""

@@ -1,14 +1,18 @@
-"""BATON (section 4): rows leave a running batch when they are done and prefilled ones take their places at once.
+"""BATON (section 4): rows leave a running batch when they are done, and prefilled rows take their places at once.
 
-Joiners are prefilled beside the batch, in groups of similar length, and their keys and values are embedded end-aligned,
-so that a join adds no padding to the running rows (4.2); the engine releases the front padding that all have in common
-(4.1). The batch grows while memory is below one threshold and shrinks above another, and a waiting request takes the
-place of a running one of lower priority (4.3): the row of the lowest priority that joined last leaves, and waits with
-what it has generated.
+Joiners are prefilled beside the batch, in groups of similar length, and their keys and values are then written into the
+running batch's cache, so that a join adds no padding to the running rows (4.2). The paper aligns a joiner's tokens with
+the end of the cache and releases the front padding that all rows have in common (4.1). The engine here
+(`inference.local.kv_cache`) lets every row start at column 0 instead: no front padding arises, so none has to be
+released. Both hold rows × tokens of the longest row, which is what this policy counts.
 
-Starvation: none is possible. Requests go by arrival; a level of priority is worth a fixed time of waiting, so nobody is
-overtaken by requests that arrive later than that after it, and a row that has come back once is not preempted for
-priority again.
+The batch grows while memory is below one threshold and shrinks above another. A waiting request may take the place of a
+running one of lower priority (4.3): the row of the lowest priority that joined last leaves, keeps its generated tokens
+and waits again.
+
+Starvation: none is possible. Requests go by arrival, and a level of priority counts as PRIORITY_S seconds of waiting,
+so a request n levels higher overtakes only those that arrived at most n · PRIORITY_S before it. A row that has come
+back once is not preempted for priority again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,104 +21,113 @@ from itertools import islice
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import waiting_batch
-from scheduling.out_of_memory import reserve_limit
+from scheduling.out_of_memory import to_retry
+from scheduling.policies.continuous_constants import PRIORITY_S, ROW_GROWTH_TOKENS
 from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker
 from scheduling.request import Request
 
-PRIORITY_S = 300.0  # how much waiting a level of priority is worth
-NEXT = 2  # tokens by which rows will have grown when a joiner's first iteration is over
-
 
 class Baton(Policy):
-    """Knows no generation length: memory is watched, not predicted."""
+    """Uses no predicted generation length: it watches how much memory is in use.
+
+    The thresholds are shares of the memory Θ. The paper names none; these were chosen, not tuned. `grow_below` keeps
+    memory for the growth of running rows, at the price of smaller batches; `shrink_above` preempts rows before the
+    memory runs out. The gap between them keeps a row that has left from joining again at once.
+    """
 
     mode: Mode = "continuous"
 
     def __init__(self, batch_size: int | None = None, grow_below: float = 0.8, shrink_above: float = 0.95) -> None:
         self._batch_size = batch_size  # None: as memory allows
-        self._grow_below, self._shrink_above = grow_below, shrink_above  # shares of Θ
+        self._grow_below, self._shrink_above = grow_below, shrink_above
         self._queues: dict[int, ArrivalQueue] = {}  # by priority
-        self._like: Worker | None = None
+        self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues.values())
 
     def add(self, request: Request, now: float) -> None:
-        """To the place that its arrival and its priority give it."""
+        """To the queue of its priority, at the place that its arrival gives it."""
         self._queues.setdefault(request.priority, ArrivalQueue()).add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out."""
+        """Take a waiting request out; False if it does not wait here."""
         return any(queue.discard(request_id) for queue in self._queues.values())
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Shrink what outgrows its memory, fill what has room, and preempt for priority where nothing has."""
+        """Shrink batches that outgrow their memory, let requests join the others, and preempt where none can join."""
         batches = [BatonBatch(worker) for worker in workers if not worker.queued]
         if not batches:
             return []
-        self._like = batches[0].worker
+        self._first_worker = batches[0].worker
         for batch in batches:
             batch.shrink(self._shrink_above)
-        smallest = [(batch.size, place) for place, batch in enumerate(batches)]
+        smallest = [(batch.size, index) for index, batch in enumerate(batches)]
         heapify(smallest)
         while request := self._first():
-            goal = self._roomiest(batches, smallest, request) or self._preempt(batches, request)
-            if not goal:
+            batch_to_join = self._fewest_rows(batches, smallest, request) or self._preempt(batches, request)
+            if not batch_to_join:
                 break
             self._queues[request.priority].take(1)
-            goal.join(request)
+            batch_to_join.join(request)
         return [assignment for batch in batches if (assignment := batch.assignment())]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """They wait again; a request that did not fit alone is known to need more than was thought."""
-        alone = len(assignment.requests) == 1
-        for request in assignment.requests:
-            self.add(reserve_limit(request) if alone else request, now)
+        """They wait again; a request that did not fit alone has its limit reserved."""
+        for request in to_retry(assignment.requests):
+            self.add(request, now)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What waits, cut into batches of as many as last ran on a worker; about so they will follow each other."""
-        costs = self._like.costs if self._like else None
-        size = self._batch_size or max(1, len(self._like.rows) if self._like else 1)
+        """The waiting requests in serving order, cut into batches of as many rows as the first worker last had.
+
+        Rows really join one by one; batches of that size take about as long.
+        """
+        costs = self._first_worker.costs if self._first_worker else None
+        size = self._batch_size or max(1, len(self._first_worker.rows) if self._first_worker else 1)
         requests = self._in_order()
         while batch := tuple(islice(requests, size)):
             yield waiting_batch(batch, costs, now)
 
     def _in_order(self) -> Iterator[Request]:
-        return merge(*self._queues.values(), key=_key)
+        return merge(*self._queues.values(), key=_serving_order)
 
     def _first(self) -> Request | None:
         heads = [head for queue in self._queues.values() if (head := queue.peek())]
-        return min(heads, key=_key, default=None)
+        return min(heads, key=_serving_order, default=None)
 
-    def _roomiest(
+    def _fewest_rows(
         self, batches: Sequence["BatonBatch"], smallest: list[tuple[int, int]], request: Request
     ) -> "BatonBatch | None":
-        """Of the batches with room for a request the one of the fewest rows.
+        """The batch with the fewest rows of those that the request may join, None if there is none.
 
-        `smallest` is a heap of rows and places; a batch without room for anyone falls out until the next decision.
+        `smallest` is a heap of (rows, index of the batch). A batch that not even one token may join is dropped from it
+        until the next decision.
         """
-        passed_over, goal = [], None
-        while smallest and not goal:
-            size, place = heappop(smallest)
-            if self._has_room(batches[place], request.prefill):
-                goal = batches[place]
-                heappush(smallest, (size + 1, place))
-            elif self._has_room(batches[place], 1):
-                passed_over.append((size, place))
+        passed_over, found = [], None
+        while smallest and not found:
+            size, index = heappop(smallest)
+            if self._may_join(batches[index], request.prefill):
+                found = batches[index]
+                heappush(smallest, (size + 1, index))
+            elif self._may_join(batches[index], 1):
+                passed_over.append((size, index))
         for entry in passed_over:
             heappush(smallest, entry)
-        return goal
+        return found
 
-    def _has_room(self, batch: "BatonBatch", prefill: int) -> bool:
-        """An empty batch has for anyone."""
+    def _may_join(self, batch: "BatonBatch", prefill: int) -> bool:
+        """Whether a row of so many tokens keeps the batch below its threshold; an empty batch takes any row."""
         if self._batch_size and batch.size >= self._batch_size:
             return False
         return not batch.size or batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":
-        """The batch in which a row of lower priority has made room; None if no row has, or if one were too few."""
-        candidates = [(row, batch) for batch in batches if (row := batch.least(below=request.priority))]
-        for row, batch in sorted(candidates, key=lambda candidate: _leaves_first(candidate[0])):
+        """The batch that one row of lower priority has left so that the request can join it.
+
+        None if no batch has such a row, or if none comes below its threshold by losing one.
+        """
+        candidates = [(row, batch) for batch in batches if (row := batch.first_to_leave(below=request.priority))]
+        for row, batch in sorted(candidates, key=lambda candidate: _preemption_order(candidate[0])):
             if batch.tokens_with(request.prefill, without=row) <= self._grow_below * batch.capacity_tokens:
                 batch.leave(row)
                 return batch
@@ -122,7 +135,7 @@ class Baton(Policy):
 
 
 class BatonBatch:
-    """A worker's rows as they will be once what is decided is carried out."""
+    """A worker's rows as they will be once the decisions made so far are carried out."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -138,28 +151,31 @@ class BatonBatch:
         return len(self._rows) + len(self._joiners)
 
     def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> int:
-        """Cached tokens, padding included, an iteration from now, perhaps with a joiner and without a row."""
+        """Cached tokens, padding included, after the next join; with a joiner of `prefill` tokens, `without` a row."""
         longest = self._longest_without(without) if without else self._longest
-        return (self.size + bool(prefill) - bool(without)) * (max(prefill, longest) + NEXT)
+        return (self.size + bool(prefill) - bool(without)) * (max(prefill, longest) + ROW_GROWTH_TOKENS)
 
-    def least(self, below: int) -> RunningRow | None:
-        """The row of the lowest priority that joined last, of those below a priority that have not come back before."""
+    def first_to_leave(self, below: int) -> RunningRow | None:
+        """The row to preempt for a request of priority `below`: of the lowest priority, and of those the last to join.
+
+        None if no row is of lower priority. Rows that were preempted before are left alone.
+        """
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
-        return min(rows, key=_leaves_first, default=None)
+        return min(rows, key=_preemption_order, default=None)
 
     def shrink(self, share: float) -> None:
-        """Rows leave, the lowest priority and the last to join first, until memory is below its threshold."""
+        """Preempt rows, the lowest priority and the last to join first, until this share of memory holds the others."""
         while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
-            self.leave(min(self._rows, key=_leaves_first))
+            self.leave(min(self._rows, key=_preemption_order))
 
     def leave(self, row: RunningRow) -> None:
-        """Take a row out."""
+        """Preempt a row."""
         self._rows.remove(row)
         self._preempted.append(row.request.id)
         self._longest = self._longest_without(None)
 
     def join(self, request: Request) -> None:
-        """Let a request in."""
+        """Count a request among the rows."""
         self._joiners.append(request)
         self._longest = max(self._longest, request.prefill)
 
@@ -169,7 +185,10 @@ class BatonBatch:
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignment(self) -> Assignment | None:
-        """Who leaves and who joins then; the worker prefills joiners of similar length together."""
+        """Which rows leave and which requests then join, None if neither.
+
+        The worker itself prefills joiners of similar length together.
+        """
         if not self._joiners and not self._preempted:
             return None
         longest = max((request.prefill for request in self._joiners), default=1)
@@ -184,9 +203,9 @@ class BatonBatch:
         )
 
 
-def _key(request: Request) -> tuple[float, float, str]:
+def _serving_order(request: Request) -> tuple[float, float, str]:
     return request.arrived_at - PRIORITY_S * request.priority, request.arrived_at, request.id
 
 
-def _leaves_first(row: RunningRow) -> tuple[int, float, float, str]:
+def _preemption_order(row: RunningRow) -> tuple[int, float, float, str]:
     return row.request.priority, -row.started_at, -row.request.arrived_at, row.request.id

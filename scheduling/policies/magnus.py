@@ -1,12 +1,12 @@
 """Magnus: WMA-directed adaptive batching, estimated serving times, highest response ratio next (Magnus III).
 
-Its ablations are parameters (IV-C): `glp` packs by predicted length into batches of VS's fixed size, `abp` lifts that
-size, and both serve batches first come, first served; `magnus` adds the response ratio.
+Its ablations are parameters (IV-C): `glp` packs by predicted length into batches of at most VS's fixed size, `abp`
+lifts that bound, and both serve batches first come, first served; `magnus` adds the response ratio.
 
-Starvation: batch B, waiting since a, is overtaken at time t by batch C only if C waits since before
-a + (t - a)·(1 - T(C)/T(B)). With every batch between T_min and T_max seconds, whoever arrives in the last T_min/T_max
-of B's wait never delays it, so B is served once the work ahead of that is, even in an overload of up to
-1 / (1 - T_min/T_max) times what the fleet can serve.
+Starvation: let T(X) be the estimated serving time of batch X. Batch B, waiting since a, is overtaken at time t by batch
+C only if C has been waiting since before a + (t - a)·(1 - T(C)/T(B)). If every batch takes between T_min and T_max
+seconds, a batch that arrives in the last T_min/T_max of B's wait never delays B. So B is served once the work that
+arrived before that is, even in an overload of up to 1 / (1 - T_min/T_max) times what the fleet can serve.
 """
 
 from collections import deque
@@ -17,32 +17,32 @@ from operator import add
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_estimates import batch_shape
-from scheduling.batch_order import BatchTable, Choice
+from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
 from scheduling.out_of_memory import split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 
-Kind = tuple[ServingTime, int]  # costs and capacity in tokens: workers of a kind choose alike
+WorkerKind = tuple[ServingTime, int]  # costs and capacity in tokens: the same batch suits workers of one kind best
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """Lmax and Gmax of Eq. (1), which bound every batch to VS's size."""
+    """Lmax and Gmax of Eq. (1), which bound every batch to the fixed batch size of vanilla scheduling (VS)."""
 
     max_length: int
     max_generation_length: int
 
     def of(self, capacity_tokens: int) -> int:
-        """The size on a worker whose key-value cache holds so many tokens."""
+        """The batch size on a worker whose key-value cache holds so many tokens, at least one."""
         return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
 
 
 class MagnusPolicy(Policy):
     """Packs each request as it comes (Algorithm 1) and gives idle workers the batch with the highest response ratio.
 
-    On a fleet of unequal memory batches grow to what the largest worker holds; a smaller worker takes batches that fit
-    it, and when none does the part of one that does, rather than idle.
+    On a fleet of unequal memory batches grow to what the largest worker holds. A smaller worker takes batches that fit
+    it; when none does, it takes as much of one as fits, rather than idle.
     """
 
     def __init__(
@@ -50,39 +50,39 @@ class MagnusPolicy(Policy):
     ) -> None:
         self._fixed_size = fixed_size
         self._batcher = AdaptiveBatcher(wma_threshold)
-        self._table = BatchTable(by_response_ratio)
-        self._costs: ServingTime | None = None  # of the worker that estimates in the waiting room are for
+        self._table = BatchScheduler(by_response_ratio)
+        self._costs: ServingTime | None = None  # of the first worker of the last decision; estimates are for it
 
     def __len__(self) -> int:
         return len(self._batcher)
 
     def add(self, request: Request, now: float) -> None:
-        """Algorithm 1."""
+        """Pack the request into a batch by Algorithm 1."""
         self._batcher.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a request out of its batch."""
+        """Take a request out of its batch; False if it does not wait here."""
         batch = self._batcher.batch_of(request_id)
         if batch is None:
             return False
-        self._batcher.without(batch, (request_id,))
+        self._batcher.remove_requests(batch, (request_id,))
         return True
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """One batch to each idle worker; of several kinds of idle workers the one with the best choice goes first."""
+        """One batch to each idle worker; the kind of worker whose best batch has the highest merit goes first."""
         if not workers:
             return []
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
-        undecided = [kind for kind, some in idle.items() if some]
-        choices: dict[Kind, Choice] = {}
+        undecided = [kind for kind, of_kind in idle.items() if of_kind]
+        choices: dict[WorkerKind, NextBatch] = {}
         assignments: list[Assignment] = []
         while True:
             self._table.update(self._changed(), self._batcher.batches)
             choices |= {kind: choice for kind in undecided if (choice := self._choose(*kind, now))}
             if not choices:
                 return assignments
-            best = max(choices, key=lambda kind: choices[kind].merit)
+            best = max(choices, key=lambda kind: choices[kind].priority)
             batch = choices[best].batch
             assignments.append(self._serve(idle[best].popleft(), choices[best]))
             undecided = [kind for kind in choices if choices[kind].batch is batch]
@@ -90,45 +90,45 @@ class MagnusPolicy(Policy):
             undecided = [kind for kind in undecided if idle[kind]]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Two sealed halves go back to the waiting room."""
+        """The batch is split into two sealed halves, which wait again."""
         for half in split(assignment.requests):
-            self._batcher.open(half, sealed=True)
+            self._batcher.open_batch(half, sealed=True)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The batches in the order in which the first worker of the last decision would serve them."""
+        """The waiting batches in the order in which the first worker of the last decision would serve them."""
         if self._costs is None:
             return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
         self._table.update(self._changed(), self._batcher.batches)
-        return (_described(*row) for row in self._table.in_order(self._costs, now))
+        return (_described(*row) for row in self._table.serving_order(self._costs, now))
 
-    def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[Kind, deque[Worker]]:
-        """The idle workers by kind, after bounding the batches by what this fleet holds."""
-        idle: dict[Kind, deque[Worker]] = {}
+    def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
+        """The idle workers by kind; also bounds the batches by what the largest worker of this fleet holds."""
+        idle: dict[WorkerKind, deque[Worker]] = {}
         for worker in workers:
             of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
             if worker.idle:
                 of_kind.append(worker)
-        self._table.forget_costs(costs for costs, _ in idle)
+        self._table.keep_estimates_of(costs for costs, _ in idle)
         capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
-        self._batcher.bound(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
+        self._batcher.set_limits(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
         return idle
 
-    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> Choice | None:
-        """What fits, else what fits in part, else (only where nobody has more memory) one that is too large to fit."""
-        choice = self._table.choose(costs, capacity_tokens, now)
-        choice = choice or self._table.choose(costs, capacity_tokens, now, whole=False)
+    def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
+        """The best batch that fits, else one that fits in part, else, on the largest workers only, a larger one."""
+        choice = self._table.next_batch(costs, capacity_tokens, now)
+        choice = choice or self._table.next_batch(costs, capacity_tokens, now, whole=False)
         if choice is None and capacity_tokens == self._batcher.capacity_tokens:
-            choice = self._table.choose(costs, float("inf"), now)
+            choice = self._table.next_batch(costs, float("inf"), now)
         return choice
 
-    def _serve(self, worker: Worker, choice: Choice) -> Assignment:
+    def _serve(self, worker: Worker, choice: NextBatch) -> Assignment:
         batch, capacity_tokens = choice.batch, worker.memory.capacity_tokens
-        if batch.tokens <= capacity_tokens or len(batch.requests) == 1:
+        if batch.reserved_tokens <= capacity_tokens or len(batch.requests) == 1:
             estimated_s = choice.estimated_s
             requests = self._batcher.take(batch)
         else:
             requests = _part_that_fits(batch, capacity_tokens)
-            self._batcher.without(batch, [request.id for request in requests])
+            self._batcher.remove_requests(batch, [request.id for request in requests])
             estimated_s = worker.costs.serve_s(*batch_shape(requests))
         return Assignment(worker.name, requests, sealed=batch.sealed, estimated_s=estimated_s)
 
@@ -138,7 +138,7 @@ class MagnusPolicy(Policy):
 
 
 def _part_that_fits(batch: AdaptiveBatch, capacity_tokens: int) -> tuple[Request, ...]:
-    """The requests that need the least memory, as many as fit together, at least one."""
+    """As many of the requests as fit together, those that need the least memory first; at least one."""
     ordered = sorted(
         batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
     )

@@ -1,4 +1,4 @@
-"""Every policy by the name that MAGNUS_POLICY knows it by."""
+"""Makes a policy from the name that MAGNUS_POLICY selects it by."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from scheduling.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Plain values that policies are made from; lengths in tokens, durations in seconds."""
+    """The settings that policies are made from; lengths in tokens."""
 
     max_prompt_tokens: int = 1024  # Lmax
     max_output_tokens: int = 1024  # Gmax
-    wma_threshold: int = 50_000  # Φ of Magnus's Algorithm 1
-    slice_tokens: int = 128  # S of scls
+    wma_threshold: int = 50_000  # Φ of Magnus's Algorithm 1, as in its evaluation (IV)
+    slice_tokens: int = 128  # S of SCLS, as in its evaluation (5.1)
 
 
 class UnknownPolicy(Exception):
-    """A policy name that does not exist, with those that do."""
+    """There is no policy of this name; the message lists those that there are."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,11 +1,12 @@
-"""SCLS: slice-level scheduling (SCLS 4). Batches run for one slice; what is unfinished comes back and is batched again.
+"""SCLS: slice-level scheduling (SCLS 4). Batches run for one slice; unfinished requests are batched again.
 
 Its ablations are parameters (5.4), each on top of the one before: SO is `Vanilla` with slices and round robin; PM
-batches by serving time with the batch size capped, at fixed intervals, and deals batches out in turn; AB lifts the cap;
-LB offloads by max-min; SCLS adapts the interval.
+batches by serving time with the batch size capped, at fixed intervals, and offloads batches round robin; AB lifts the
+cap; LB offloads by max-min; SCLS adapts the interval.
 
-Starvation: none is possible. All that waits is handed out at every interval, at most max(λ·min load, Γ) after it came;
-behind it in a worker's queue come only later batches. A request needs at most ⌈limit / slice⌉ rounds.
+Starvation: none is possible. Every request that waits is offloaded at the end of the interval, at most
+max(λ·min load, Γ) seconds after it came, and batches of later intervals queue behind it. A request needs at most
+⌈limit / slice⌉ rounds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.kv_memory import KvMemory
-from scheduling.offloading import InTurn, LeastLoaded, Placement
+from scheduling.offloading import LeastLoaded, Placement, RoundRobin
 from scheduling.out_of_memory import discard_from, split
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
@@ -25,23 +26,26 @@ from scheduling.serving_time_batching import least_serving_time
 class MemoryRule:
     """How many rows of a batch fit: ζ of Eq. (9), and an engine's own limits as in Algorithm 2."""
 
-    usable_share: float = 0.9
-    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens a row exceeds, rows at most), longest first
-    cap: int | None = None  # PM's
+    usable_share: float = 0.9  # ζ, the paper's for Hugging Face transformers (5.1)
+    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens a row exceeds, rows at most then), most tokens first
+    cap: int | None = None  # the ablation PM's fixed batch size
 
     def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
-        """Nmax of Eq. (8) with ζ, further bounded by the rules."""
+        """Nmax of Eq. (8) with ζ, further bounded by `most_rows` and `cap`; at least 1."""
         row_tokens = length + slice_tokens
         size = int(self.usable_share * memory.capacity_tokens) // row_tokens
         size = min([size, *(rows for tokens, rows in self.most_rows if row_tokens > tokens)][:2])
         return max(1, min(size, self.cap or size))
 
 
-DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # Algorithm 2
+DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits of Algorithm 2, found by the paper
 
 
 class SliceLevel(Policy):
-    """Hands out everything that waits at each interval, in batches of least total serving time."""
+    """Offloads everything that waits at the end of each interval, in batches of least total serving time.
+
+    The slice of 128 tokens and λ = 0.5 are the paper's (5.1).
+    """
 
     mode: Mode = "queue"
 
@@ -55,13 +59,13 @@ class SliceLevel(Policy):
     ) -> None:
         self._slice_tokens = slice_tokens
         self._memory_rule = memory_rule
-        self._in_turn = None if max_min else InTurn()
+        self._in_turn = None if max_min else RoundRobin()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
-        self._least_interval_s = least_interval_s  # Γ; None: what a slice takes a single row on the first worker
+        self._least_interval_s = least_interval_s  # Γ; None: the seconds of a slice of one row on the first worker
         self._pool = ArrivalQueue()
         self._halves: list[tuple[Request, ...]] = []
         self._next_at = float("-inf")
-        self._fleet: Sequence[Worker] = ()
+        self._fleet: Sequence[Worker] = ()  # of the last decision
 
     def __len__(self) -> int:
         return len(self._pool) + sum(len(half) for half in self._halves)
@@ -71,11 +75,11 @@ class SliceLevel(Policy):
         self._pool.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out."""
+        """Take a waiting request out; False if it does not wait here."""
         return self._pool.discard(request_id) or discard_from(self._halves, request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """When the interval is over, batches of all that waits, the longest first, each to a worker's queue."""
+        """Once the interval is over, batches of all that waits, the longest to serve first, to the workers' queues."""
         if not workers:
             return []
         self._fleet = workers
@@ -90,21 +94,22 @@ class SliceLevel(Policy):
         placement: Placement = self._in_turn.among(workers) if self._in_turn else loads
         assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
         least_interval_s = self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens)
-        self._next_at = now + max(self._interval_factor * loads.least_s, least_interval_s)
+        self._next_at = now + max(self._interval_factor * loads.least_load_s, least_interval_s)
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """The end of the interval, if anything waits for it."""
+        """The end of the interval; None if nothing waits or if it is over."""
         return self._next_at if len(self) and self._next_at > now else None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Two sealed halves are handed out at the end of the interval."""
+        """The batch is split into two sealed halves, which are offloaded at the end of the interval."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches beyond memory, then the pool in order of arrival, cut into what a worker holds.
+        """Halves of batches beyond memory, then the pool in order of arrival, cut into batches that fit a worker.
 
-        The batches that will go out are made only then; these are as large and take about as long.
+        The batches that are really offloaded are formed only at the end of the interval; these are as large and take
+        about as long.
         """
         costs = self._fleet[0].costs if self._fleet else None
         largest_size = self._largest_size() if self._fleet else lambda length: 1
@@ -122,7 +127,7 @@ class SliceLevel(Policy):
             yield waiting_batch(batch, costs, now, self._slice_tokens)
 
     def _largest_size(self) -> Callable[[int], int]:
-        """Rows that a batch of some length may have, on the fleet as last seen."""
+        """The function from batch length to the rows that may have it, on the fleet of the last decision."""
         memory = packing_memory(self._fleet)
         return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
@@ -131,12 +136,15 @@ class SliceLevel(Policy):
         return Assignment(worker.name, batch, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
 
     def _shape(self, batch: tuple[Request, ...]) -> tuple[int, int, int]:
-        """A slice is taken to run to its end (4.2)."""
+        """Size, length and iterations of a batch; its slice is assumed to run to its end (4.2)."""
         size, length, _ = batch_shape(batch)
         return size, length, self._slice_tokens
 
 
 def packing_memory(workers: Sequence[Worker]) -> KvMemory:
-    """The memory to pack for on an unequal fleet: full batches of that size fill the most memory in all."""
+    """The memory that batches are sized for: with n workers at least as large as one, the one with the largest n · Θ.
+
+    On an unequal fleet full batches of that size fill the most memory in all.
+    """
     memories = sorted((worker.memory for worker in workers), key=lambda memory: -memory.capacity_tokens)
     return max(enumerate(memories, start=1), key=lambda ranked: ranked[0] * ranked[1].capacity_tokens)[1]

@@ -1,12 +1,13 @@
 """Sequence Scheduling (Zheng et al., section 4): groups sorted by predicted length, larger batches of shorter answers.
 
-A group is what waits, at most 256 requests. Predictions are rounded up to bins of 50 tokens (binning), shorter batches
-are larger (VBS), and a batch runs no longer than it was predicted to: what is not done is a failure, collected and run
-again when the group is through (FCR). Each of the three can be switched off.
+A group is formed of the requests that wait, at most 256. Predictions are rounded up to bins of 50 tokens (binning),
+batches of shorter answers are larger (VBS), and a batch runs for no more iterations than were predicted: requests that
+are not done by then are failures, collected and run again after the other batches of the group (FCR). Each of the three
+can be switched off. The default sizes are the paper's (4.1 and 4.2).
 
-Starvation: none is possible. Groups form in order of arrival, a request is overtaken by at most 255 others of its
-group, and failures run, up to their limits, before the next group forms or, if they come back only then, before the one
-after it.
+Starvation: none is possible. Groups form in order of arrival, and a request is overtaken by at most 255 others of its
+group. Failures run up to their limits before the next group forms; those that come back only after that run before the
+group after the next.
 """
 
 import sys
@@ -24,14 +25,14 @@ from scheduling.request import Request
 
 @dataclass(frozen=True, slots=True)
 class VariableBatchSize:
-    """`size` rows of `tokens` generated tokens each fill a batch; from `below` tokens on the fixed size holds."""
+    """Batches of about `size` · `tokens` generated tokens; from `below` tokens a row on, the fixed batch size holds."""
 
     size: int = 256
     tokens: int = 50
     below: int = 300
 
     def of(self, generation_length: int, fixed_size: int) -> int:
-        """B0·L0/L, rounded to the nearest power of two (4.2)."""
+        """B0·L0/L (4.1) rounded to the nearest power of two (4.2), at least 1, for rows of so many generated tokens."""
         if generation_length >= self.below:
             return fixed_size
         exact = self.size * self.tokens / generation_length
@@ -58,14 +59,14 @@ class SequenceScheduling(Policy):
         self._group: list[Request] = []
         self._failures: list[Request] = []
         self._halves: list[tuple[Request, ...]] = []
-        self._costs: ServingTime | None = None
+        self._costs: ServingTime | None = None  # of the first worker of the last decision
         self._capacity_tokens = sys.maxsize  # of the largest worker
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
 
     def add(self, request: Request, now: float) -> None:
-        """To the queue for whom groups form; one that has generated before was predicted too short: to the failures."""
+        """To the queue of which groups are formed; a request that has generated before is a failure."""
         if request.generated:
             kept = request if self._resume_failures else replace(request, generated=0)
             self._failures.append(reserve_limit(kept))
@@ -73,7 +74,7 @@ class SequenceScheduling(Policy):
             self._queue.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out."""
+        """Take a waiting request out; False if it does not wait here."""
         for requests in (self._group, self._failures):
             for request in requests:
                 if request.id == request_id:
@@ -82,7 +83,7 @@ class SequenceScheduling(Policy):
         return discard_from(self._halves, request_id) or self._queue.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """To each idle worker, in the order offered, the next batch that fits it."""
+        """The next batch that fits it to each idle worker, in the order of the workers."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -92,11 +93,11 @@ class SequenceScheduling(Policy):
         return [assignment for assignment in batches if assignment]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Two sealed halves go first."""
+        """The batch is split into two sealed halves, which are served first."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches beyond memory, then the group, its failures and the groups to come, in their batches."""
+        """Halves of batches beyond memory, then the batches of the group, of its failures and of the groups to come."""
         for half in self._halves:
             yield waiting_batch(half, self._costs, now, sealed=True)
         coming = iter(self._queue)
@@ -108,9 +109,9 @@ class SequenceScheduling(Policy):
                 start += len(batch)
 
     def _next(self, worker: Worker, is_largest: bool) -> Assignment | None:
-        for place, half in enumerate(self._halves):
+        for index, half in enumerate(self._halves):
             if is_largest or self._fits(half, worker.memory.capacity_tokens):
-                return self._assignment(worker, self._halves.pop(place), sealed=True)
+                return self._assignment(worker, self._halves.pop(index), sealed=True)
         if not self._group and not self._failures:
             self._group = self._sorted(self._queue.take(self._group_size))
         requests = self._group or self._failures
@@ -123,7 +124,10 @@ class SequenceScheduling(Policy):
         return sorted(requests, key=lambda request: (self._predicted(request), request.arrived_at, request.id))
 
     def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
-        """As many as fit the memory and the batch size; what is too large for any worker goes to the largest alone."""
+        """The first requests, as many as fit the memory and the batch size.
+
+        A request that does not fit alone is passed over, except that the largest worker takes it as a batch of one.
+        """
         batch: list[Request] = []
         length = generation_length = 0
         for request in requests:
@@ -151,7 +155,7 @@ class SequenceScheduling(Policy):
         return max(self._predicted(request) for request in requests) if self._collect_failures else None
 
     def _predicted(self, request: Request) -> int:
-        """The upper prediction ("predicting the max length"), rounded up to its bin."""
+        """The upper prediction of the remaining tokens, rounded up to its bin ("predicting the max length", 4.1)."""
         bins = self._bin_tokens or 1
         return min(-(-request.remaining_upper // bins) * bins, request.limit - request.generated)
 

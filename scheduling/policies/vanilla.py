@@ -1,10 +1,10 @@
 """Vanilla scheduling (Magnus II-E; SCLS's SLS): first come, first served in batches of the size that Eq. (1) gives.
 
-VSQ is the same policy over a quantized engine, whose Θ and hence batch size are larger. SLS deals requests out to the
-workers in turn as they come; SCLS's ablation SO also cuts the generation into slices.
+VSQ is the same policy over a quantized engine, whose Θ and hence batch size are larger. SLS deals the requests out to
+the workers round robin as they come; SCLS's ablation SO also cuts the generation into slices.
 
-Starvation: none is possible. A request is served once those that arrived before it, on its own worker where requests
-are dealt out, have been; in slices, once each of those has had at most ⌈limit / slice⌉ of them.
+Starvation: none is possible. A request is served once those that arrived before it have been, with round robin those of
+its own worker only. With slices it is served once each of those has had at most ⌈limit / slice⌉ slices.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ from scheduling.request import Request
 
 
 class Vanilla(Policy):
-    """Knows no generation length: every request is taken for one of Lmax and Gmax tokens.
+    """Uses no predicted generation length: every request counts as one of Lmax prompt and Gmax generated tokens.
 
-    On a fleet of unequal memory a worker that could not hold one such request gets none while a larger one lives.
+    A worker that could not hold one such request gets none while a larger worker lives.
     """
 
     def __init__(
@@ -36,51 +36,51 @@ class Vanilla(Policy):
         self._slice_tokens = slice_tokens
         self._queues: Queues = RoundRobinQueues() if round_robin else SharedQueue()
         self._halves: list[tuple[Request, ...]] = []
-        self._like: Worker | None = None
+        self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
 
     def __len__(self) -> int:
         return len(self._queues) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """To the end of the queue, or the place that its arrival gives it."""
+        """To the place in the queue that its arrival gives it."""
         self._queues.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out."""
+        """Take a waiting request out; False if it does not wait here."""
         return discard_from(self._halves, request_id) or self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """The next batch in order of arrival to each idle worker, in the order offered; halves of an OOM go first."""
+        """The next batch in order of arrival to each idle worker; halves of a batch beyond memory go first."""
         if not workers:
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
-        self._like = workers[0]
-        self._queues.know([worker.name for worker in workers])
+        self._first_worker = workers[0]
+        self._queues.set_workers([worker.name for worker in workers])
         assignments = []
         for worker in workers:
             if not worker.idle:
                 continue
             if self._halves:
                 assignments.append(self._assignment(worker, self._halves.pop(0), sealed=True))
-            elif requests := self._queues.of(worker.name).take(self.batch_size(worker)):
+            elif requests := self._queues.queue_of(worker.name).take(self.batch_size(worker)):
                 assignments.append(self._assignment(worker, requests, sealed=False))
         return assignments
 
     def batch_size(self, worker: Worker) -> int:
-        """Eq. (1), unless fixed."""
+        """The batch size of Eq. (1), unless it was given."""
         return self._batch_size or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Two sealed halves go to the head of the queue."""
+        """The batch is split into two sealed halves, which are served before the queue."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What waits, cut into batches of the first worker's size."""
-        costs = self._like.costs if self._like else None
+        """The waiting requests, cut into batches of the first worker's batch size."""
+        costs = self._first_worker.costs if self._first_worker else None
         for half in self._halves:
             yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)
         requests = iter(self._queues)
-        size = self.batch_size(self._like) if self._like else 1
+        size = self.batch_size(self._first_worker) if self._first_worker else 1
         while batch := tuple(islice(requests, size)):
             yield waiting_batch(batch, costs, now, self._slice_tokens)
 

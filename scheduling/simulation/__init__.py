@@ -1,1 +1,1 @@
-"""The parts of the simulated world: engines, workers and the trace; `scheduling.simulation.simulator` runs them."""
+"""The simulator: engines, workers and a fleet in virtual time; `scheduling.simulation.simulator` has the main loop."""

@@ -1,4 +1,4 @@
-"""What a simulated engine costs, and what it computed."""
+"""How long a simulated engine takes, and counts of the tokens that it computed."""
 
 from dataclasses import dataclass, replace
 
@@ -7,14 +7,17 @@ from scheduling.costs import ServingCurves
 
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
-    """What the simulated engine takes: curves of prefill and decoding, and the costs around them in seconds."""
+    """A simulated engine's curves of prefill and decoding, and what else takes time; durations in seconds.
+
+    Raises ValueError if a curve falls, or if an iteration takes no time.
+    """
 
     curves: ServingCurves
     join_s: float = 0.0  # whenever rows join a running continuous batch
     chunk_tokens: int | None = None  # prefill of joiners in chunks between iterations; None: it stalls the others
     padded: bool = True  # rows of a continuous batch are padded to the longest, as in a dense key-value cache
     out_of_memory_s: float = 0.0  # emptying the memory and loading the model again
-    headroom: float = 0.0  # how much more than Θ there really is, as a share of Θ: Magnus keeps 30 % for fragmentation
+    headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations
 
     def __post_init__(self) -> None:
@@ -24,7 +27,7 @@ class EngineCosts:
             )
 
     def faster(self, speed: float) -> "EngineCosts":
-        """The same engine on a worker that is so many times as fast."""
+        """The same engine on a worker that is `speed` times as fast."""
         p1, p2, p3, p4 = (p / speed for p in self.curves.prefill)
         d1, d2, d3, d4 = (d / speed for d in self.curves.decode)
         return replace(
@@ -37,7 +40,7 @@ class EngineCosts:
 
 @dataclass(slots=True)
 class Tokens:
-    """What was computed: tokens by use, and reads of cached tokens with the share that served an answer (Eq. 2-4)."""
+    """Tokens by use, and reads of cached tokens with those that an answer needed (Magnus Eq. 2-4)."""
 
     valid: int = 0
     invalid: int = 0
@@ -54,5 +57,5 @@ class Tokens:
 
 
 def reads(length: int, iterations: int) -> int:
-    """Cached tokens that one row reads in so many iterations."""
+    """Cached tokens that one row of this length reads in so many iterations."""
     return iterations * length + iterations * (iterations + 1) // 2

@@ -1,9 +1,9 @@
-"""A continuous batch on a simulated engine: rows enter, decode together and leave one by one.
+"""A continuous batch on a simulated engine: rows join, decode together and leave one by one.
 
-Nothing is stepped token by token. Between two events the rows stay the same, so a stretch of k iterations over n rows
-whose cached length grows from l takes Σ from i = 1 to k of (a·(l + i) + b), a = d1·n + d3, b = d2·n + d4: a closed
-form, and a square root inverts it. Iterations are counted from the start of the batch, so what a row has generated,
-what it caches and when it will be done all follow from that one count.
+Nothing is stepped token by token. Between two events the rows stay the same, so by SCLS Eq. (4) k iterations over n
+rows whose cached length grows from l take Σ from i = 1 to k of (a·(l + i) + b) seconds, with a = d1·n + d3 and
+b = d2·n + d4. That sum has a closed form, and solving it for k takes a square root. Iterations are counted from the
+start of the batch: how much a row has generated and cached, and when it will be done, all follow from that one count.
 """
 
 import heapq
@@ -14,49 +14,50 @@ from dataclasses import dataclass, replace
 from scheduling.prefill_groups import prefill_groups
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens
-
-ROUNDING_S = 1e-7  # instants that differ by less are the same; no iteration is so short
+from scheduling.simulation.event_queue import ROUNDING_S
 
 
 @dataclass(slots=True)
-class LiveRow:
+class SimulatedRow:
     """A row of a continuous batch."""
 
     request: Request
     stops_at: int  # tokens generated in all when it leaves
     joined_at: float
-    base: int  # tokens generated = base + the batch's iteration
+    generated_offset: int  # its generated tokens, less the iterations of the batch
 
     @property
-    def ends_iteration(self) -> int:
-        """The iteration after which this row is done."""
-        return self.stops_at - self.base
+    def last_iteration(self) -> int:
+        """The batch's iteration after which this row is done."""
+        return self.stops_at - self.generated_offset
 
     @property
-    def offset(self) -> int:
-        """Cached tokens = offset + the batch's iteration."""
-        return self.request.length + self.base
+    def cached_offset(self) -> int:
+        """Its cached tokens, less the iterations of the batch."""
+        return self.request.length + self.generated_offset
 
 
 class ContinuousBatch:
-    """Rows that decode together; exact at instant `at`, which is always between two iterations."""
+    """Rows that decode together. Its state is that of the instant `at`, which is always between two iterations."""
 
     def __init__(self, costs: EngineCosts, capacity_tokens: int) -> None:
         self.costs = costs
         self.at = 0.0
         self.busy_s = 0.0
         self.iteration = 0
-        self.rows: dict[str, LiveRow] = {}
-        self.prefilling: dict[str, LiveRow] = {}  # with chunked prefill: in memory, not decoding yet
-        self.pace = 1.0
+        self.rows: dict[str, SimulatedRow] = {}
+        self.prefilling: dict[str, SimulatedRow] = {}  # with chunked prefill: they use memory, and do not decode yet
+        self.slowdown = 1.0  # multiplies durations: the jitter
         self.tokens = Tokens()
         self._capacity_tokens = capacity_tokens
-        self._chunks_end = 0  # the iteration after which `prefilling` is done
-        self._chunk_s = 0.0
-        self._ends: list[tuple[int, str]] = []  # entries of rows that were made to leave stay until they surface
-        self._longest = 0  # the largest offset of any row in memory
-        self._offsets = 0  # the sum of the offsets of decoding rows
-        self._event: int | None = None  # what next_event gave, until rows change
+        self._chunks_end = 0  # the iteration after which `prefilling` rows decode
+        self._chunk_s = 0.0  # what a chunk of prefill adds to an iteration
+        self._last_iterations: list[
+            tuple[int, str]
+        ] = []  # a heap; entries of rows that have left stay until they come first
+        self._largest_offset = 0  # of the cached tokens of any row
+        self._offset_sum = 0  # of the cached tokens of the decoding rows
+        self._next_event: int | None = None  # cached until rows change
 
     @property
     def size(self) -> int:
@@ -66,15 +67,15 @@ class ContinuousBatch:
     @property
     def length(self) -> int:
         """Cached tokens of the longest row."""
-        return self._longest + self.iteration
+        return self._largest_offset + self.iteration
 
     @property
-    def may_join(self) -> bool:
+    def accepts_joiners(self) -> bool:
         """Whether the next group's prefill can begin now."""
         return not self.prefilling
 
-    def holds(self, requests: Sequence[Request]) -> bool:
-        """Whether these may join: all rows and one more token each fit."""
+    def fits(self, requests: Sequence[Request]) -> bool:
+        """Whether memory holds these beside the rows, with one more token each."""
         size = self.size + len(requests)
         if not self.costs.padded:
             cached = self._cached() + sum(request.prefill for request in requests)
@@ -85,10 +86,12 @@ class ContinuousBatch:
         return size * (longest + 1) <= self._capacity_tokens
 
     def join(self, requests: Sequence[Request], stops_at: Sequence[int], now: float) -> None:
-        """Prefill these rows, those of similar length together; they decode from the next iteration on, or after the
-        last chunk."""
+        """Prefill these rows, those of similar length together.
+
+        They decode from the next iteration on, or with chunked prefill after the last chunk.
+        """
         curves, longest = self.costs.curves, max(request.prefill for request in requests)
-        prefill_s = self.pace * sum(
+        prefill_s = self.slowdown * sum(
             curves.prefill_s(len(group), max(request.prefill for request in group))
             for group in prefill_groups(requests, curves)
         )
@@ -97,36 +100,36 @@ class ContinuousBatch:
             prefill_s += self.costs.join_s
         padding = self._padding()
         for request, stop in zip(requests, stops_at, strict=True):
-            self.prefilling[request.id] = LiveRow(request, stop, now, request.generated - self.iteration)
-        self._measure()
+            self.prefilling[request.id] = SimulatedRow(request, stop, now, request.generated - self.iteration)
+        self._update_lengths()
         self.tokens.pad += max(0, self._padding() - padding)
         if chunks:
             self._chunks_end = self.iteration + chunks
             self._chunk_s = prefill_s / chunks
         else:
-            self._spend(prefill_s)
-            self._activate()
+            self._advance_clock(prefill_s)
+            self._start_decoding()
 
     def leave(self, request_id: str) -> Request:
-        """Take a row out; the request comes back with what it has generated."""
+        """Remove a row; its request with the tokens that it has."""
         row = self.rows.pop(request_id)
-        self._rows_left()
-        return replace(row.request, generated=row.base + self.iteration)
+        self._after_leaving()
+        return replace(row.request, generated=row.generated_offset + self.iteration)
 
     def next_event(self) -> int:
-        """The iteration after which a row is done, the last chunk is prefilled, or memory does not hold one more."""
-        if self._event is None:
-            while self._stale(self._ends[0]):
-                heapq.heappop(self._ends)
-            self._event = min(self._ends[0][0], self._last_that_fits())
+        """The iteration after which a row is done, the last chunk is prefilled, or memory is full."""
+        if self._next_event is None:
+            while self._is_out_of_date(self._last_iterations[0]):
+                heapq.heappop(self._last_iterations)
+            self._next_event = min(self._last_iterations[0][0], self._last_that_fits())
             if self.prefilling:
-                self._event = min(self._event, self._chunks_end)
-        return self._event
+                self._next_event = min(self._next_event, self._chunks_end)
+        return self._next_event
 
-    def seconds(self, iterations: int) -> float:
-        """How long the next iterations take."""
+    def decode_s(self, iterations: int) -> float:
+        """Seconds that so many iterations from now take."""
         a, b = self._slope_and_base()
-        return self.pace * (iterations * b + a * iterations * (iterations + 1) / 2) + iterations * self._chunk_s
+        return self.slowdown * (iterations * b + a * iterations * (iterations + 1) / 2) + iterations * self._chunk_s
 
     def iteration_at(self, now: float) -> int:
         """The last iteration that is over at `now`, if nothing happens before."""
@@ -134,99 +137,104 @@ class ContinuousBatch:
         if elapsed_s <= 0:
             return self.iteration
         a, b = self._slope_and_base()
-        linear = self.pace * (b + a / 2) + self._chunk_s
-        square = self.pace * a
+        linear = self.slowdown * (b + a / 2) + self._chunk_s
+        square = self.slowdown * a
         if not square:
             return self.iteration + int(elapsed_s / linear)
         return self.iteration + int((math.sqrt(linear * linear + 2 * square * elapsed_s) - linear) / square)
 
-    def run(self, until: int) -> None:
-        """Decode to the end of this iteration, before which nothing happens."""
+    def decode_until(self, until: int) -> None:
+        """Decode to the end of iteration `until`; no event may come before it."""
         iterations = until - self.iteration
         if iterations <= 0:
             return
         size = len(self.rows)
-        self._spend(self.seconds(iterations))
+        self._advance_clock(self.decode_s(iterations))
         per_row = iterations * self.iteration + iterations * (iterations + 1) // 2
-        useful = size * per_row + iterations * self._offsets
+        useful = size * per_row + iterations * self._offset_sum
         self.tokens.valid += size * iterations
         self.tokens.useful_reads += useful
-        self.tokens.reads += size * (iterations * self._longest + per_row) if self.costs.padded else useful
+        self.tokens.reads += size * (iterations * self._largest_offset + per_row) if self.costs.padded else useful
         self.tokens.iterations += iterations
         self.tokens.row_iterations += size * iterations
         self.iteration = until
         if self.prefilling and until >= self._chunks_end:
-            self._activate()
+            self._start_decoding()
 
-    def done(self) -> list[LiveRow]:
-        """The rows whose last token is out; they leave."""
-        gone = []
-        while self._ends and (self._stale(self._ends[0]) or self._ends[0][0] <= self.iteration):
-            entry = heapq.heappop(self._ends)
-            if not self._stale(entry):
-                gone.append(self.rows.pop(entry[1]))
-        if gone:
-            self._rows_left()
-        return gone
+    def pop_done(self) -> list[SimulatedRow]:
+        """Remove the rows that have their last token."""
+        ended = []
+        while self._last_iterations and (
+            self._is_out_of_date(self._last_iterations[0]) or self._last_iterations[0][0] <= self.iteration
+        ):
+            entry = heapq.heappop(self._last_iterations)
+            if not self._is_out_of_date(entry):
+                ended.append(self.rows.pop(entry[1]))
+        if ended:
+            self._after_leaving()
+        return ended
 
-    def out_of_memory(self) -> bool:
-        """Whether not even one more iteration fits."""
+    def is_full(self) -> bool:
+        """Whether memory does not hold one more iteration."""
         return bool(self.rows) and self._last_that_fits() <= self.iteration
 
     def newest(self) -> str:
-        """The row that joined last."""
+        """The id of the decoding row that joined last."""
         return next(reversed(self.rows))
 
-    def in_memory(self) -> list[LiveRow]:
-        """Every row, those being prefilled included."""
+    def rows_in_memory(self) -> list[SimulatedRow]:
+        """Every row, including those being prefilled."""
         return [*self.rows.values(), *self.prefilling.values()]
 
     def _last_that_fits(self) -> int:
+        """The last iteration that memory holds if no row leaves before."""
         if self.costs.padded:
-            return self._capacity_tokens // self.size - self._longest
+            return self._capacity_tokens // self.size - self._largest_offset
         return self.iteration + (self._capacity_tokens - self._cached()) // len(self.rows)
 
     def _cached(self) -> int:
         """Tokens in memory without padding."""
-        decoding = self._offsets + len(self.rows) * self.iteration
+        decoding = self._offset_sum + len(self.rows) * self.iteration
         return decoding + sum(row.request.prefill for row in self.prefilling.values())
 
     def _slope_and_base(self) -> tuple[float, float]:
-        """Seconds that an iteration takes more for each further cached token a row, and now."""
+        """a, and seconds of an iteration of which no row has cached a token more than now."""
         d1, d2, d3, d4 = self.costs.curves.decode
         size = len(self.rows)
         a = d1 * size + d3
-        offset = self._longest if self.costs.padded else self._offsets / size
+        offset = self._largest_offset if self.costs.padded else self._offset_sum / size
         return a, a * (offset + self.iteration) + d2 * size + d4
 
-    def _activate(self) -> None:
+    def _start_decoding(self) -> None:
         for request_id, row in self.prefilling.items():
-            row.base = row.request.generated - self.iteration
+            row.generated_offset = row.request.generated - self.iteration
             self.rows[request_id] = row
-            heapq.heappush(self._ends, (row.ends_iteration, request_id))
+            heapq.heappush(self._last_iterations, (row.last_iteration, request_id))
         self.prefilling.clear()
         self._chunk_s = 0.0
-        self._measure()
+        self._update_lengths()
 
-    def _rows_left(self) -> None:
-        self._measure()
-        if self.prefilling and not self.rows:  # nobody is left whom the rest of the prefill would stall
-            self._spend((self._chunks_end - self.iteration) * self._chunk_s)
-            self._activate()
+    def _after_leaving(self) -> None:
+        self._update_lengths()
+        if self.prefilling and not self.rows:  # the remaining chunks stall nobody: they run at once
+            self._advance_clock((self._chunks_end - self.iteration) * self._chunk_s)
+            self._start_decoding()
 
-    def _measure(self) -> None:
-        self._event = None
-        self._longest = max((row.offset for row in self.in_memory()), default=-self.iteration)
-        self._offsets = sum(row.offset for row in self.rows.values())
+    def _update_lengths(self) -> None:
+        self._next_event = None
+        self._largest_offset = max((row.cached_offset for row in self.rows_in_memory()), default=-self.iteration)
+        self._offset_sum = sum(row.cached_offset for row in self.rows.values())
 
-    def _spend(self, seconds: float) -> None:
+    def _advance_clock(self, seconds: float) -> None:
         self.at += seconds
         self.busy_s += seconds
 
     def _padding(self) -> int:
         """Pad tokens in memory."""
-        return sum(self._longest - row.offset for row in self.in_memory()) if self.costs.padded else 0
+        return (
+            sum(self._largest_offset - row.cached_offset for row in self.rows_in_memory()) if self.costs.padded else 0
+        )
 
-    def _stale(self, entry: tuple[int, str]) -> bool:
+    def _is_out_of_date(self, entry: tuple[int, str]) -> bool:
         row = self.rows.get(entry[1])
-        return row is None or row.ends_iteration != entry[0]
+        return row is None or row.last_iteration != entry[0]

@@ -12,25 +12,29 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens
-from scheduling.simulation.simulated_batch import ROUNDING_S, ContinuousBatch
+from scheduling.simulation.event_queue import ROUNDING_S
+from scheduling.simulation.simulated_batch import ContinuousBatch
 from scheduling.simulation.static_run import StaticRun, run_static
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One worker of a fleet; `speed` divides every duration, `believed` is what policies are told of them instead."""
+    """One worker of a fleet, which is there from `joins_at` to `leaves_at`; `speed` divides every duration.
+
+    `estimated_costs` is what policies are told of its serving times; None: the truth.
+    """
 
     name: str
     memory: KvMemory
     speed: float = 1.0
-    believed: ServingTime | None = None
+    estimated_costs: ServingTime | None = None
     joins_at: float = 0.0
     leaves_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDone:
-    """A request whose last token is out."""
+    """A request has its last token."""
 
     request: Request
     generated: int
@@ -38,7 +42,7 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """A request that comes back with what it has generated; `preempted` if it was made to leave."""
+    """A request comes back unfinished with the tokens that it has; `preempted` if it was made to leave."""
 
     request: Request
     preempted: bool
@@ -46,7 +50,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class StaticBatchDone:
-    """A run-to-completion batch that is over."""
+    """A run-to-completion batch has ended or run out of memory."""
 
     assignment: Assignment
     started_at: float
@@ -55,7 +59,7 @@ class StaticBatchDone:
 
 @dataclass(frozen=True, slots=True)
 class RowsJoined:
-    """A group that has entered the continuous batch; `at` is when its prefill ends, or begins if it is chunked."""
+    """A group has joined the continuous batch; `at` is when its prefill ends, or begins if it is chunked."""
 
     assignment: Assignment
     at: float
@@ -63,36 +67,38 @@ class RowsJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class BeyondMemory:
-    """Work that did not fit."""
+class RanOutOfMemory:
+    """A batch, a group of joiners or a last row did not fit; its requests go back to the policy."""
 
     assignment: Assignment
 
 
-Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | BeyondMemory
+Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory
 
 
 class SimulatedWorker:
-    """Carries out assignments; `next_at` says when something will happen, `advance` lets it happen."""
+    """Carries out assignments: `next_at` is the instant of its next event, `advance` the outcomes of that event."""
 
-    def __init__(self, instance: Instance, costs: EngineCosts, totals: Mapping[str, int], chance: np.random.Generator):
+    def __init__(
+        self, instance: Instance, costs: EngineCosts, generation_lengths: Mapping[str, int], random: np.random.Generator
+    ):
         self.instance = instance
         self.costs = costs.faster(instance.speed)
         self.completed_at = instance.joins_at
-        self._believed = instance.believed or self.costs.curves
-        self._totals = totals
-        self._chance = chance
+        self._estimated_costs = instance.estimated_costs or self.costs.curves
+        self._generation_lengths = generation_lengths
+        self._random = random
         self._capacity_tokens = int(instance.memory.capacity_tokens * (1 + costs.headroom))
         self._queue: deque[Assignment] = deque()
-        self._running: StaticBatchDone | None = None  # known to the end from the start
+        self._running: StaticBatchDone | None = None  # computed when it starts, reported when it ends
         self._running_ends_at = 0.0
         self._batch = ContinuousBatch(self.costs, self._capacity_tokens)
         self._joining: deque[Assignment] = deque()
-        self._join_iteration = 0  # of the continuous batch, after which those joining may enter
+        self._join_iteration = 0  # of the continuous batch, after which `_joining` may join
         self._tokens = Tokens()
         self._busy_s = 0.0
-        self._described: Worker | None = None
-        self._described_iteration = 0
+        self._description: Worker | None = None
+        self._description_iteration = 0
 
     @property
     def tokens(self) -> Tokens:
@@ -109,22 +115,22 @@ class SimulatedWorker:
 
     def describe(self, now: float) -> Worker:
         """The worker as policies see it; the same object while nothing that they see has changed."""
-        iteration = min(self._batch.iteration_at(now), self._next_iteration()) if self._batch.rows else 0
-        if self._described and not self._running and self._described_iteration == iteration:
-            return self._described
+        iteration = min(self._batch.iteration_at(now), self._next_event_iteration()) if self._batch.rows else 0
+        if self._description and not self._running and self._description_iteration == iteration:
+            return self._description
         instance = self.instance
         busy_s = sum(assignment.estimated_s for assignment in self._queue)
         if self._running:
             busy_s += max(0.0, self._running.assignment.estimated_s - (now - self._running.started_at))
         queued = len(self._queue) + (self._running is not None)
-        rows = self._rows(iteration, now)
-        self._described = Worker(instance.name, instance.memory, self._believed, rows, busy_s, queued)
-        self._described_iteration = iteration
-        return self._described
+        rows = self._describe_rows(iteration, now)
+        self._description = Worker(instance.name, instance.memory, self._estimated_costs, rows, busy_s, queued)
+        self._description_iteration = iteration
+        return self._description
 
-    def give(self, assignment: Assignment, now: float) -> None:
-        """Take on an assignment: rows join after the iteration that is under way, a batch runs when its turn comes."""
-        self._described = None
+    def accept(self, assignment: Assignment, now: float) -> None:
+        """Take an assignment: rows join after the iteration that is running, a batch runs after those before it."""
+        self._description = None
         if not assignment.joins:
             self._queue.append(assignment)
             return
@@ -133,16 +139,16 @@ class SimulatedWorker:
         self._join_iteration = self._batch.iteration + bool(self._batch.rows and self._batch.at < now - ROUNDING_S)
 
     def next_at(self) -> float:
-        """When something happens here next."""
+        """The instant of the next event; infinity if there is none."""
         if self._running:
             return self._running_ends_at
         if self._batch.rows:
-            return self._batch.at + self._batch.seconds(self._next_iteration() - self._batch.iteration)
+            return self._batch.at + self._batch.decode_s(self._next_event_iteration() - self._batch.iteration)
         return self._batch.at if self._joining or self._queue else math.inf
 
     def advance(self, now: float) -> list[Outcome]:
-        """Let happen what happens at `now`, the instant that `next_at` gave or that of an assignment."""
-        self._described = None
+        """What has happened by `now`, which is the instant that `next_at` gave or that of an assignment."""
+        self._description = None
         outcomes: list[Outcome] = []
         if self._running and self._running_ends_at <= now:
             outcomes += self._end_batch(self._running)
@@ -155,41 +161,39 @@ class SimulatedWorker:
         return outcomes
 
     def abandon(self) -> list[tuple[Request, int]]:
-        """Leave with everything that was under way: the requests as they were assigned, with the tokens they had."""
-        held = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
-        requests = [(request, request.generated) for assignment in held for request in assignment.requests]
-        requests += [(row.request, row.base + self._batch.iteration) for row in self._batch.rows.values()]
+        """Every unfinished request as it was assigned, with the tokens that it has by now, which are lost."""
+        waiting = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
+        requests = [(request, request.generated) for assignment in waiting for request in assignment.requests]
+        requests += [(row.request, row.generated_offset + self._batch.iteration) for row in self._batch.rows.values()]
         return requests + [(row.request, row.request.generated) for row in self._batch.prefilling.values()]
 
     def _start_batch(self, assignment: Assignment, now: float) -> None:
-        totals = [self._totals[request.id] for request in assignment.requests]
+        totals = self._totals(assignment)
         run = run_static(assignment.requests, totals, assignment.iteration_limit, self._capacity_tokens, self.costs)
         self._running = StaticBatchDone(assignment, now, run)
-        self._running_ends_at = now + run.duration_s * self._pace()
+        self._running_ends_at = now + run.duration_s * self._draw_slowdown()
 
     def _end_batch(self, ended: StaticBatchDone) -> list[Outcome]:
         self._running = None
         self._tokens += ended.run.tokens
         self._busy_s += self._running_ends_at - ended.started_at
         if ended.run.out_of_memory:
-            return [ended, BeyondMemory(ended.assignment)]
+            return [ended, RanOutOfMemory(ended.assignment)]
         requests = zip(ended.assignment.requests, ended.run.generated, strict=True)
-        return [*(self._left(request, request.generated + more) for request, more in requests), ended]
+        return [*(self._row_left(request, request.generated + more) for request, more in requests), ended]
 
     def _decode(self, now: float) -> list[Outcome]:
-        """Run the continuous batch to its next event, at `now`, and let rows leave and enter."""
+        """Decode the continuous batch up to `now`; remove rows that are done or do not fit, and let others join."""
         batch, outcomes = self._batch, list[Outcome]()
         self._catch_up(now)
-        outcomes += [self._left(row.request, row.stops_at) for row in batch.done()]
-        while batch.out_of_memory():
+        outcomes += [self._row_left(row.request, row.stops_at) for row in batch.pop_done()]
+        while batch.is_full():
             request = batch.leave(batch.newest())
-            alone = not batch.size
-            outcomes.append(
-                BeyondMemory(Assignment(self.instance.name, (request,), joins=True))
-                if alone
-                else Requeued(request, True)
-            )
-        while self._joining and batch.may_join and batch.iteration >= self._join_iteration:
+            if batch.size:
+                outcomes.append(Requeued(request, preempted=True))
+            else:
+                outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (request,), joins=True)))
+        while self._joining and batch.accepts_joiners and batch.iteration >= self._join_iteration:
             outcomes += self._join(self._joining.popleft(), now)
         return outcomes
 
@@ -198,43 +202,49 @@ class SimulatedWorker:
         for request_id in assignment.preempts:
             if request_id in batch.rows:
                 outcomes.append(Requeued(batch.leave(request_id), preempted=True))
-        if not batch.holds(assignment.requests):
-            return [*outcomes, BeyondMemory(assignment)]
+        if not batch.fits(assignment.requests):
+            return [*outcomes, RanOutOfMemory(assignment)]
         if assignment.requests:
-            batch.pace = self._pace()
-            limit = assignment.iteration_limit or max(self._totals[request.id] for request in assignment.requests)
-            stops_at = [min(self._totals[request.id], request.generated + limit) for request in assignment.requests]
+            batch.slowdown = self._draw_slowdown()
+            totals = self._totals(assignment)
+            limit = assignment.iteration_limit or max(totals)
+            stops_at = [min(total, r.generated + limit) for total, r in zip(totals, assignment.requests, strict=True)]
             batch.join(assignment.requests, stops_at, now)
         return [*outcomes, RowsJoined(assignment, batch.at, batch.length)]
 
-    def _left(self, request: Request, generated: int) -> Outcome:
-        if generated >= self._totals[request.id]:
+    def _totals(self, assignment: Assignment) -> list[int]:
+        """The true generation lengths of its requests."""
+        return [self._generation_lengths[request.id] for request in assignment.requests]
+
+    def _row_left(self, request: Request, generated: int) -> Outcome:
+        if generated >= self._generation_lengths[request.id]:
             return RequestDone(request, generated)
         return Requeued(replace(request, generated=generated), preempted=False)
 
     def _catch_up(self, now: float) -> None:
-        """Apply the iterations of the continuous batch that are over."""
+        """Decode the iterations of the continuous batch that are over by `now`, up to its next event."""
         batch = self._batch
         if batch.rows:
-            batch.run(min(batch.iteration_at(now), self._next_iteration()))
+            batch.decode_until(min(batch.iteration_at(now), self._next_event_iteration()))
         else:
             batch.at = max(batch.at, now)
 
-    def _next_iteration(self) -> int:
-        """The iteration of the continuous batch after which something happens."""
+    def _next_event_iteration(self) -> int:
+        """The iteration of the continuous batch after which rows leave or join."""
         batch = self._batch
-        if self._joining and batch.may_join:
+        if self._joining and batch.accepts_joiners:
             return max(batch.iteration, min(self._join_iteration, batch.next_event()))
         return max(batch.iteration, batch.next_event())
 
-    def _rows(self, iteration: int, now: float) -> tuple[RunningRow, ...]:
+    def _describe_rows(self, iteration: int, now: float) -> tuple[RunningRow, ...]:
         batch = self._batch
-        rows = [RunningRow(row.request, row.base + iteration, row.joined_at) for row in batch.rows.values()]
+        rows = [RunningRow(row.request, row.generated_offset + iteration, row.joined_at) for row in batch.rows.values()]
         rows += [RunningRow(row.request, row.request.generated, row.joined_at) for row in batch.prefilling.values()]
         for assignment in self._joining:
             rows = [row for row in rows if row.request.id not in assignment.preempts]
             rows += [RunningRow(request, request.generated, now) for request in assignment.requests]
         return tuple(rows)
 
-    def _pace(self) -> float:
-        return max(0.1, 1 + self.costs.jitter * self._chance.standard_normal()) if self.costs.jitter else 1.0
+    def _draw_slowdown(self) -> float:
+        """A factor of mean one for durations; the floor of 0.1 keeps them positive."""
+        return max(0.1, 1 + self.costs.jitter * self._random.standard_normal()) if self.costs.jitter else 1.0

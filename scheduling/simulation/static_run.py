@@ -1,4 +1,4 @@
-"""How a run-to-completion batch goes on a simulated engine: padded to the longest prompt, run to the longest answer."""
+"""A run-to-completion batch on a simulated engine: padded to the longest prompt, run to the longest answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scheduling.simulation.engine_costs import EngineCosts, Tokens, reads
 
 @dataclass(frozen=True, slots=True)
 class StaticRun:
-    """How a run-to-completion batch goes: `iterations` until it ends or, with `out_of_memory`, until it breaks."""
+    """What a batch takes: `iterations` until it ends or, with `out_of_memory`, until memory is full."""
 
     duration_s: float
     length: int
@@ -26,14 +26,14 @@ def run_static(
     capacity_tokens: int,
     costs: EngineCosts,
 ) -> StaticRun:
-    """Run a batch of requests with these true generation lengths; rows that are done wait for the longest (II-D)."""
+    """Run a batch of requests with these true generation lengths; finished rows wait for the longest (Magnus II-D)."""
     size = len(requests)
     length = max(request.prefill for request in requests)
     remaining = [total - request.generated for request, total in zip(requests, totals, strict=True)]
     iterations = min(max(remaining), iteration_limit or max(remaining))
-    holds = max(0, capacity_tokens // size - length)
-    out_of_memory = iterations > holds
-    iterations = min(iterations, holds)
+    most = max(0, capacity_tokens // size - length)  # iterations that memory holds
+    out_of_memory = iterations > most
+    iterations = min(iterations, most)
     duration_s = costs.curves.serve_s(size, length, iterations)
     if out_of_memory:
         duration_s += costs.out_of_memory_s

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: every answer, every batch, and the figures that the papers report of them."""
+"""The result of a simulation: every answer, every batch, and the figures that the papers report of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class SimulatedAnswer:
     started_at: float
     finished_at: float
     generated: int
-    schedules: int  # how often it was given to a worker
+    schedules: int  # how often it was assigned
     worker: str
 
     @property
@@ -28,7 +28,10 @@ class SimulatedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One run-to-completion batch, or one group of rows that joined a continuous one; that ends once it has joined."""
+    """One run-to-completion batch, or, with `joined`, one group of rows that joined a continuous batch.
+
+    A group has no iterations and ends when it has joined. Instants in virtual seconds, lengths in tokens.
+    """
 
     worker: str
     ids: tuple[str, ...]
@@ -57,7 +60,7 @@ class Trace:
     """All that happened in one simulation."""
 
     answers: dict[str, SimulatedAnswer] = field(default_factory=dict)
-    failed: dict[str, float] = field(default_factory=dict)  # too large for any worker's memory: id -> when
+    failed: dict[str, float] = field(default_factory=dict)  # too large for any worker's memory: id -> instant
     batches: list[BatchRun] = field(default_factory=list)
     tokens: Tokens = field(default_factory=Tokens)
     busy_s: dict[str, float] = field(default_factory=dict)  # by worker

@@ -1,1 +1,1 @@
-"""The planner's process: what waits, what the fleet is doing, what is sent where."""
+"""The planner's process: reads what waits and what the fleet is doing, and decides which batch goes to which worker."""

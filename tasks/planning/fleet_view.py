@@ -1,6 +1,6 @@
-"""The fleet as policies see it: live workers with their memory, serving times, rows and remaining work.
+"""The fleet as policies see it: live workers with their memory, serving times, running rows and remaining work.
 
-Keeps which batches are open on whom, because policies are told of each end in the words of their own assignment.
+It also remembers the assignment of each batch in flight, because that is how a policy learns which batch has ended.
 """
 
 from collections import defaultdict
@@ -14,12 +14,12 @@ from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.request import Request
 
-Costs = Callable[[LiveWorker], ServingTime]
+ServingTimeOf = Callable[[LiveWorker], ServingTime]
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightBatch:
-    """An open batch as its assignment; `policy` None if it was made by a policy that is no longer in force."""
+    """An open batch as it was assigned; `policy` is None if the policy that made it is no longer in force."""
 
     assignment: Assignment
     policy: Policy | None
@@ -27,74 +27,79 @@ class InFlightBatch:
 
 
 class FleetView:
-    """Which batches are open, and what they make of each worker."""
+    """The batches in flight, and the workers as described by them."""
 
     def __init__(self) -> None:
-        self._underway: dict[int, InFlightBatch] = {}
+        self._in_flight: dict[int, InFlightBatch] = {}
         self._open: Sequence[OpenBatch] = ()
 
-    def assigned(self, claims: Iterable[Claim], policy: Policy) -> None:
-        """Remember what was just assigned."""
+    def add(self, claims: Iterable[Claim], policy: Policy) -> None:
+        """Remember batches that this policy just assigned."""
         for claim in claims:
             requests = {request.id: request for request in claim.assignment.requests}
-            self._underway[claim.batch_id] = InFlightBatch(claim.assignment, policy, requests)
+            self._in_flight[claim.batch_id] = InFlightBatch(claim.assignment, policy, requests)
 
     def unknown(self, open_batches: Iterable[OpenBatch]) -> list[int]:
-        """Those of the open batches that an earlier planner assigned."""
-        return [batch.id for batch in open_batches if batch.id not in self._underway]
+        """The ids of open batches that an earlier planner assigned."""
+        return [batch.id for batch in open_batches if batch.id not in self._in_flight]
 
     def inherit(self, open_batches: Iterable[OpenBatch], requests: Mapping[int, Sequence[Request]]) -> None:
-        """Remember batches that an earlier planner assigned; `requests` are theirs, by batch."""
+        """Remember batches that an earlier planner assigned; `requests` has theirs, by batch id."""
         for batch in open_batches:
             if batch.id in requests:
                 assignment = Assignment(batch.worker, tuple(requests[batch.id]), joins=batch.joins)
-                self._underway[batch.id] = InFlightBatch(assignment, None, {r.id: r for r in assignment.requests})
+                self._in_flight[batch.id] = InFlightBatch(assignment, None, {r.id: r for r in assignment.requests})
 
     def forget_policies(self) -> None:
-        """Another policy is in force: what is underway ends without anybody being told."""
-        self._underway = {batch_id: replace(batch, policy=None) for batch_id, batch in self._underway.items()}
+        """Another policy is in force: no policy is told when the batches in flight end."""
+        self._in_flight = {batch_id: replace(batch, policy=None) for batch_id, batch in self._in_flight.items()}
 
-    def ended(self, open_batches: Sequence[OpenBatch]) -> dict[int, InFlightBatch]:
-        """Take note of what is open now; what was underway and is not open any more."""
+    def update(self, open_batches: Sequence[OpenBatch]) -> dict[int, InFlightBatch]:
+        """Take over which batches are open now; returns those that were in flight and have ended, by batch id."""
         self._open = open_batches
-        still = {batch.id for batch in open_batches}
-        gone = {batch_id: batch for batch_id, batch in self._underway.items() if batch_id not in still}
-        self._underway = {batch_id: batch for batch_id, batch in self._underway.items() if batch_id in still}
-        return gone
+        open_ids = {batch.id for batch in open_batches}
+        ended = {batch_id: batch for batch_id, batch in self._in_flight.items() if batch_id not in open_ids}
+        self._in_flight = {batch_id: batch for batch_id, batch in self._in_flight.items() if batch_id in open_ids}
+        return ended
 
     def workers(
-        self, live: Collection[LiveWorker], costs: Costs, now: float, lookahead_s: float
+        self, live: Collection[LiveWorker], serving_time_of: ServingTimeOf, now: float, lookahead_s: float
     ) -> dict[str, list[Worker]]:
-        """Workers by model; one whose only batch should end within `lookahead_s` counts as idle: so it never is."""
+        """Workers by model.
+
+        A worker whose only batch should end within `lookahead_s` counts as idle, so that the next batch is sent before
+        the worker runs dry.
+        """
         of_worker = defaultdict(list)
         for batch in self._open:
             of_worker[batch.worker].append(batch)
         by_model = defaultdict(list)
         for worker in live:
-            batches = of_worker[worker.name]
-            queue = [batch for batch in batches if not batch.joins]
-            busy_s = sum(_remaining_s(batch, now) for batch in queue)
-            queued = len(queue)
-            if queued == 1 and busy_s < lookahead_s:
-                queued = 0
-            joined = [batch for batch in batches if batch.joins]
+            static = [batch for batch in of_worker[worker.name] if not batch.joins]
+            joined = [batch for batch in of_worker[worker.name] if batch.joins]
+            static_s = sum(_remaining_s(batch, now) for batch in static)
+            ends_soon = len(static) == 1 and static_s < lookahead_s
             by_model[worker.model].append(
                 Worker(
                     name=worker.name,
                     memory=KvMemory(worker.theta_bytes, worker.delta_bytes),
-                    costs=costs(worker),
+                    costs=serving_time_of(worker),
                     rows=tuple(row for batch in joined for row in self._rows(batch, now)),
-                    busy_s=max([busy_s, *(_remaining_s(batch, now) for batch in joined)]),
-                    queued=queued,
+                    busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
+                    queued=0 if ends_soon else len(static),
                 )
             )
         return by_model
 
     def _rows(self, batch: OpenBatch, now: float) -> Iterable[RunningRow]:
-        """What is left of a batch that joined; its progress is known up to the last heartbeat, and guessed since."""
+        """The running rows of a batch that joined.
+
+        The last heartbeat says how many tokens each has gained. If the batch's estimate says that it should have gained
+        more by now, that counts instead.
+        """
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
-        requests = self._underway[batch.id].requests
+        requests = self._in_flight[batch.id].requests
         iterations = share * max((request.remaining for request in requests.values()), default=0)
         for request in (requests[request_id] for request_id in batch.request_ids if request_id in requests):
             gained = max(batch.progress_tokens, int(iterations))
@@ -106,17 +111,17 @@ def _remaining_s(batch: OpenBatch, now: float) -> float:
     return max(0.0, batch.estimated_s - elapsed_s)
 
 
-def estimated(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
-    """The same assignments with the seconds that each should take, where a policy does not care to say."""
+def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
+    """The same assignments with their serving times estimated, where the policy did not."""
     by_name = {worker.name: worker for worker in workers}
     return [
-        assignment if assignment.estimated_s or not assignment.requests else _estimated(assignment, by_name)
+        assignment if assignment.estimated_s or not assignment.requests else _with_estimate(assignment, by_name)
         for assignment in assignments
     ]
 
 
-def _estimated(assignment: Assignment, workers: Mapping[str, Worker]) -> Assignment:
-    """Joiners are taken to decode beside the rows that run now."""
+def _with_estimate(assignment: Assignment, workers: Mapping[str, Worker]) -> Assignment:
+    """Joiners are assumed to decode together with all rows that run now."""
     worker = workers[assignment.worker]
     length = max(request.prefill for request in assignment.requests)
     generation_length = max(request.remaining for request in assignment.requests)

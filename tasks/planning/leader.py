@@ -1,25 +1,28 @@
-"""Leadership: at most one planner plans, whoever holds the lock of a connection that lives; any other stands by."""
+"""Leadership among planner processes: the one whose connection holds the planner's lock plans, the others stand by."""
 
 import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import batch_claims
+from models import planner_state
 from tasks.planning.planner import Planner, PlannerRules
 
 log = structlog.get_logger()
 
 
 class Leader:
-    """Takes the lead when nobody has it and keeps it until an error; then the next step begins a new term."""
+    """Takes the lead when the lock is free and keeps it until an error; the step after an error begins a new term."""
 
     def __init__(self, engine: Engine, rules: PlannerRules) -> None:
         self._engine, self._rules = engine, rules
         self._connection: Connection | None = None
-        self._planner: Planner | None = None
+        self._planner: Planner | None = None  # None unless this process leads
 
     def step(self) -> list[tuple[int, str]]:
-        """A planner's step if this process leads; the batches to be sent now, with their workers."""
+        """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
+
+        After any error, which it raises again, this process does not lead any more.
+        """
         try:
             planner = self._planner or self._lead()
             return planner.step() if planner else []
@@ -29,16 +32,16 @@ class Leader:
 
     @property
     def all_joinable(self) -> bool:
-        """Whether this process leads and saw every worker decode rows that others may join."""
+        """Whether this process leads and, in its last step, every worker was decoding rows that others may join."""
         return self._planner is not None and self._planner.all_joinable
 
     @property
     def due_in_s(self) -> float | None:
-        """Seconds after the last step in which the next is due, whatever happens; None if nothing is."""
+        """Seconds from the last step to the instant when a policy wants to be asked again; None if none does."""
         return self._planner.due_in_s if self._planner else None
 
     def resign(self) -> None:
-        """Give the lead up and forget everything."""
+        """Release the lock and drop the planner with all that it has in memory."""
         connection, leads = self._connection, self._planner is not None
         self._connection = self._planner = None
         if connection is None:
@@ -46,18 +49,19 @@ class Leader:
         try:
             if leads:
                 connection.rollback()
-                batch_claims.step_down(connection)
-        except SQLAlchemyError as error:  # then the server frees the lock when it notices
-            log.warning("lock not given back", error=str(error))
+                planner_state.step_down(connection)
+        except SQLAlchemyError as error:  # the server releases the lock once it notices that the connection is gone
+            log.warning("lock not released", error=str(error))
         finally:
             connection.invalidate()
             connection.close()
 
     def _lead(self) -> Planner | None:
+        """A new term with a new planner; None while another process holds the lock."""
         connection = self._connection or self._engine.connect()
         self._connection = connection
         with connection.begin():
-            epoch = batch_claims.lead(connection)
+            epoch = planner_state.try_to_lead(connection)
         if epoch is None:
             return None
         log.info("leading", epoch=epoch)

@@ -1,7 +1,7 @@
-"""The planner: feeds what waits to the policy, asks it for assignments, claims them; what is sent is committed before.
+"""The planner: feeds queued requests to the policy, asks it for assignments, and claims them before they are sent.
 
-All that it keeps in memory (the policies' waiting rooms, which batches are underway) can be rebuilt from Postgres at
-any moment, and is: after an error, a lost connection or a change of policy a new epoch feeds everything again.
+Whatever it has in memory (the policies with their queued requests, the batches in flight) is a cache of Postgres. After
+an error, a lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,35 +11,40 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import batch_claims, live_fleet, reconciler
-from models.batch_claims import Claim, PlannerInputs
+from models import batch_claims, live_fleet, planner_requests, planner_state, reconciler
+from models.batch_claims import Claim
 from models.live_fleet import LiveWorker
+from models.planner_state import PlannerInputs
 from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
-from tasks.planning.fleet_view import FleetView, estimated
+from tasks.planning.fleet_view import FleetView, with_estimates
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queue
 from tasks.planning.serving_estimates import ServingEstimates
 
-SNAPSHOT_REST = 20  # snapshots of a long queue take at most a twentieth of the time
-TYPICAL_WEIGHT = 0.1  # of the newest batch in the moving average of serving times
+# The next snapshot waits this many times as long as the last one took, so that snapshots of a long queue take at most a
+# twentieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not tuned.
+SNAPSHOT_SPACING = 20
+# Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
+# the last ten batches count. Not tuned.
+NEWEST_WEIGHT = 0.1
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerRules:
-    """What a planner goes by; durations in seconds."""
+    """A planner's settings; durations in seconds."""
 
-    policy: str  # in force until somebody sets another
+    policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
-    alive_s: float = 3.0  # a worker that was not heard of for so long gets nothing new
+    alive_s: float = 3.0  # a worker without a heartbeat for this long gets no new batch
     lease_s: float = 10.0
     resend_s: float = 2.0
     max_attempts: int = 5
-    lookahead_s: float = 0.25  # a batch is sent so long before its worker should be free
-    predictor_grace_s: float = 2.0  # a predictor that was not heard of for so long is away
+    lookahead_s: float = 0.25  # the next batch is sent this long before its worker should become idle
+    predictor_grace_s: float = 2.0  # after this long without a predictor, requests get their application's mean
     recover_every_s: float = 1.0
     snapshot_every_s: float = 0.5
 
@@ -49,89 +54,86 @@ class Planner:
 
     def __init__(self, connection: Connection, epoch: int, rules: PlannerRules) -> None:
         self._connection, self._epoch, self._rules = connection, epoch, rules
-        self._rooms = PoliciesByModel(rules.policy, rules.settings)
-        self._refused: str | None = None
+        self._policies = PoliciesByModel(rules.policy, rules.settings)
+        self._refused_policy: str | None = None  # set in the database, but unknown here
         self._fleet = FleetView()
         self._estimates = ServingEstimates()
-        self._decision_s = self._typical_s = 0.0
-        self._led_since: float | None = None
-        self._recovered_at = self._snapshot_next_at = 0.0
+        self._decision_s = self._mean_serving_s = 0.0
+        self._leading_since: float | None = None
+        self._recovered_at = self._snapshot_due_at = 0.0
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
-        self.due_in_s: float | None = None  # when the policies want to be asked again, if nothing happens before
+        self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
     def step(self) -> list[tuple[int, str]]:
-        """Look around and decide, in one transaction; the batches to be sent now, with their workers."""
+        """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name)."""
         with self._connection.begin():
-            return self.decide(batch_claims.planner_inputs(self._connection))
+            return self.decide(planner_state.planner_inputs(self._connection))
 
-    def decide(self, standing: PlannerInputs) -> list[tuple[int, str]]:
-        """Recover, feed, settle, assign, claim."""
-        rules, connection, now = self._rules, self._connection, standing.now
-        self._follow(standing)
-        resent = self._recover(standing)
-        self._rooms.feed(batch_claims.feed(connection, self._epoch), now)
-        live = live_fleet.live_workers(connection, rules.alive_s)
+    def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
+        """Adopt, recover, feed, settle, assign, publish; the batches to send once the transaction is committed."""
+        now = inputs.now
+        self._adopt(inputs)
+        resent = self._recover(inputs)
+        self._policies.feed(planner_requests.fetch_new_requests(self._connection, self._epoch), now)
+        live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         self._settle(live, now)
-        workers = self._fleet.workers(live, self._estimates.of, now, rules.lookahead_s)
-        self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
+        workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)
         claims = self._assign(workers, now)
-        if now >= self._snapshot_next_at:
-            started = perf_counter()
-            self._write_snapshot(workers, now)
-            self._snapshot_next_at = now + max(rules.snapshot_every_s, SNAPSHOT_REST * (perf_counter() - started))
-        wakes_at = [at for _, policy in self._rooms if (at := policy.wake_at(now)) is not None]
-        self.due_in_s = max(0.0, min(wakes_at) - now) if wakes_at else None
+        self._publish_snapshot(workers, now)
+        self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
+        self.due_in_s = self._policies.due_in_s(now)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
-    def _follow(self, standing: PlannerInputs) -> None:
-        """Adopt another policy or newer models as soon as they are in force."""
-        self._led_since = standing.now if self._led_since is None else self._led_since
-        self._estimates.follow(self._connection, standing.serving_time_version)
-        self._rooms.set_rank_correlation(standing.tau)
-        policy = standing.policy or self._rules.policy
-        if policy in (self._rooms.policy, self._refused):
+    def _adopt(self, inputs: PlannerInputs) -> None:
+        """Use the policy, the serving time estimator and the rank correlation that are in force now."""
+        self._leading_since = inputs.now if self._leading_since is None else self._leading_since
+        self._estimates.adopt(self._connection, inputs.serving_time_version)
+        self._policies.set_rank_correlation(inputs.tau)
+        policy = inputs.policy or self._rules.policy
+        if policy in (self._policies.policy, self._refused_policy):
             return
         try:
-            rooms = PoliciesByModel(policy, self._rules.settings)
+            policies = PoliciesByModel(policy, self._rules.settings)
         except UnknownPolicy as error:
-            self._refused = policy
+            self._refused_policy = policy
             log.error("policy not changed", error=str(error))
             return
-        log.info("policy changed", before=self._rooms.policy, now=policy)
-        rooms.set_rank_correlation(standing.tau)
-        self._rooms, self._epoch = rooms, batch_claims.next_epoch(self._connection)
+        log.info("policy changed", before=self._policies.policy, now=policy)
+        policies.set_rank_correlation(inputs.tau)
+        self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 
-    def _recover(self, standing: PlannerInputs) -> list[tuple[int, str]]:
-        """Once a second: what was lost goes back, what is over ends, what was never taken is sent again."""
+    def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
+        """Every `recover_every_s`: requeue lost batches, end overdue requests, and return the batches to send again."""
         rules, connection = self._rules, self._connection
-        if standing.now - self._recovered_at < rules.recover_every_s:
+        if inputs.now - self._recovered_at < rules.recover_every_s:
             return []
-        self._recovered_at = standing.now
-        if standing.now - (self._led_since or standing.now) > rules.alive_s:
-            # not before: while the database was away, no lease could be renewed
-            lost = reconciler.lose_expired(connection, rules.lease_s, rules.max_attempts)
+        self._recovered_at = inputs.now
+        if inputs.now - (self._leading_since or inputs.now) > rules.alive_s:
+            # not sooner: while the database was away, no worker could renew its leases
+            lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
             if lost:
                 log.warning("batches lost", requests=len(lost))
-        if standing.predictor_silent_s is None or standing.predictor_silent_s > rules.predictor_grace_s:
-            reconciler.predict_without_predictor(connection, rules.predictor_grace_s)
+        if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
+            reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
-        self._rooms.discard(reconciler.lately_gone(connection, 5 * rules.recover_every_s))
-        return reconciler.unstarted(connection, rules.resend_s)
+        # Five intervals, so that a request that ended just after one look is still found at the next ones.
+        self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
+        return reconciler.batches_to_resend(connection, rules.resend_s)
 
     def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Learn which batches ended, and tell the policy that assigned them."""
+        """Find the batches that ended since the last step, and tell the policy that assigned each of them."""
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
         if unknown:
-            self._fleet.inherit(open_batches, batch_claims.requests_of_batches(self._connection, unknown))
-        ended = self._fleet.ended(open_batches)
-        endings = live_fleet.endings(self._connection, ended) if ended else {}
+            self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
+        ended = self._fleet.update(open_batches)
+        endings = live_fleet.batch_endings(self._connection, ended) if ended else {}
         for batch_id, batch in ended.items():
             ending = endings.get(batch_id)
             if ending is not None and ending.serving_s is not None:
-                weight = TYPICAL_WEIGHT if self._typical_s else 1.0
-                self._typical_s += weight * (ending.serving_s - self._typical_s)
+                weight = NEWEST_WEIGHT if self._mean_serving_s else 1.0
+                self._mean_serving_s += weight * (ending.serving_s - self._mean_serving_s)
             if batch.policy is None:
                 continue
             if ending is None or ending.status is not BatchStatus.out_of_memory:
@@ -142,41 +144,47 @@ class Planner:
                 batch.policy.out_of_memory(batch.assignment, now)
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
-        """Ask every model's policy for assignments and claim them."""
+        """Ask each model's policy for assignments, and claim their requests as batches."""
         claims: list[Claim] = []
-        for model, policy in self._rooms:
+        for model, policy in self._policies:
             of_model = workers.get(model, ())
             if not of_model or (policy.mode == "batch" and not any(worker.idle for worker in of_model)):
                 continue
             started = perf_counter()
-            assignments = estimated(policy.assign(of_model, now), of_model)
+            assignments = with_estimates(policy.assign(of_model, now), of_model)
             self._decision_s = perf_counter() - started
             if assignments:
-                made = batch_claims.claim(self._connection, assignments, self._rooms.policy, self._epoch)
-                self._fleet.assigned(made, policy)
-                claims += made
+                claimed = batch_claims.claim_batches(self._connection, assignments, self._policies.policy, self._epoch)
+                self._fleet.add(claimed, policy)
+                claims += claimed
         return claims
 
-    def _write_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
+    def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
+        """Write the queue as clients and the dashboard see it, if a snapshot is due."""
+        if now < self._snapshot_due_at:
+            return
+        started = perf_counter()
         batches, backlog_s = [], 0.0
-        for model, policy in self._rooms:
+        for model, policy in self._policies:
             described, behind_s = describe_queue(policy.waiting(now), len(policy), workers.get(model, ()))
             batches += described
             backlog_s = max(backlog_s, behind_s)
-        value = {
+        snapshot = {
             "epoch": self._epoch,
-            "policy": self._rooms.policy,
-            "waiting": len(self._rooms),
+            "policy": self._policies.policy,
+            "waiting": len(self._policies),
             "backlog_s": round(backlog_s, 4),
-            "typical_s": round(self._typical_s, 4),
+            "typical_s": round(self._mean_serving_s, 4),
             "decision_s": round(self._decision_s, 6),
             "batches": batches,
         }
-        batch_claims.write_state(self._connection, "planner", value)
+        planner_state.write_service_state(self._connection, "planner", snapshot)
+        took_s = perf_counter() - started
+        self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * took_s)
 
 
 def _fits_nowhere(assignment: Assignment, live: Sequence[LiveWorker]) -> bool:
-    """Whether one request alone ran out of memory on a worker than which none has more."""
+    """Whether a single request ran out of memory alone on the largest worker of its model."""
     worker = next((worker for worker in live if worker.name == assignment.worker), None)
     return (
         worker is not None

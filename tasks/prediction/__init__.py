@@ -1,1 +1,1 @@
-"""The predictor's process: lengths for requests that nobody has predicted yet."""
+"""The predictor's process: predicts the generation length of every new request."""

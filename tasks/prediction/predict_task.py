@@ -1,4 +1,4 @@
-"""The task `tasks.predict`: predicts what came in, at beat's ticks, and kicks the planner."""
+"""The task `tasks.predict`: predicts the new requests at beat's ticks and kicks the planner."""
 
 from functools import cache
 
@@ -24,13 +24,13 @@ def predictor() -> PredictorInService:
 
 @cache
 def messages() -> Messages:
-    """What this process says."""
+    """This process's connection to the broker."""
     return Messages(app, redis_url)
 
 
 @app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def predict() -> None:
-    """Predict all that waits; an error is logged and the next tick begins anew."""
+    """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
         predictor().run(on_predicted=messages().kick_planner)
     except SQLAlchemyError as error:

@@ -1,7 +1,4 @@
-"""The predictor: claims what nobody predicted, predicts it in one batch, writes it.
-
-It adopts newly published versions and corrects the one in service by what came of requests since that was fitted.
-"""
+"""The predictor in service: chosen by `_adopt_active_version`, corrected online, applied to every new request."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -12,54 +9,60 @@ from sqlalchemy import Connection, Engine
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.predictors.length_predictor import LengthPredictor, Prompt
 from learning.store import DigestMismatch, NotStorable, load
-from models import request_predictions, training_log
+from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from tasks.outcomes import outcome_of
+from tasks.prediction.outcome_cursor import OutcomeCursor
 
-MOST_OBSERVED = 1000  # outcomes at a look; of more, the newest
-OBSERVED_AGE_S = 3600.0  # older outcomes say little of what comes now
-CHUNK = 256  # requests claimed at once: their rows stay locked for as long as it takes
+# Outcomes that one read takes; of more, the newest. A bound for the first read after a start, which finds an hour of
+# them; the calibration itself keeps 200 of each application. Not tuned.
+MOST_OBSERVED = 1000
+OBSERVED_AGE_S = 3600.0  # a first read goes back this far: older outcomes say little about present errors. Not tuned.
+# Requests that one transaction claims and predicts. Their rows stay locked meanwhile; with a smaller chunk, fewer texts
+# are encoded in one batch. Not tuned.
+CHUNK = 256
 
 log = structlog.get_logger()
 
 
 class PredictorInService:
-    """The length predictor in service; any number may run side by side."""
+    """Predicts with the active version of the length predictor; any number of these may run side by side."""
 
-    def __init__(self, engine: Engine, untrained: LengthPredictor, look_around_s: float = 0.5) -> None:
-        """`untrained` predicts until a version is published; every `look_around_s` it looks for a newer one."""
-        self._engine, self._look_around_s = engine, look_around_s
+    def __init__(self, engine: Engine, untrained: LengthPredictor, check_every_s: float = 0.5) -> None:
+        """`untrained` predicts until a version is published; every `check_every_s` a newer one is looked for."""
+        self._engine, self._check_every_s = engine, check_every_s
         self._predictor, self._version = CalibratedPredictor(untrained), untrained.name
-        self._observed_until = 0.0
-        self._look_around_at = 0.0
-        self._adopted: str | None = None  # also one that could not be read: it is not tried again
+        self._outcomes = OutcomeCursor()
+        self._check_at = 0.0
+        self._tried_version: str | None = None  # adopted, or not readable: either way not to be loaded again
 
     def run(self, on_predicted: Callable[[], None]) -> int:
-        """Predict all that waits; `on_predicted` is called after each committed chunk. The number of requests."""
+        """Predict every request that waits for it; returns how many. `on_predicted` follows each committed chunk."""
         total = 0
         while True:
             with self._engine.begin() as connection:
-                if monotonic() >= self._look_around_at:
-                    self._adopt(connection)
-                    self._observe(connection)
+                if monotonic() >= self._check_at:
+                    self._adopt_active_version(connection)
+                    self._correct(connection)
                 chunk = request_predictions.claim_unpredicted(connection, CHUNK)
                 if chunk:
                     request_predictions.write_predictions(connection, self._predict(chunk), self._version)
-                if monotonic() >= self._look_around_at:
-                    request_predictions.say_alive(connection, self._version)
-                    self._look_around_at = monotonic() + self._look_around_s
+                if monotonic() >= self._check_at:
+                    request_predictions.write_predictor_heartbeat(connection, self._version)
+                    self._check_at = monotonic() + self._check_every_s
             if chunk:
                 on_predicted()
             total += len(chunk)
             if len(chunk) < CHUNK:
                 return total
 
-    def _adopt(self, connection: Connection) -> None:
-        name = training_log.active_name(connection, "length")
-        if name is None or name == self._adopted:
+    def _adopt_active_version(self, connection: Connection) -> None:
+        """Choose the predictor in service: the active published version, or the present one if that cannot be read."""
+        name = model_versions.active_name(connection, "length")
+        if name is None or name == self._tried_version:
             return
-        self._adopted = name
-        published = training_log.active_version(connection, "length")
+        self._tried_version = name
+        published = model_versions.active_version(connection, "length")
         if published is None:
             return
         try:
@@ -67,16 +70,17 @@ class PredictorInService:
         except (DigestMismatch, NotStorable) as error:
             log.error("predictor not adopted", version=published.version, error=str(error))
             return
-        self._version, self._observed_until = published.version, published.until
+        self._version, self._outcomes = published.version, OutcomeCursor(published.until)
         log.info("predictor adopted", version=published.version)
 
-    def _observe(self, connection: Connection) -> None:
-        """Learn how far off the version in service is, application by application."""
-        ended = training_log.finished_requests(connection, MOST_OBSERVED, OBSERVED_AGE_S, after=self._observed_until)
-        news = [outcome_of(request) for request in ended if request.at > self._observed_until]
-        if news:
-            self._predictor.observe(news)
-            self._observed_until = news[-1].at
+    def _correct(self, connection: Connection) -> None:
+        """Correct the predictor in service, application by application, by the outcomes that are new."""
+        new = training_log.finished_requests(
+            connection, MOST_OBSERVED, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
+        )
+        self._outcomes.advance(new, monotonic())
+        if new:
+            self._predictor.observe([outcome_of(request) for request in new])
 
     def _predict(self, requests: list[Unpredicted]) -> list[Predicted]:
         prompts = [

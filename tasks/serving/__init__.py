@@ -1,1 +1,1 @@
-"""The worker's process: batches under leases, the engine's thread, results into the database."""
+"""The worker's process: takes batches under leases, serves them on one engine, writes the results to the database."""

@@ -1,20 +1,19 @@
-"""A taken batch on its way through a worker process: from the database's rows to the engine's sequences."""
+"""A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from threading import Event as Flag
+from threading import Event
 
 from jinja2 import TemplateError
 
 from inference.prompt_format import PromptFormat
-from inference.sequences import Sampling
-from inference.sequences import Sequence as Prompted
+from inference.sequences import Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Unservable:
-    """A request that the model can never answer."""
+    """A request that this model can never answer; its client reads `code` and `message`."""
 
     request_id: str
     code: str
@@ -23,55 +22,56 @@ class Unservable:
 
 @dataclass(eq=False, slots=True)
 class BatchJob:
-    """What the engine's thread gets, and alone changes until it is over."""
+    """One batch for the engine's thread, which alone changes it from `submit` until `closed` is set."""
 
     lease: Lease
     joins: bool
     iteration_limit: int | None
     preempts: tuple[str, ...]
-    sequences: tuple[Prompted, ...]
+    sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
-    first_step: int | None = None  # the engine's count of steps when it began
-    over: Flag = field(default_factory=Flag)  # written, or lost
+    first_step: int | None = None  # how many steps the engine had made when it began this batch
+    closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
 def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) -> BatchJob:
-    """Encode a batch's prompts; those that the model refuses or has no position left to answer are set apart."""
-    sequences: list[Prompted] = []
+    """Encode a batch's prompts.
+
+    A prompt is unservable if the model's chat template refuses it or if it leaves no position for an answer.
+    """
+    sequences: list[Sequence] = []
     unservable: list[Unservable] = []
-    for prompt in batch.prompts:
+    for request in batch.prompts:
         try:
-            sequence = _sequence(prompt, prompt_format)
+            sequence = _sequence(request, prompt_format)
         except TemplateError as error:
             message = f"The model's chat template refuses it: {error}."
-            unservable.append(Unservable(prompt.id, "invalid_prompt", message))
+            unservable.append(Unservable(request.id, "invalid_prompt", message))
         except ValueError as error:
-            unservable.append(Unservable(prompt.id, "invalid_prompt", str(error)))
+            unservable.append(Unservable(request.id, "invalid_prompt", str(error)))
         else:
             if sequence.length < max_positions:
                 sequences.append(sequence)
                 continue
             message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
-            unservable.append(Unservable(prompt.id, "context_length_exceeded", message))
+            unservable.append(Unservable(request.id, "context_length_exceeded", message))
     return BatchJob(
         batch.lease, batch.joins, batch.iteration_limit, batch.preempts, tuple(sequences), tuple(unservable)
     )
 
 
-def _sequence(prompt: TakenRequest, prompt_format: PromptFormat) -> Prompted:
-    asked = prompt.body.get("sampling") or {}
-    return Prompted(
-        id=prompt.id,
-        prompt_ids=tuple(_encode(prompt, prompt_format)),
-        limit=prompt.limit_tokens,
-        generated_ids=prompt.generated_ids,
-        sampling=Sampling(**{name: value for name, value in asked.items() if value is not None}),
-        stop=tuple(prompt.body.get("stop") or ()),
+def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
+    sampling = request.body.get("sampling") or {}
+    return Sequence(
+        id=request.id,
+        prompt_ids=tuple(_encode(request, prompt_format)),
+        limit=request.limit_tokens,
+        generated_ids=request.generated_ids,
+        sampling=Sampling(**{name: value for name, value in sampling.items() if value is not None}),
+        stop=tuple(request.body.get("stop") or ()),
     )
 
 
-def _encode(prompt: TakenRequest, prompt_format: PromptFormat) -> Sequence[int]:
-    messages = prompt.body.get("messages")
-    if messages:
-        return prompt_format.encode_conversation([(turn["role"], turn["content"]) for turn in messages])
-    return prompt_format.encode(prompt.instructions, prompt.input)
+def _encode(request: TakenRequest, prompt_format: PromptFormat) -> Several[int]:
+    turns = [(turn["role"], turn["content"]) for turn in request.body.get("messages") or ()]
+    return prompt_format.encode_request(request.instructions, request.input, turns)

@@ -1,4 +1,4 @@
-"""What the engine's thread tells the recorder: values with the monotonic instants at which they happened."""
+"""What the engine's thread reports to the result writer: values with the monotonic instants at which they happened."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from models.tables import BatchStatus
 
 @dataclass(frozen=True, slots=True)
 class BatchBegan:
-    """The engine took a batch up."""
+    """The engine began to serve a batch."""
 
     lease: Lease
     at: float
@@ -18,7 +18,7 @@ class BatchBegan:
 
 @dataclass(frozen=True, slots=True)
 class RowEnded:
-    """A request's answer is there, complete or cut off or removed on request."""
+    """A request has its answer: complete, cut off at its limit, or removed on request."""
 
     lease: Lease
     ended: FinishedSequence
@@ -28,7 +28,7 @@ class RowEnded:
 
 @dataclass(frozen=True, slots=True)
 class RowReturned:
-    """A request goes back to the queue with what was generated."""
+    """A request goes back to the queue, with the tokens generated so far."""
 
     lease: Lease
     request_id: str
@@ -37,7 +37,7 @@ class RowReturned:
 
 @dataclass(frozen=True, slots=True)
 class RowFailed:
-    """A request can never be answered; `code` and `message` are for its client."""
+    """A request can never be answered; its client reads `code` and `message`."""
 
     lease: Lease
     request_id: str
@@ -48,7 +48,7 @@ class RowFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """Nothing more will be said of this batch; `counts_as_attempt` if what is still in it had a failed attempt."""
+    """The last event of a batch. With `counts_as_attempt`, its unanswered requests have used up one attempt."""
 
     lease: Lease
     status: BatchStatus
@@ -57,4 +57,4 @@ class BatchEnded:
     counts_as_attempt: bool = False
 
 
-Event = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
+EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded

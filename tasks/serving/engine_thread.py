@@ -1,7 +1,7 @@
-"""The engine's thread: one a worker process; it alone touches the engine, and it never waits for database or broker.
+"""The engine's thread, one in each worker process: it alone touches the engine and never waits for database or broker.
 
-Batches come in through `submit` and are served in that order: one that runs to completion alone, those that join
-together for as long as any lasts. What happens goes out through `say`.
+Jobs are served in the order of their submission. A run-to-completion batch runs alone; batches that join share the
+engine for as long as any of them has rows. All events go to `record`.
 """
 
 from collections import deque
@@ -17,140 +17,151 @@ from inference.sequences import FinishedSequence
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchBegan, BatchEnded, Event, RowEnded, RowFailed
+from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed
 from tasks.serving.static_batch import StaticBatch
 
-MOST_FAILURES = 3  # in a row: then the device is thought broken
+# After this many failures in a row the device is taken to be broken, and the process ends. One failure may be the fault
+# of a single batch, which fails for good after MAGNUS_MAX_ATTEMPTS, 5: the value must be smaller. Not tuned.
+MOST_FAILURES = 3
 
 log = structlog.get_logger()
 
 
 class EngineThread(Thread):
-    """Serves submitted work on an engine that `make_engine` makes, anew after an error that nobody foresaw."""
+    """Serves submitted jobs on an engine made by `make_engine`, and makes another one after an unexpected error."""
 
-    def __init__(self, make_engine: Callable[[], Engine], say: Callable[[Event], None]) -> None:
+    def __init__(self, make_engine: Callable[[], Engine], record: Callable[[EngineEvent], None]) -> None:
         super().__init__(name="engine", daemon=True)
-        self._make_engine, self._say = make_engine, say
+        self._make_engine, self._record = make_engine, record
         self._engine = make_engine()
-        self._waiting: deque[BatchJob] = deque()
-        self._changed = Condition()
+        self._queue: deque[BatchJob] = deque()
+        self._changed = Condition()  # guards the queue and `_stop_at`
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
-        self._underway: list[BatchJob] = []
+        self._running: list[BatchJob] = []  # begun since the engine was last empty
         self.max_positions = self._engine.loaded.max_positions
         self.steps = 0
-        self.alive_at: float | None = None  # the engine's last step; None while it has nothing to do
+        self.last_step_at: float | None = None  # None while there is nothing to serve
 
-    def submit(self, work: BatchJob) -> None:
-        """Serve this after what was submitted before; once stopping, give it back at once."""
+    def run(self) -> None:
+        """Serve job after job until stopped, or until MOST_FAILURES jobs in a row have failed."""
+        failures = 0
+        while failures < MOST_FAILURES and (job := self._next_job()) is not None:
+            try:
+                if job.joins:
+                    self._serve_continuous(job)
+                else:
+                    self._serve_static(job)
+                failures = 0
+            except Exception:
+                failures += 1
+                log.exception("engine failed", batches=[failed.lease.batch_id for failed in self._running])
+                self._lose_running()
+                self._engine = self._make_engine()
+            self._running.clear()
+
+    def _next_job(self) -> BatchJob | None:
+        """Wait for the next job and begin it; None once stopped, when what is queued goes back."""
+        with self._changed:
+            self.last_step_at = None
+            while not self._queue and self._stop_at is None:
+                self._changed.wait()
+            if self._stop_at is None:
+                return self._begin()
+            for job in self._queue:
+                self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
+            return None
+
+    def _serve_static(self, job: BatchJob) -> None:
+        """Run one batch to completion."""
+        batch = StaticBatch(self._engine, job, self._record)
+        batch.serve(on_step=lambda: self._after_step(batch))
+
+    def _serve_continuous(self, job: BatchJob) -> None:
+        """Decode until no row is left; after each step, the next jobs may join."""
+        batches = ContinuousBatches(self._engine, self._record)
+        batches.admit(job)
+        while batches.open:
+            batches.step()
+            self._after_step(batches)
+            while (joiner := self._next_joiner()) is not None:
+                batches.admit(joiner)
+
+    def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
+        """Note the step, then do what other threads asked for since the last one."""
+        self.steps += 1
+        self.last_step_at = now = monotonic()
+        while not self._removals.empty():
+            request_ids = self._removals.get()
+            batch.remove(request_ids)
+            self._remove_queued(request_ids, now)
+        while not self._abandoned.empty():
+            batch_ids = self._abandoned.get()
+            batch.abandon(batch_ids)
+            with self._changed:
+                self._queue = deque(job for job in self._queue if job.lease.batch_id not in batch_ids)
+        if self._stop_at is not None and now >= self._stop_at:
+            batch.return_rows()
+
+    def _next_joiner(self) -> BatchJob | None:
+        """Begin the first job of the queue if it joins the running batch; None if it must wait, or none is queued."""
+        if not self._queue:
+            return None
+        with self._changed:
+            return self._begin() if self._queue[0].joins and self._stop_at is None else None
+
+    def _begin(self) -> BatchJob:
+        job = self._queue.popleft()
+        job.first_step, self.last_step_at = self.steps, monotonic()
+        self._running.append(job)
+        self._record(BatchBegan(job.lease, self.last_step_at))
+        for request in job.unservable:
+            self._record(RowFailed(job.lease, request.request_id, request.code, request.message, self.last_step_at))
+        return job
+
+    def _remove_queued(self, request_ids: frozenset[str], now: float) -> None:
+        with self._changed:
+            for job in self._queue:
+                for sequence in [sequence for sequence in job.sequences if sequence.id in request_ids]:
+                    job.sequences = tuple(other for other in job.sequences if other is not sequence)
+                    removed = FinishedSequence(sequence.id, sequence.generated_ids, "removed")
+                    self._record(RowEnded(job.lease, removed, (), now))
+
+    def _lose_running(self) -> None:
+        for job in self._running:
+            self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
+
+    # what other threads call
+
+    def submit(self, job: BatchJob) -> None:
+        """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""
         with self._changed:
             if self._stop_at is None:
-                self._waiting.append(work)
+                self._queue.append(job)
                 self._changed.notify()
                 return
-        self._say(BatchEnded(work.lease, BatchStatus.lost, monotonic()))
+        self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
 
-    def progress(self, work: BatchJob) -> int:
-        """Tokens that each row of this work that still runs has gained."""
-        return 0 if work.first_step is None else self.steps - work.first_step
+    def progress(self, job: BatchJob) -> int:
+        """How many tokens each row of this job that still runs has gained so far."""
+        return 0 if job.first_step is None else self.steps - job.first_step
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End these requests, wherever they are here."""
+        """After the next step, end these requests, whether they run or are queued here."""
         self._removals.put(request_ids)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """Forget these batches: they are not this worker's any more."""
+        """After the next step, drop these batches without recording anything: their leases are lost."""
         self._abandoned.put(batch_ids)
 
     def stop(self, within_s: float) -> None:
-        """Take nothing up any more; what still runs after `within_s` goes back with what was generated; then end."""
+        """Begin no further job, then end; rows that still run after `within_s` seconds go back with their tokens."""
         with self._changed:
             self._stop_at = monotonic() + within_s
             self._changed.notify()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to end."""
+        """Whether `stop` was called."""
         return self._stop_at is not None
-
-    def run(self) -> None:
-        """Serve until stopped, or until the device is thought broken."""
-        failures = 0
-        while failures < MOST_FAILURES and (work := self._next()) is not None:
-            try:
-                self._serve(work)
-                failures = 0
-            except Exception:
-                failures += 1
-                log.exception("engine failed", batches=[work.lease.batch_id for work in self._underway])
-                for failed in self._underway:
-                    self._say(BatchEnded(failed.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
-                self._engine = self._make_engine()
-            self._underway.clear()
-
-    def _serve(self, work: BatchJob) -> None:
-        if not work.joins:
-            running = StaticBatch(self._engine, work, self._say)
-            running.serve(on_step=lambda: self._stepped(running))
-            return
-        joining = ContinuousBatches(self._engine, self._say)
-        joining.admit(work)
-        while joining.batches:
-            joining.step()
-            self._stepped(joining)
-            while (joiner := self._next_joiner()) is not None:
-                joining.admit(joiner)
-
-    def _stepped(self, running: StaticBatch | ContinuousBatches) -> None:
-        """Between two steps: note that the engine lives, do what was asked for meanwhile."""
-        self.steps += 1
-        self.alive_at = now = monotonic()
-        while not self._removals.empty():
-            request_ids = self._removals.get()
-            running.remove(request_ids)
-            self._remove_waiting(request_ids, now)
-        while not self._abandoned.empty():
-            batch_ids = self._abandoned.get()
-            running.abandon(batch_ids)
-            with self._changed:
-                self._waiting = deque(work for work in self._waiting if work.lease.batch_id not in batch_ids)
-        if self._stop_at is not None and now >= self._stop_at:
-            running.give_back()
-
-    def _next(self) -> BatchJob | None:
-        """The next work, waited for; None to end."""
-        with self._changed:
-            self.alive_at = None
-            while not self._waiting and self._stop_at is None:
-                self._changed.wait()
-            if self._stop_at is None:
-                return self._begin()
-            for work in self._waiting:
-                self._say(BatchEnded(work.lease, BatchStatus.lost, monotonic()))
-            return None
-
-    def _next_joiner(self) -> BatchJob | None:
-        """The next work if it joins what runs."""
-        if not self._waiting:
-            return None
-        with self._changed:
-            return self._begin() if self._waiting[0].joins and self._stop_at is None else None
-
-    def _begin(self) -> BatchJob:
-        work = self._waiting.popleft()
-        work.first_step, self.alive_at = self.steps, monotonic()
-        self._underway.append(work)
-        self._say(BatchBegan(work.lease, self.alive_at))
-        for request in work.unservable:
-            self._say(RowFailed(work.lease, request.request_id, request.code, request.message, self.alive_at))
-        return work
-
-    def _remove_waiting(self, request_ids: frozenset[str], now: float) -> None:
-        with self._changed:
-            for work in self._waiting:
-                for sequence in [sequence for sequence in work.sequences if sequence.id in request_ids]:
-                    work.sequences = tuple(other for other in work.sequences if other is not sequence)
-                    self._say(
-                        RowEnded(work.lease, FinishedSequence(sequence.id, sequence.generated_ids, "removed"), (), now)
-                    )

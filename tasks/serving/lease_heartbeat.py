@@ -1,102 +1,112 @@
-"""Keeps a worker's leases: renews them, hears what was cancelled or lost, and watches that the engine lives."""
+"""Keeps a worker announced and its leases alive, reads what was cancelled or lost, and checks that the engine works."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Event, Thread
 from time import monotonic
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from models import leases
-from models.leases import Lease
-from tasks.serving.batch_job import BatchJob
+from models.leases import WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
+from tasks.serving.open_jobs import OpenJobs
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What a worker's leases go by; durations in seconds."""
+    """The rules for a worker's leases, from the settings of the same names; durations in seconds."""
 
     lease_s: float = 10.0
     heartbeat_s: float = 0.5
-    stall_s: float = 60.0  # an engine that makes no step for so long is given up
+    stall_s: float = 60.0  # an engine that makes no step for this long ends the process
     max_attempts: int = 5
 
 
 class LeaseHeartbeat(Thread):
-    """A thread with a connection of its own, that speaks with the database twice a second."""
+    """A thread with a database connection of its own that renews all open leases every `heartbeat_s`."""
 
     def __init__(
         self,
-        database: Engine,
+        database: Database,
         engine: EngineThread,
-        worker: str,
-        incarnation: float,
+        jobs: OpenJobs,
+        announcement: WorkerRegistration,
         terms: LeaseTerms,
         on_broken: Callable[[str], None],
     ) -> None:
-        """`on_broken` is told why this process must end."""
-        super().__init__(name="keeper", daemon=True)
-        self._database, self._engine = database, engine
-        self._worker, self._incarnation = worker, incarnation
-        self._terms = terms
+        """`on_broken` is called with the reason why this process must end, after its batches went back to the queue."""
+        super().__init__(name="lease heartbeat", daemon=True)
+        self._database, self._engine, self._jobs = database, engine, jobs
+        self._announcement, self._terms = announcement, terms
         self._on_broken = on_broken
-        self._held: dict[Lease, BatchJob] = {}
-        self._lock = Lock()
-        self._stopping = Flag()
+        self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
+        self._stopping = Event()
 
-    def hold(self, work: BatchJob) -> None:
-        """Renew this work's lease until it is over."""
-        with self._lock:
-            self._held[work.lease] = work
+    def announce(self) -> None:
+        """Register the worker; batches that an earlier process of its name left go back to the queue."""
+        with self._database.begin() as connection:
+            self._incarnation = leases.register(connection, self._announcement, self._terms.max_attempts)
 
-    def close(self, closed: Collection[Lease]) -> None:
-        """These are over: whoever waits for them goes on."""
-        with self._lock:
-            for lease in self._held.keys() & set(closed):
-                self._held.pop(lease).over.set()
+    def deregister(self, failed: bool) -> None:
+        """Mark the worker as stopped; its open batches go back to the queue, as a failed attempt if it `failed`."""
+        with self._database.begin() as connection:
+            leases.deregister(connection, self._announcement.name, self._incarnation, failed, self._terms.max_attempts)
 
     def stop(self) -> None:
-        """Renew no more."""
+        """End the thread; no lease is renewed any more."""
         self._stopping.set()
         self.join()
 
     def run(self) -> None:
-        """Renew until stopped."""
+        """Check the engine and renew the leases until stopped, or until this process must end."""
         while not self._stopping.wait(self._terms.heartbeat_s):
-            alive_at = self._engine.alive_at
-            if not self._engine.is_alive() and not self._engine.stopping:
-                return self._on_broken("the engine's thread ended")
-            if alive_at is not None and monotonic() - alive_at > self._terms.stall_s:
-                return self._on_broken(f"the engine made no step for {self._terms.stall_s:.0f} s")
-            try:
-                announced = self._renew()
-            except SQLAlchemyError as error:
-                log.warning("leases not renewed", error=str(error))
-                continue
-            if not announced:
-                return self._on_broken("another process took this worker's name")
+            reason = self._engine_fault()
+            if reason is None:
+                try:
+                    if not self._renew():
+                        reason = "another process took this worker's name"
+                except SQLAlchemyError as error:
+                    log.warning("leases not renewed", error=str(error))
+            if reason is not None:
+                return self._break_off(reason)
+
+    def _engine_fault(self) -> str | None:
+        """What is wrong with the engine's thread, if anything is."""
+        last_step_at = self._engine.last_step_at
+        if not self._engine.is_alive() and not self._engine.stopping:
+            return "the engine's thread ended"
+        if last_step_at is not None and monotonic() - last_step_at > self._terms.stall_s:
+            return f"the engine made no step for {self._terms.stall_s:.0f} s"
+        return None
 
     def _renew(self) -> bool:
-        with self._lock:
-            held = dict(self._held)
-        progress = {lease: self._engine.progress(work) for lease, work in held.items()}
+        """Renew all leases, drop lost batches, remove cancelled rows; False if another process has this name now."""
+        jobs = self._jobs.by_lease()
+        progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
         with self._database.begin() as connection:
-            renewal = leases.renew(connection, self._worker, self._incarnation, progress, self._terms.lease_s)
-        lost = {lease for lease in held if lease.batch_id not in renewal.held}
-        if lost and (lost := lost & self._still_held()):
+            renewal = leases.renew(
+                connection, self._announcement.name, self._incarnation, progress, self._terms.lease_s
+            )
+        not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
+        lost = not_renewed & self._jobs.by_lease().keys()  # others were closed while the renewal was under way
+        if lost:
             log.warning("leases lost", batches=sorted(lease.batch_id for lease in lost))
             self._engine.abandon(frozenset(lease.batch_id for lease in lost))
-            self.close(lost)
+            self._jobs.close(lost)
         if renewal.cancels:
             self._engine.remove(renewal.cancels)
-        return renewal.announced
+        return renewal.registered
 
-    def _still_held(self) -> set[Lease]:
-        with self._lock:
-            return set(self._held)
+    def _break_off(self, reason: str) -> None:
+        """Give the batches back as a failed attempt, and report that this process must end."""
+        log.critical("worker given up", why=reason)
+        try:
+            self.deregister(failed=True)
+        except SQLAlchemyError as error:
+            log.error("worker not deregistered", error=str(error))
+        self._on_broken(reason)

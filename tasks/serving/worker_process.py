@@ -10,7 +10,6 @@ from typing import Any
 import structlog
 import torch
 from celery import signals
-from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import gpu_queue
 from inference.local.engine import Engine
@@ -19,7 +18,7 @@ from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from learning.estimators.cost_curves import fit_curves
-from models.leases import Announcement
+from models.leases import WorkerRegistration
 from models.session import make_engine
 from tasks import logs
 from tasks.app import app, database_url, redis_url, settings
@@ -27,18 +26,26 @@ from tasks.messages import Messages
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 
-MOST_BATCHES = 256  # in flight at once: continuous policies let every row be a batch
-WIND_DOWN_S = 8.0  # what a stopping worker has left to finish
+# Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
+# row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
+MOST_BATCHES = 256
+# How long the rows of a stopping worker may run on; those that still run then go back to the queue with their tokens,
+# and only their prefill is repeated. Longer delays a restart. Not tuned.
+DRAIN_S = 8.0
+# Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and the
+# serving time estimator replaces these curves once batches were served. Not tuned.
 PROFILE_WITHIN_S = 5.0
-FEWEST_MEASURED = 3  # batches, for curves with four coefficients each
+# Fewest measured batches from which curves with four coefficients each are fitted; where fewer fit into the memory,
+# the curves would say next to nothing.
+FEWEST_MEASURED = 3
 
 log = structlog.get_logger()
 
 
 def run_worker(name: str, device: str, kv_budget: str) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit status."""
+    """Serve until SIGTERM or SIGINT; returns the process's exit status."""
     logs.configure(settings.log_level)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery takes over, so that goodbye is said
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery takes over, so that the worker deregisters
     structlog.contextvars.bind_contextvars(worker=name)
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
@@ -46,41 +53,54 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
-    messages = Messages(app, redis_url)
-    host = BatchRunner(
+    runner = BatchRunner(
         make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
         lambda: Engine(loaded, budget_bytes),
         load_prompt_format(settings.model),
-        Announcement(
+        WorkerRegistration(
             name=name,
             model=settings.model_name or loaded.name,
             device=device,
             theta_bytes=budget_bytes,
             delta_bytes=loaded.delta_bytes,
-            curves=_measured(loaded, budget_bytes),
+            curves=_measured_curves(loaded, budget_bytes),
         ),
         LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
-        kick_planner=messages.kick_planner,
-        on_broken=lambda why: _abort(host, why),
+        kick_planner=Messages(app, redis_url).kick_planner,
+        on_broken=_exit_at_once,
     )
-    log.info("ready", model=loaded.name, device=device, kv_budget_bytes=budget_bytes)
+    runner.start()
     try:
-        return _consume(name, host)
+        log.info("ready", model=loaded.name, device=device, kv_budget_bytes=budget_bytes)
+        return _consume(name, runner)
     finally:
-        host.stop()
+        runner.stop()
 
 
-def _consume(name: str, host: BatchRunner) -> int:
-    """Run Celery's worker on this process's main thread."""
+def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
+    """Rough curves until batches were served or `magnus profile` stored better ones; None if too little fits."""
+    measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
+    if len(measured.prefills) < FEWEST_MEASURED:
+        return None
+    return asdict(fit_curves(measured.prefills, measured.decode_steps)) | {"quick": True}
+
+
+def _exit_at_once(reason: str) -> None:
+    """End the process without waiting for its threads: the engine's may never return. The supervisor starts another."""
+    os._exit(1)
+
+
+def _consume(name: str, runner: BatchRunner) -> int:
+    """Run Celery's worker on this process's main thread; returns its exit status."""
 
     @app.task(name="tasks.serve")  # type: ignore[untyped-decorator]  # celery is untyped
     def serve(batch_id: int) -> None:
-        host.serve(batch_id)
+        runner.serve(batch_id)
 
-    def wind_down(**_: Any) -> None:
-        host.wind_down(WIND_DOWN_S)
+    def drain(**_: Any) -> None:
+        runner.drain(DRAIN_S)
 
-    signals.worker_shutting_down.connect(wind_down)
+    signals.worker_shutting_down.connect(drain)
     worker = app.Worker(
         hostname=f"{name}@{socket.gethostname()}",
         queues=gpu_queue(name),
@@ -91,21 +111,3 @@ def _consume(name: str, host: BatchRunner) -> int:
     )
     worker.start()
     return worker.exitcode or 0
-
-
-def _measured(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
-    """Rough curves until batches were served or `magnus profile` stored better ones; None if hardly anything fits."""
-    measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
-    if len(measured.prefills) < FEWEST_MEASURED:
-        return None
-    return asdict(fit_curves(measured.prefills, measured.decode_steps)) | {"quick": True}
-
-
-def _abort(host: BatchRunner, why: str) -> None:
-    """End the process at once: its engine cannot be trusted any more. The supervisor starts another."""
-    log.critical("worker given up", why=why)
-    try:
-        host.say_goodbye(failed=True)
-    except SQLAlchemyError as error:
-        log.error("no goodbye said", error=str(error))
-    os._exit(1)

@@ -1,1 +1,1 @@
-"""The trainer's process: both learned models, fitted again on its own clock."""
+"""The trainer's process: refits both learned models at its own intervals."""

@@ -1,9 +1,12 @@
-"""The trainer's process, `python -m tasks.training.trainer_process`: refits both models by its own clock."""
+"""The trainer's process, `python -m tasks.training.trainer_process`: runs both refit jobs at their intervals.
+
+Among several trainers only the one whose connection holds the trainer's lock runs its jobs; the others stand by.
+"""
 
 import signal
 import sys
 from collections.abc import Callable
-from threading import Event as Flag
+from threading import Event
 
 import structlog
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -15,59 +18,61 @@ from models import training_log
 from models.session import make_engine
 from tasks import logs
 from tasks.app import database_url, settings
-from tasks.training.trainer import Trainer
+from tasks.training.refit_jobs import RefitJobs
 
-RETRY_S = 5.0
+# How often a trainer tries to take the lock, or checks that its connection still holds it. Refits come every few
+# minutes, so any value well below their intervals does.
+LOCK_CHECK_S = 5.0
 
 log = structlog.get_logger()
 
 
 def main() -> int:
-    """Train until SIGTERM or SIGINT; the process's exit status."""
+    """Refit until SIGTERM or SIGINT; returns the process's exit status."""
     logs.configure(settings.log_level)
-    stopping = Flag()
+    stopping = Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())
     database = make_engine(database_url, pool_size=3, name="magnus trainer")
-    trainer = Trainer(database, settings.predictor, make_encoder(settings.encoder))
+    jobs = RefitJobs(database, settings.predictor, make_encoder(settings.encoder))
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
-    scheduler.add_job(_guarded(trainer.refit_length), "interval", seconds=settings.train_length_every_s)
-    scheduler.add_job(_guarded(trainer.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
+    scheduler.add_job(_guarded(jobs.refit_length), "interval", seconds=settings.train_length_every_s)
+    scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
     while not stopping.is_set():
-        _lead_for_a_while(database, scheduler, stopping)
+        _run_while_leading(database, scheduler, stopping)
     scheduler.shutdown()
     return 0
 
 
-def _lead_for_a_while(database: Engine, scheduler: BackgroundScheduler, stopping: Flag) -> None:
-    """Let the jobs run for as long as a connection holds the trainer's lock."""
+def _run_while_leading(database: Engine, scheduler: BackgroundScheduler, stopping: Event) -> None:
+    """Wait for the trainer's lock, then let the jobs run until the connection is lost or the process stops."""
     try:
         with database.connect() as connection:
-            while not _leads(connection):
-                if stopping.wait(RETRY_S):
+            while not _lead(connection):
+                if stopping.wait(LOCK_CHECK_S):
                     return
             scheduler.resume()
-            while not stopping.wait(RETRY_S):
-                _leads(connection)  # raises once the connection is gone, and the lock with it
+            while not stopping.wait(LOCK_CHECK_S):
+                _lead(connection)  # raises once the connection is gone, and the lock with it
     except SQLAlchemyError as error:
         log.warning("database away", error=str(error))
-        stopping.wait(RETRY_S)
+        stopping.wait(LOCK_CHECK_S)
     finally:
         scheduler.pause()
 
 
-def _leads(connection: Connection) -> bool:
+def _lead(connection: Connection) -> bool:
     with connection.begin():
-        return training_log.lead(connection)
+        return training_log.try_to_lead(connection)
 
 
 def _guarded(job: Callable[[], None]) -> Callable[[], None]:
-    """The job, whose errors are logged and end only this run of it."""
+    """The job with its errors logged: an error ends only this run of it."""
 
     def run() -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
+# Chromium refuses its sandbox to root; the others keep it from using a GPU and the network.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 REMEDY = """\
 The browser tests need a Chromium, found none that runs, and could not fetch one. Any of these helps:

@@ -48,7 +48,7 @@ def site(database_url: str) -> Iterator[Site]:
 
 @pytest.fixture
 def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
-    """A signed-in browser window; whatever a good page never causes fails the test at its end."""
+    """A signed-in browser window; any error or foreign request that it records fails the test at its end."""
     context = browser.new_context(http_credentials={"username": "magnus", "password": PASSWORD})
     visitor = Visitor(context.new_page(), site)
     yield visitor

@@ -1,4 +1,4 @@
-"""The running dashboard and a visitor who notices everything that a good page never causes."""
+"""The running dashboard, and a browser window that records console errors, script errors and foreign requests."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Site:
     stop: Callable[[], None]
 
     def planner(self, **state: Any) -> None:
-        """A fresh snapshot of the planner's."""
+        """Write a fresh snapshot of the planner."""
         value = {"epoch": 1, "policy": "magnus", "waiting": 0, "backlog_s": 0.0, "decision_s": 0.001, "batches": []}
         self.stage.sql(
             """insert into service_state (name, value) values ('planner', cast(:value as jsonb))
@@ -53,22 +53,22 @@ class Visitor:
         page.add_init_script(
             "addEventListener('securitypolicyviolation', e => console.error('CSP', e.violatedDirective, e.blockedURI))"
         )
-        page.on("console", self._hear)
-        page.on("pageerror", self._break)
-        page.on("request", self._request)
+        page.on("console", self._on_console)
+        page.on("pageerror", self._on_page_error)
+        page.on("request", self._on_request)
 
     def go(self, path: str = "/") -> Page:
         """Open one of the dashboard's pages."""
         self.page.goto(self.site.url + path)
         return self.page
 
-    def _hear(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def _break(self, error: Error) -> None:
+    def _on_page_error(self, error: Error) -> None:
         self.complaints.append(str(error))
 
-    def _request(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.site.url, "data:", "about:")):
             self.complaints.append(f"asked {request.url}")

@@ -1,4 +1,4 @@
-"""A whole service but its web: own Postgres and broker, real processes, a supervisor that does as it is told."""
+"""A whole service except the web: its own Postgres and broker, real processes, each started and killed by the test."""
 
 import os
 import signal
@@ -6,14 +6,18 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import redis
 from sqlalchemy import Engine
 
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, await_ready, start, stop
-from cli.hosting.embedded_servers import create_database, postgres, valkey
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.embedded_broker import embedded_broker
+from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.readiness import await_ready
 from models.schema_upgrade import upgrade
 from models.session import make_engine
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -48,32 +52,32 @@ class Service:
             await_ready(self.programs[name], self.running[name], self.directory / f"{name}.log")
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as the kernel does when memory runs out; with all that the process started."""
+        """SIGKILL, as the kernel does when memory runs out, to the process and all that it started."""
         process = self.running[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def crash_postgres(self) -> None:
-        """Every session ends at once and nothing is written out: the next start recovers from the log."""
+        """End every session at once and flush nothing: the next start recovers from the write-ahead log."""
         process = self.running["postgres"]
         process.send_signal(signal.SIGQUIT)
         process.wait()
         self.stage.database.dispose()  # the test's own connections are as dead as the service's
 
     def freeze(self, name: str) -> None:
-        """The process is there but does not answer."""
+        """Stop a process: it exists but answers nothing."""
         os.killpg(self.running[name].pid, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """It goes on."""
+        """Let a frozen process go on."""
         os.killpg(self.running[name].pid, signal.SIGCONT)
 
     def wipe_broker(self) -> None:
-        """FLUSHALL."""
+        """Delete everything in the broker (FLUSHALL)."""
         with redis.Redis.from_url(self.redis_url) as client:
             client.flushall()
 
-    def submit(self, prefix: str, count: int, limit: int = 800, **columns: object) -> list[str]:
+    def submit(self, prefix: str, count: int, limit: int = 800, **columns: Any) -> list[str]:
         """Requests of different lengths that nobody predicted yet."""
         return [
             self.stage.request(
@@ -88,7 +92,7 @@ class Service:
         ]
 
     def worker_in_the_middle_of_a_batch(self) -> str:
-        """The name of a worker whose batch has begun and is not over, once there is one."""
+        """Wait until some worker's batch has begun and has not ended; returns the worker's name."""
         ((name,),) = eventually(
             lambda: self.stage.sql(
                 """select worker from batches where status = 'running' and started_at is not null
@@ -99,7 +103,7 @@ class Service:
         return str(name)
 
     def all_answered_once(self, ids: list[str], within_s: float = 150.0) -> None:
-        """Every request gets one answer, whole, and none gets two."""
+        """Wait until every request has its answer; each must be whole, and none may have been answered twice."""
         eventually(
             lambda: not self.stage.sql("select 1 from requests where finished_at is null and id = any(:i)", i=ids),
             within_s,
@@ -117,7 +121,7 @@ class Service:
 @contextmanager
 def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[Service]:
     """Everything but web, trainer and Flower, stopped at the end."""
-    servers = {"postgres": postgres(directory / "postgres"), "valkey": valkey(directory / "valkey")}
+    servers = {"postgres": embedded_postgres(directory / "postgres"), "valkey": embedded_broker(directory / "valkey")}
     database_url = servers["postgres"].url
     environment = {
         "MAGNUS_DATABASE_URL": database_url,
@@ -144,7 +148,7 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
 
     names = [f"w{n}" for n in range(1, workers + 1)]
     plain = [process_commands.beat(), process_commands.planner(), process_commands.predictor()]
-    gpu = [process_commands.worker(name, "cpu", 1, lambda name=name: worker_ready(name)) for name in names]
+    gpu = [process_commands.worker(name, "cpu", 1, partial(worker_ready, name)) for name in names]
     service.programs = {name: server.program for name, server in servers.items()} | {
         program.name: replace(program, env={**program.env, **environment}) for program in [*plain, *gpu]
     }

@@ -1,4 +1,4 @@
-"""One service for all of these tests: what each breaks, it mends again."""
+"""One service for all chaos tests; whatever a test stopped is started again before the next one."""
 
 import tempfile
 from collections.abc import Iterator

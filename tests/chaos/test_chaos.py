@@ -1,8 +1,10 @@
 """Whatever is killed, wiped or frozen while requests run: every one of them is answered, and answered once."""
 
+from functools import partial
+
 import pytest
 
-from models import batch_claims
+from models import planner_state
 from tests.chaos.breakable_service import Service
 from tests.integration.database_stage import eventually
 
@@ -89,8 +91,7 @@ def test_policies_switched_under_load(service: Service):
         ids += service.submit(f"before-{name}-", 50)
         service.worker_in_the_middle_of_a_batch()
         with service.stage.database.begin() as connection:
-            batch_claims.set_policy(connection, name)
-        eventually(
-            lambda name=name: service.stage.sql("select 1 from service_state where value->>'policy' = :name", name=name)
-        )
+            planner_state.set_policy(connection, name)
+        in_force = "select 1 from service_state where value->>'policy' = :name"
+        eventually(partial(service.stage.sql, in_force, name=name))
     service.all_answered_once(ids)

@@ -9,6 +9,6 @@ from tests.e2e.whole_service import Up, running_up
 
 @pytest.fixture(scope="session")
 def up() -> Iterator[Up]:
-    """What breaks in it, it mends by itself."""
+    """A service that restarts by itself what a test kills in it."""
     with running_up() as up:
         yield up

@@ -24,13 +24,13 @@ def word_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("model") / MODEL
     directory.mkdir()
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(directory / "tokenizer.json"))
     return directory
 
 
 def small_service(database_url: str, model: Path) -> Settings:
-    """Settings with bounds that tests reach easily."""
+    """Settings with limits so small that tests reach them easily."""
     return Settings(
         database_url=database_url,
         model=str(model),
@@ -42,7 +42,7 @@ def small_service(database_url: str, model: Path) -> Settings:
     )
 
 
-def served(settings: Settings) -> Iterator[Api]:
+def running_api(settings: Settings) -> Iterator[Api]:
     """The API with a key of the tenant `acme`; its connections are closed afterwards."""
     app = create_app(settings)
     engine = make_engine(str(settings.database_url))
@@ -70,10 +70,10 @@ def web_settings(database_url: str, word_model: Path) -> Settings:
 @pytest.fixture
 def api(web_settings: Settings) -> Iterator[Api]:
     """The API on a fresh database."""
-    yield from served(web_settings)
+    yield from running_api(web_settings)
 
 
 @pytest.fixture(scope="module")
 def refusing_api(module_database_url: str, word_model: Path) -> Iterator[Api]:
     """The API for tests whose calls are all refused, so that they can share it."""
-    yield from served(small_service(module_database_url, word_model))
+    yield from running_api(small_service(module_database_url, word_model))

@@ -1,4 +1,4 @@
-"""The database as planner, predictor and workers leave and find it; rows go in without API, broker or clock."""
+"""The database as planner, predictor and workers read and write it; tests insert rows without API, broker or clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Stage:
-    """One test's database."""
+    """The database of one test."""
 
     database: Engine
 
@@ -47,7 +47,7 @@ class Stage:
         return id
 
     def worker(self, name: str = "w1", *, kv_tokens: int = 10_000, model: str = MODEL) -> str:
-        """A worker that says that it lives, with room for so many tokens of one byte each."""
+        """A live worker with a KV cache for `kv_tokens` tokens of one byte each."""
         self.sql(
             """insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
             values (:name, :model, 'cpu', :theta, 1, cast(:curves as jsonb))""",
@@ -72,7 +72,7 @@ class Stage:
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def end_batch(self, batch_id: int, status: str = "finished") -> None:
-        """What a worker does at the end: every request answered, or after an out-of-memory back in the queue."""
+        """What a worker writes at a batch's end: every request answered or, if memory ran out, queued again."""
         if status == "finished":
             self.sql(
                 """update requests set status = 'completed', finished_at = clock_timestamp(), output_tokens = 7
@@ -93,9 +93,9 @@ class Stage:
 
 
 def eventually(condition: Callable[[], T | None], within_s: float = 30.0) -> T:
-    """What the condition gives once it is true; fails when that takes too long."""
+    """The condition's value once it is true; fails if that takes longer than `within_s`."""
     deadline = monotonic() + within_s
     while not (result := condition()):
         assert monotonic() < deadline, "it never became true"
-        sleep(0.01)  # the pace of asking; the condition alone decides
+        sleep(0.01)  # only how often the condition is evaluated; any value does
     return result

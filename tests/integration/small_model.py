@@ -17,8 +17,8 @@ def make_small_model(directory: Path) -> Path:
     """Write the model; the same one every time."""
     words = ["<unk>", "<eos>", *LETTERS]
     tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate([*words, UNKNOWN_TO_MODEL])}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(directory)
     torch.manual_seed(3)
     model = LlamaForCausalLM(

@@ -1,11 +1,12 @@
 """The older calls that wait: chat and completions."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from tests.integration.api_service import Api
+from tests.integration.api_service import Api, ApiAnswer
 from tests.integration.database_stage import eventually
 
 CHAT = {
@@ -33,8 +34,8 @@ def served(api: Api, ask: Callable[[], object], **columns: str) -> None:
     worker.join()
 
 
-def ended(api: Api, path: str, body: dict[str, object], **columns: str) -> tuple[int, dict[str, object]]:
-    answers = []
+def ended(api: Api, path: str, body: Mapping[str, object], **columns: str) -> tuple[int, dict[str, Any]]:
+    answers: list[ApiAnswer] = []
     served(api, lambda: answers.append(api.call("POST", path, json=body)), **columns)
     return answers[0].status_code, answers[0].json
 
@@ -66,7 +67,7 @@ def test_a_completion_waits_for_its_answer(api: Api) -> None:
 
 def test_an_answer_cut_off_at_its_limit_says_length(api: Api) -> None:
     _, body = ended(api, "/v1/completions", PROMPT, status="incomplete")
-    assert body["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
+    assert body["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_failed_request_is_an_error_that_can_be_tried_again(api: Api) -> None:
@@ -74,12 +75,12 @@ def test_a_failed_request_is_an_error_that_can_be_tried_again(api: Api) -> None:
         api, "/v1/completions", PROMPT, status="failed", error='{"code": "out_of_memory", "message": "Too long."}'
     )
     assert status == 502
-    assert body["error"]["code"] == "out_of_memory"  # type: ignore[index]
+    assert body["error"]["code"] == "out_of_memory"
 
 
 def test_a_request_that_somebody_cancels_is_an_error(api: Api) -> None:
     status, body = ended(api, "/v1/completions", PROMPT, status="cancelled")
-    assert (status, body["error"]["code"]) == (400, "cancelled")  # type: ignore[index]
+    assert (status, body["error"]["code"]) == (400, "cancelled")
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", PROMPT)])

@@ -149,7 +149,7 @@ def test_without_a_valid_key_nothing_is_answered(refusing_api: Api, header: str)
         answer = refusing_api.client.open(path, method=method, headers={"Authorization": header})
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert_both_shapes(answer.json, 401)
+        assert_both_shapes(answer.get_json(), 401)
 
 
 def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
@@ -164,7 +164,7 @@ def test_an_idempotency_key_is_short_plain_text(refusing_api: Api, key: str) -> 
     assert (answer.status_code, answer.json["error"]["param"]) == (400, "Idempotency-Key")
 
 
-def test_a_key_that_sends_too_much_hears_when_to_come_back(web_settings: Settings, api: Api) -> None:
+def test_a_key_that_sends_too_much_is_told_when_to_come_back(web_settings: Settings, api: Api) -> None:
     app = create_app(web_settings.model_copy(update={"rate_limit": "2/minute"}))
     hurried = Api(app.test_client(), api.engine, api.key)
     assert [hurried.call("GET", "/v1/models").status_code for _ in range(3)] == [200, 200, 429]
@@ -182,7 +182,7 @@ def test_without_a_database_the_service_says_so_and_asks_for_patience(web_settin
     answer = client.get("/v1/models", headers={"Authorization": "Bearer magnus-x"})
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "2"
-    assert_both_shapes(answer.json, 503)
+    assert_both_shapes(answer.get_json(), 503)
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
 

@@ -1,4 +1,4 @@
-"""API keys: shown once, kept as digests, revoked at once."""
+"""API keys: shown once, stored as digests, revoked at once."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def test_a_key_is_found_by_itself_and_not_by_anything_else(session: Session) -> 
     assert api_keys.find(session, row.prefix) is None
 
 
-def test_the_key_itself_is_not_kept(session: Session) -> None:
+def test_the_key_itself_is_not_stored(session: Session) -> None:
     row, key = api_keys.create(session, name="ci", tenant="acme")
     session.refresh(row)
     assert key.startswith(row.prefix)
@@ -35,7 +35,7 @@ def test_the_key_itself_is_not_kept(session: Session) -> None:
     assert len(row.sha256) == 32
 
 
-def test_a_revoked_key_is_not_found_any_more_and_stays_in_the_list(session: Session) -> None:
+def test_a_revoked_key_is_no_longer_found_and_stays_in_the_list(session: Session) -> None:
     row, key = api_keys.create(session, name="ci", tenant="acme")
     _, other_key = api_keys.create(session, name="laptop", tenant="acme")
     assert api_keys.revoke(session, row.prefix) == 1
@@ -43,4 +43,4 @@ def test_a_revoked_key_is_not_found_any_more_and_stays_in_the_list(session: Sess
     session.expire_all()
     assert api_keys.find(session, key) is None
     assert api_keys.find(session, other_key) is not None
-    assert [entry.name for entry in api_keys.every(session)] == ["ci", "laptop"]
+    assert [entry.name for entry in api_keys.list_all(session)] == ["ci", "laptop"]

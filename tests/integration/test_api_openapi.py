@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
 
 import pytest
 import schemathesis
@@ -65,8 +67,9 @@ def document(answering_api: Api) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_wsgi("/openapi.json", answering_api.client.application)
 
 
-def test_the_document_names_every_call_and_the_served_model(refusing_api: Api) -> None:
-    document = refusing_api.client.get("/openapi.json").json
+def test_the_document_names_the_installed_version_every_call_and_the_served_model(refusing_api: Api) -> None:
+    document = refusing_api.client.get("/openapi.json").get_json()
+    assert document["info"]["version"] == version("magnus")
     described = [(method.upper(), path) for path, calls in document["paths"].items() for method in calls]
     assert sorted(described) == sorted(OPERATIONS)
     assert document["components"]["schemas"]["CreateResponse"]["properties"]["model"]["enum"] == ["words"]
@@ -80,7 +83,7 @@ def test_whatever_is_sent_the_answer_is_what_the_document_says(
 ) -> None:
     @ODD
     @given(document[path][method].as_strategy(generation_mode=mode))
-    def send(case: Case) -> None:
+    def send(case: Case[Any]) -> None:
         case.call_and_validate(headers={"Authorization": f"Bearer {answering_api.key}"}, checks=CHECKS)
 
     send()

@@ -271,7 +271,7 @@ def test_posts_that_race_with_one_idempotency_key_store_one_request(api: Api) ->
         headers = {"Idempotency-Key": "race", "Authorization": f"Bearer {api.key}"}
         client = api.client.application.test_client()
         body = {"model": "words", "input": "a", "background": True}
-        return str(client.post("/v1/responses", json=body, headers=headers).json["id"])
+        return str(client.post("/v1/responses", json=body, headers=headers).get_json()["id"])
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(post, range(8)))) == 1

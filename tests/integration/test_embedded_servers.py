@@ -8,7 +8,9 @@ import psycopg
 import pytest
 import redis
 
-from cli.hosting.embedded_servers import create_database, postgres, running, valkey
+from cli.hosting.embedded_broker import embedded_broker
+from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.embedded_server import running_server
 
 
 def test_a_test_database_is_migrated_and_empty(database_url: str) -> None:
@@ -18,35 +20,35 @@ def test_a_test_database_is_migrated_and_empty(database_url: str) -> None:
 
 def test_postgres_keeps_its_data_over_a_restart(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with running(postgres(tmp_path / "pg"), log) as url:
+    with running_server(embedded_postgres(tmp_path / "pg"), log) as url:
         create_database(url)
         with psycopg.connect(url) as connection:
             connection.execute("create table kept as select 7 as value")
-    with running(postgres(tmp_path / "pg"), log) as url, psycopg.connect(url) as connection:
+    with running_server(embedded_postgres(tmp_path / "pg"), log) as url, psycopg.connect(url) as connection:
         assert connection.execute("select value from kept").fetchone() == (7,)
 
 
 def test_a_path_too_long_for_a_socket_gets_a_short_one_elsewhere(tmp_path: Path) -> None:
     long = tmp_path / ("a" * 120)
     long.mkdir()
-    with running(postgres(long / "pg", durable=False), tmp_path / "log") as url:
+    with running_server(embedded_postgres(long / "pg", durable=False), tmp_path / "log") as url:
         create_database(url)
         with psycopg.connect(url) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
 
 
 def test_only_its_user_can_enter_the_socket_directory(tmp_path: Path) -> None:
-    server = postgres(tmp_path / "pg", durable=False)
+    server = embedded_postgres(tmp_path / "pg", durable=False)
     sockets = Path(server.url.partition("host=")[2])
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
 
 
 def test_the_broker_keeps_messages_over_a_restart_and_never_evicts(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with running(valkey(tmp_path / "valkey"), log) as url, redis.Redis.from_url(url) as client:
+    with running_server(embedded_broker(tmp_path / "valkey"), log) as url, redis.Redis.from_url(url) as client:
         client.set("kept", "7")
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-    with running(valkey(tmp_path / "valkey"), log) as url, redis.Redis.from_url(url) as client:
+    with running_server(embedded_broker(tmp_path / "valkey"), log) as url, redis.Redis.from_url(url) as client:
         assert client.get("kept") == b"7"
 
 
@@ -59,8 +61,8 @@ def test_the_broker_wants_its_password(redis_url: str) -> None:
 def test_nothing_runs_once_the_servers_are_stopped(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with (
-        running(postgres(tmp_path / "pg", durable=False), tmp_path / "log"),
-        running(valkey(tmp_path / "valkey"), tmp_path / "log"),
+        running_server(embedded_postgres(tmp_path / "pg", durable=False), tmp_path / "log"),
+        running_server(embedded_broker(tmp_path / "valkey"), tmp_path / "log"),
     ):
         during = {child.pid for child in psutil.Process().children(recursive=True)} - before
     assert len(during) > 2

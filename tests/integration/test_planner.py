@@ -1,4 +1,4 @@
-"""The planner on a real Postgres: it decides as its policy does, loses nothing, and can be replaced at any moment."""
+"""The planner on a real Postgres: it carries out its policy, loses nothing, and can be replaced at any moment."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models import batch_claims
+from models import planner_state
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner import PlannerRules
@@ -52,14 +52,14 @@ def test_without_a_predictor_a_request_gets_the_mean_of_its_application_or_else_
     leader.resign()
 
 
-def test_it_may_rest_longer_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
+def test_its_steps_may_be_further_apart_only_while_every_worker_decodes_rows_that_others_may_join(stage: Stage):
     leader = Leader(stage.database, replace(RULES, policy="fusion"))
     leader.step()
-    assert not leader.all_joinable  # nobody is there
+    assert not leader.all_joinable  # there is no worker
     stage.worker("w1")
     stage.request("r1")
     leader.step()
-    assert not leader.all_joinable  # w1 was idle when it looked
+    assert not leader.all_joinable  # w1 was idle when the step began
     leader.step()
     assert leader.all_joinable
     stage.worker("w2")
@@ -69,14 +69,14 @@ def test_it_may_rest_longer_only_while_every_worker_decodes_rows_that_others_may
     assert not leader.all_joinable
 
 
-def test_it_says_when_a_policy_that_holds_joiners_wants_to_be_asked_again(stage: Stage):
+def test_it_knows_when_a_policy_that_delays_joiners_wants_to_be_asked_again(stage: Stage):
     leader = Leader(stage.database, replace(RULES, policy="fusion"))
     stage.worker("w1")
     stage.request("r1")
     leader.step()
     assert leader.due_in_s is None
     stage.request("r2")
-    leader.step()  # to stop r1 for r2 alone is not worth it yet
+    leader.step()  # stalling r1 to prefill r2 alone is not worth it yet
     assert leader.due_in_s is not None
     assert 0 <= leader.due_in_s < 10
     leader.resign()
@@ -84,7 +84,7 @@ def test_it_says_when_a_policy_that_holds_joiners_wants_to_be_asked_again(stage:
 
 def test_one_planner_leads_and_the_next_takes_over_with_everything_that_waits(stage: Stage, leader: Leader):
     stage.request("r1")
-    assert leader.step() == []  # leads, and has r1 in its waiting room; there is no worker
+    assert leader.step() == []  # leads, and its policy has r1; there is no worker
     other = Leader(stage.database, RULES)
     stage.worker("w1")
     assert other.step() == []
@@ -131,7 +131,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
         stage.request(f"r{n}")
     leader.step()
     with stage.database.begin() as connection:
-        batch_claims.set_policy(connection, "vs")
+        planner_state.set_policy(connection, "vs")
     leader.step()
     assert stage.sql("select value->>'policy' from service_state where name = 'planner'") in ([("vs",)], [("magnus",)])
     stage.end_batch(min(stage.batches()))
@@ -147,7 +147,7 @@ def test_another_policy_takes_over_everything_that_waits_and_repeats_nothing(sta
 
 def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Leader):
     with stage.database.begin() as connection:
-        batch_claims.set_policy(connection, "best")
+        planner_state.set_policy(connection, "best")
     stage.worker("w1")
     stage.request("r1")
     assert len(leader.step()) == 1
@@ -178,7 +178,7 @@ def test_a_planner_that_takes_over_knows_the_halves_of_a_batch_that_ran_out_of_m
     assert stage.sql("select size, sealed from batches where id = :half", half=half) == [(2, True)]
 
 
-def test_a_request_that_ran_out_of_memory_alone_fails_where_nobody_has_more(stage: Stage, leader: Leader):
+def test_a_request_that_ran_out_of_memory_alone_fails_on_the_largest_worker(stage: Stage, leader: Leader):
     stage.worker("w1")
     stage.request("r1")
     ((batch_id, _),) = leader.step()
@@ -187,7 +187,7 @@ def test_a_request_that_ran_out_of_memory_alone_fails_where_nobody_has_more(stag
     assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
 
 
-def test_a_request_that_ran_out_of_memory_alone_goes_where_there_is_more(stage: Stage, leader: Leader):
+def test_a_request_that_ran_out_of_memory_alone_goes_to_a_larger_worker(stage: Stage, leader: Leader):
     stage.worker("small", kv_tokens=100)
     stage.request("r1")
     ((batch_id, _),) = leader.step()
@@ -208,7 +208,7 @@ def test_the_reconciler_sends_again_what_was_never_taken(stage: Stage):
 
 
 def test_the_requests_of_a_lost_worker_go_back_until_their_attempts_are_used_up(stage: Stage):
-    rules = replace(RULES, recover_every_s=0.0, max_attempts=2, alive_s=-1.0)  # leads long enough at once
+    rules = replace(RULES, recover_every_s=0.0, max_attempts=2, alive_s=-1.0)  # may requeue expired leases at once
     stage.request("r1")
     for attempt in (1, 2):
         stage.sql("delete from workers")

@@ -1,4 +1,4 @@
-"""The predictor on a real Postgres: every request predicted once, whoever else predicts; versions change under way."""
+"""The predictor on a real Postgres: several predict each request once, and new versions are adopted as they come."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,8 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
-from models import training_log
+from models import model_versions, training_log
+from tasks.prediction.outcome_cursor import OutcomeCursor
 from tasks.prediction.predictor_in_service import CHUNK, PredictorInService
 from tests.integration.database_stage import Stage
 
@@ -18,7 +19,7 @@ def untrained() -> LengthPredictor:
 
 
 def trained(length: int) -> LengthPredictor:
-    """One that has seen nothing but answers of this length."""
+    """A predictor that was fitted on answers of this length only."""
     predictor = untrained()
     predictor.fit([Outcome(Prompt("copy", "", f"abc {n}", 3, 3, 100), length) for n in range(60)])
     return predictor
@@ -26,7 +27,7 @@ def trained(length: int) -> LengthPredictor:
 
 def publish(stage: Stage, stored: bytes, sha256: bytes) -> str:
     with stage.database.begin() as connection:
-        return training_log.publish(connection, "length", stored, sha256, scores={}, data={})
+        return model_versions.publish(connection, "length", stored, sha256, scores={}, data={})
 
 
 def wait_for_prediction(stage: Stage, *ids: str) -> None:
@@ -42,7 +43,7 @@ def test_without_a_published_version_the_user_input_length_is_predicted(stage: S
     assert kicks == [True]
 
 
-def test_nobody_is_kicked_when_there_was_nothing_to_predict(stage: Stage):
+def test_the_planner_is_not_kicked_when_there_was_nothing_to_predict(stage: Stage):
     kicks: list[bool] = []
     assert PredictorInService(stage.database, untrained()).run(lambda: kicks.append(True)) == 0
     assert kicks == []
@@ -55,7 +56,7 @@ def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
 
 
 def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
-    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+    predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     predictor.run(lambda: None)
     model = dump(trained(40))
     version = publish(stage, model, digest(model))
@@ -64,8 +65,8 @@ def test_a_published_version_is_adopted_without_a_restart(stage: Stage):
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
 
 
-def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(stage: Stage):
-    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+def test_the_version_in_service_is_corrected_by_outcomes_since_it_was_fitted(stage: Stage):
+    predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     model = dump(trained(40))
     publish(stage, model, digest(model))
     ended = datetime.now(UTC) - timedelta(seconds=30)
@@ -88,8 +89,8 @@ def test_the_version_in_service_is_corrected_by_what_came_since_it_was_fitted(st
     assert stage.requests("predicted_tokens")["new"] == 120
 
 
-def test_a_version_that_is_not_what_was_published_is_not_adopted(stage: Stage):
-    predictor = PredictorInService(stage.database, untrained(), look_around_s=0.0)
+def test_a_version_whose_bytes_are_not_what_was_published_is_not_adopted(stage: Stage):
+    predictor = PredictorInService(stage.database, untrained(), check_every_s=0.0)
     publish(stage, dump(trained(40)), digest(b"something else"))
     wait_for_prediction(stage, "r1")
     predictor.run(lambda: None)
@@ -115,6 +116,41 @@ def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage:
     assert stage.sql("select count(*), count(distinct id) from predictions") == [(3 * CHUNK, 3 * CHUNK)]
 
 
-def test_a_working_predictor_says_that_it_lives(stage: Stage):
+def test_a_working_predictor_writes_that_it_is_alive(stage: Stage):
     PredictorInService(stage.database, untrained()).run(lambda: None)
     assert stage.sql("select value from service_state where name = 'predictor'") == [({"version": "usin"},)]
+
+
+def answered(stage: Stage, request_id: str, ended: datetime) -> None:
+    stage.request(request_id, input="abc", status="completed", output_tokens=9, finished_at=ended)
+
+
+def test_a_second_look_at_the_log_reads_nothing_old_and_skips_nothing_that_was_committed_late(stage: Stage):
+    ended = datetime.now(UTC) - timedelta(seconds=60)
+    cursor = OutcomeCursor()
+
+    def new(now: float) -> list[str]:
+        with stage.database.begin() as connection:
+            read = training_log.finished_requests(connection, 100, 3600.0, cursor.after, cursor.known_ids)
+        cursor.advance(read, now)
+        return [request.id for request in read]
+
+    for n in range(5):
+        answered(stage, f"r{n}", ended + timedelta(microseconds=n // 2))
+    assert sorted(new(0.0)) == ["r0", "r1", "r2", "r3", "r4"]
+    assert new(0.5) == []
+    answered(stage, "same instant", ended + timedelta(microseconds=2))
+    answered(stage, "late", ended - timedelta(seconds=5))
+    answered(stage, "newest", ended + timedelta(seconds=1))
+    assert new(1.0) == ["late", "same instant", "newest"]
+    assert new(1.5) == []
+
+
+def test_outcomes_that_a_version_was_fitted_on_are_not_read(stage: Stage):
+    ended = datetime.now(UTC) - timedelta(seconds=60)
+    answered(stage, "fitted on", ended)
+    answered(stage, "new", ended + timedelta(microseconds=1))
+    with stage.database.begin() as connection:
+        everything = training_log.finished_requests(connection, 100, 3600.0)
+        until = {request.id: request.at for request in everything}["fitted on"]
+        assert [r.id for r in training_log.finished_requests(connection, 100, 3600.0, until)] == ["new"]

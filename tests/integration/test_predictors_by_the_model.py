@@ -2,18 +2,16 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
-from learning.predictors.length_bins import bin_of, bound_of, samples_of
 from learning.predictors.length_predictor import Outcome
-from learning.predictors.perception import Perception
-from learning.predictors.pooled_states import PooledStates
-from learning.predictors.predictor_factory import BY_THE_MODEL, make_predictor
+from learning.predictors.perception import PerceptionPredictor
+from learning.predictors.pooled_states import PooledStatesPredictor
+from learning.predictors.predictor_factory import MODEL_PREDICTORS, make_predictor
 from learning.store import digest, dump, load
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
@@ -22,8 +20,8 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 
 @pytest.fixture(scope="module")
-def pooled() -> PooledStates:
-    predictor = PooledStates(MODEL)
+def pooled() -> PooledStatesPredictor:
+    predictor = PooledStatesPredictor(MODEL)
     predictor.fit(wordy_outcomes(160))
     return predictor
 
@@ -51,67 +49,54 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def tuned(small_model: str) -> Perception:
+def tuned(small_model: str) -> PerceptionPredictor:
     """Two short requests whose answers' bins the model learns by heart, by LoRA only."""
-    predictor = Perception(small_model, rate=1e-2, epochs=80, batch=8, targets=PROJECTIONS)
+    predictor = PerceptionPredictor(small_model, rate=1e-2, epochs=80, batch=8, targets=PROJECTIONS)
     short = [Outcome(prompt("a", 1, "red"), 20), Outcome(prompt("a", 1, "red"), 30)]
     long = [Outcome(prompt("b", 2, "green stone"), 170), Outcome(prompt("b", 2, "green stone"), 10)]
     predictor.fit([*short, *long, Outcome(prompt("c", 1, "x"), 3, censored=True)])
     return predictor
 
 
-def test_bins_are_fifty_tokens_and_named_by_their_bound() -> None:
-    assert [bound_of(bin_of(n)) for n in (1, 50, 51, 100, 101)] == [50, 50, 100, 100, 150]
-
-
-def test_samples_of_bins_spread_evenly_within_them() -> None:
-    samples = samples_of(np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]))
-    assert 50 <= samples[0].min() < samples[0].max() <= 100
-    assert samples[0].mean() == pytest.approx(75, abs=1)
-    assert (samples[1] <= 50).mean() == pytest.approx(0.5)
-
-
-def test_pooled_states_tell_stories_from_names(pooled: PooledStates) -> None:
+def test_pooled_states_tell_stories_from_names(pooled: PooledStatesPredictor) -> None:
     test = wordy_outcomes(60, seed=1)
     scores = score(pooled.predict([o.prompt for o in test]), [o.generated_tokens for o in test])
     assert scores.tau > 0.3
     assert scores.acc_50 > 0.8
 
 
-def test_pooled_states_re_predict_and_survive_the_store(pooled: PooledStates) -> None:
+def test_a_pooled_states_predictor_survives_the_store(pooled: PooledStatesPredictor) -> None:
     stored = dump(pooled)
     again = load(stored, digest(stored))
     asked = [o.prompt for o in wordy_outcomes(6, seed=2)]
     assert again.predict(asked) == pooled.predict(asked)
-    assert again.remaining(asked[0], 40).tokens > 40
 
 
-def test_the_tuned_model_prints_the_bound_of_the_longest_answers_bin(tuned: Perception) -> None:
-    assert tuned.printed([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
-    said = tuned.predict([prompt("a", 1, "red"), prompt("b", 2, "green stone", limit=150)])
-    assert [p.tokens for p in said] == [50, 150]
+def test_the_tuned_model_prints_the_bound_of_the_longest_answers_bin(tuned: PerceptionPredictor) -> None:
+    assert tuned.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
+    predicted = tuned.predict([prompt("a", 1, "red"), prompt("b", 2, "green stone", limit=150)])
+    assert [p.tokens for p in predicted] == [50, 150]
 
 
-def test_tuning_leaves_the_base_weights_alone_and_the_store_keeps_only_adapters(tuned: Perception) -> None:
+def test_tuning_leaves_the_base_weights_alone_and_the_store_keeps_only_adapters(tuned: PerceptionPredictor) -> None:
     stored = dump(tuned)
     again = load(stored, digest(stored))
     assert len(stored) < 300_000  # the base model has 0.9 MB
-    assert again.printed([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
-    assert again.remaining(prompt("a", 1, "red"), 60).tokens == 100
+    assert again.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
 
 
 @pytest.mark.parametrize("mode", ["only", "in_advance"])
 def test_a_model_that_prints_no_number_fails_to_the_user_input_length(mode: str) -> None:
-    predictor = Perception(MODEL, mode)
+    predictor = PerceptionPredictor(MODEL, mode)
     predictor.fit(outcomes(4))
     asked = [prompt(words=5), prompt(words=9)]
-    printed = predictor.printed(asked)
+    printed = predictor.printed_lengths(asked)
     assert [p.tokens for p in predictor.predict(asked)] == [
         n if n else p.input_tokens for n, p in zip(printed, asked, strict=True)
     ]
 
 
-@pytest.mark.parametrize("name", sorted(BY_THE_MODEL))
+@pytest.mark.parametrize("name", sorted(MODEL_PREDICTORS))
 def test_they_are_made_by_name_with_a_model(name: str) -> None:
     predictor = make_predictor(name, make_encoder("hashing"), MODEL)
     assert predictor.predict([]) == []

@@ -10,7 +10,7 @@ PROCESSES = [
     "tasks.planning.plan_task",
     "tasks.prediction.predict_task",
     "tasks.upkeep",
-    "tasks.training.trainer",
+    "tasks.training.refit_jobs",
 ]
 
 

@@ -1,8 +1,8 @@
-"""The upkeep's queries on a real Postgres: old things go, what anybody may still ask for stays."""
+"""The upkeep's queries on a real Postgres: what is older than its retention is deleted, everything else stays."""
 
 from datetime import UTC, datetime, timedelta
 
-from models import retention, training_log
+from models import model_versions, retention
 from tests.integration.database_stage import Stage
 
 DAY = timedelta(days=1)
@@ -18,7 +18,7 @@ def test_requests_are_deleted_when_they_ended_long_ago(stage: Stage):
     assert set(stage.requests("status")) == {"new", "waits"}
 
 
-def test_no_more_is_deleted_at_once_than_was_said(stage: Stage):
+def test_one_call_deletes_no_more_than_its_limit(stage: Stage):
     for n in range(5):
         stage.request(f"r{n}", status="completed", finished_at=datetime.now(UTC) - 3 * DAY)
     with stage.database.begin() as connection:
@@ -40,20 +40,20 @@ def test_batches_are_deleted_when_they_ended_long_ago(stage: Stage):
     assert stage.sql("select status from batches") == [("assigned",)]
 
 
-def test_workers_that_were_not_heard_of_for_long_are_forgotten(stage: Stage):
+def test_workers_without_a_heartbeat_for_long_are_deleted(stage: Stage):
     stage.worker("gone")
     stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '2 days'")
     stage.worker("here")
     with stage.database.begin() as connection:
-        assert retention.forget_workers(connection, DAY.total_seconds()) == 1
+        assert retention.delete_old_workers(connection, DAY.total_seconds()) == 1
     assert stage.sql("select name from workers") == [("here",)]
 
 
-def test_the_last_superseded_versions_of_each_kind_are_kept(stage: Stage):
+def test_the_newest_superseded_versions_of_each_kind_are_kept(stage: Stage):
     with stage.database.begin() as connection:
         names = [
-            training_log.publish(connection, "length", b"", b"", {}, {}) for _ in range(retention.VERSIONS_KEPT + 3)
+            model_versions.publish(connection, "length", b"", b"", {}, {}) for _ in range(retention.VERSIONS_KEPT + 3)
         ]
-        other = training_log.publish(connection, "serving_time", b"", b"", {}, {})
+        other = model_versions.publish(connection, "serving_time", b"", b"", {}, {})
         assert retention.delete_superseded_versions(connection) == 2
     assert stage.sql("select version from model_versions order by id") == [(name,) for name in [*names[2:], other]]

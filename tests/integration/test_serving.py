@@ -2,98 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
 
 import pytest
 import structlog
-import torch
 
-from inference.local.engine import Engine
-from inference.local.model_loading import LoadedModel, load_model
-from inference.prompt_format import PromptFormat, load_prompt_format
-from inference.sequences import Sequence
-from models.leases import Announcement
-from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.database_stage import MODEL, Stage, eventually
-from tests.integration.small_model import UNKNOWN_TO_MODEL, make_small_model
-
-TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, max_attempts=3)
-
-
-@cache
-def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
-    torch.set_num_threads(1)
-    make_small_model(directory)
-    return load_model(str(directory)), load_prompt_format(str(directory))
-
-
-class Serving:
-    """A host with a thread for each batch that it serves, as Celery's pool would give it."""
-
-    def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
-        self.stage, self.loaded, self.format = stage, loaded, prompt_format
-        self.broken: list[str] = []
-        budget = kv_tokens * loaded.delta_bytes
-        self.host = BatchRunner(
-            stage.database,
-            lambda: Engine(loaded, budget),
-            prompt_format,
-            Announcement("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
-            TERMS,
-            kick_planner=lambda: None,
-            on_broken=self.broken.append,
-        )
-        self._pool = ThreadPoolExecutor(16)
-
-    def assign(self, *ids: str, **columns: object) -> int:
-        """What the planner does: a batch of these requests for this worker."""
-        columns = {"joins": False, "iteration_limit": None, "preempts": []} | columns
-        ((batch_id,),) = self.stage.sql(
-            """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, joins,
-                iteration_limit, preempts) values ('w1', 'test', :size, 1, 1, 1.0, :joins, :iteration_limit, :preempts)
-            returning id""",
-            size=len(ids),
-            **columns,
-        )
-        self.stage.sql(
-            """update requests set status = 'in_progress', batch_id = :batch_id, attempts = attempts + 1
-            where id = any(:ids)""",
-            batch_id=batch_id,
-            ids=list(ids),
-        )
-        return batch_id
-
-    def start(self, batch_id: int) -> Future[None]:
-        """What a message does."""
-        return self._pool.submit(self.host.serve, batch_id)
-
-    def serve(self, *ids: str, **columns: object) -> int:
-        """Assign, send, wait."""
-        batch_id = self.assign(*ids, **columns)
-        self.start(batch_id).result(timeout=60)
-        return batch_id
-
-    def running(self, batch_id: int) -> None:
-        """Wait until the engine is some tokens into this batch."""
-        eventually(lambda: self.stage.sql("select 1 from batches where id = :id and progress_tokens > 2", id=batch_id))
-
-    def alone(self, input: str, limit: int) -> str:
-        """What the model answers to this request alone."""
-        engine = Engine(self.loaded, 10**9)
-        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode("", input)), limit)])
-        return self.format.decode(row.generated_ids)
-
-    def batch(self, batch_id: int, columns: str = "status") -> object:
-        """Columns of a batch."""
-        ((*row,),) = self.stage.sql(f"select {columns} from batches where id = :id", id=batch_id)
-        return row[0] if len(row) == 1 else tuple(row)
-
-    def close(self) -> None:
-        self.host.stop()
-        self._pool.shutdown()
+from tests.integration.serving_worker import Serving, small_model
+from tests.integration.small_model import UNKNOWN_TO_MODEL
 
 
 @pytest.fixture
@@ -117,7 +32,7 @@ def serving(make_serving: Callable[..., Serving]) -> Serving:
     return make_serving()
 
 
-def test_a_batch_is_answered_with_what_the_model_says_to_each_request_alone(stage: Stage, serving: Serving):
+def test_a_batch_is_answered_with_what_the_model_generates_for_each_request_alone(stage: Stage, serving: Serving):
     inputs = {"r1": "abc", "r2": "hello world", "r3": "x"}
     for request_id, words in inputs.items():
         stage.request(request_id, input=words, limit_tokens=12)
@@ -155,7 +70,7 @@ def test_a_stale_fence_writes_nothing_and_the_engine_drops_the_batch(stage: Stag
     batch_id = serving.assign("r1")
     delivery = serving.start(batch_id)
     serving.running(batch_id)
-    stage.sql("update batches set fence = fence + 1")  # somebody overtook it
+    stage.sql("update batches set fence = fence + 1")  # as if another process had taken it over
     delivery.result(timeout=60)
     stage.request("r2", limit_tokens=5)
     serving.serve("r2")
@@ -166,7 +81,7 @@ def test_a_stale_fence_writes_nothing_and_the_engine_drops_the_batch(stage: Stag
     }
 
 
-def test_a_batch_beyond_the_memory_ends_as_such_and_its_requests_wait_for_the_split(stage: Stage, make_serving):
+def test_a_batch_beyond_the_memory_ends_as_out_of_memory_and_its_requests_wait_to_be_split(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     for request_id in ("r1", "r2", "r3", "r4"):
         stage.request(request_id, input="a" * 20, limit_tokens=20, planner_epoch=7)
@@ -267,14 +182,14 @@ def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on
     assert stage.requests("output_text")["long"] == serving.alone("abc", 1000)
 
 
-def test_a_joiner_that_is_too_large_even_alone_fails_and_says_so(stage: Stage, make_serving):
+def test_a_joiner_that_is_too_large_even_alone_fails_with_that_reason(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     stage.request("r1", input="a" * 200, limit_tokens=10)
     assert serving.batch(serving.serve("r1", joins=True)) == "finished"
     assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
 
 
-def test_a_row_that_outgrows_the_memory_alone_fails_and_says_so(stage: Stage, make_serving):
+def test_a_row_that_outgrows_the_memory_alone_fails_with_that_reason(stage: Stage, make_serving):
     serving = make_serving(kv_tokens=100)
     stage.request("r1", limit_tokens=400)
     assert serving.batch(serving.serve("r1", joins=True)) == "finished"
@@ -320,7 +235,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish(stage: Stage, servin
     serving.running(batch_id)
     deliveries.append(serving.start(waiting))
     eventually(lambda: serving.batch(waiting) == "running")
-    serving.host.wind_down(within_s=0.0)
+    serving.runner.drain(within_s=0.0)
     for delivery in deliveries:
         delivery.result(timeout=60)
     requests = stage.requests("status", "cardinality(generated_ids)", "attempts")

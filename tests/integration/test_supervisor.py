@@ -19,11 +19,11 @@ from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 SLEEPER = (sys.executable, "-c", "import signal; signal.pause()")
 SUPERVISING = """
 import sys, pathlib
-from cli.hosting.child_process import Program
+from cli.hosting.child_process import ChildProgram
 from cli.hosting.supervisor import Supervisor
 child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
 with Supervisor(pathlib.Path(sys.argv[1]), print) as supervisor:
-    supervisor.start(Program("a", (sys.executable, "-c", child)), Program("b", (sys.executable, "-c", child)))
+    supervisor.start(*(ChildProgram(name, (sys.executable, "-c", child)) for name in "ab"))
     print("up", flush=True)
     supervisor.watch()
 """
@@ -72,7 +72,7 @@ def test_a_signal_stops_children_and_grandchildren(
     assert listed(tmp_path) == {}
 
 
-def test_children_die_with_a_killed_supervisor_and_the_next_one_finds_an_orderly_place(
+def test_children_die_with_a_killed_supervisor_and_the_next_one_starts_as_usual(
     supervising: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     children = [psutil.Process(pid) for pid in listed(tmp_path).values()]
@@ -88,13 +88,13 @@ def test_what_outlived_a_killed_supervisor_is_stopped_by_the_next(tmp_path: Path
         command = " ".join([SLEEPER[0], "-c", f"'{SLEEPER[2]}'"])
         entries = [{"name": name, "pid": p.pid, "command": command} for name, p in [("a", survivor), ("b", stranger)]]
         (tmp_path / "processes.json").write_text(json.dumps(entries))
-        said: list[str] = []
+        reported: list[str] = []
         threading.Thread(target=survivor.wait).start()  # its parent, this test, has to collect it
-        with Supervisor(tmp_path, said.append):
+        with Supervisor(tmp_path, reported.append):
             pass
-        survivor.wait(10)  # with which status, only the first who waited for it heard: this test or the supervisor
+        survivor.wait(10)  # its status goes to whichever waited first, this test or the supervisor
         assert stranger.poll() is None  # the pid of another command by now
-        assert said == [f"stopping process {survivor.pid}, left behind by a killed `magnus up`"]
+        assert reported == [f"stopping process {survivor.pid}, left behind by a killed `magnus up`"]
         stranger.kill()
 
 

@@ -1,4 +1,4 @@
-"""The trainer on a real Postgres: learns from the log, publishes what is not worse, says how good predictions were."""
+"""The trainer on a real Postgres: learns from the log, publishes what is not worse, and judges recent predictions."""
 
 import os
 import subprocess
@@ -12,14 +12,14 @@ from sqlalchemy import text
 
 from learning.features.text_encoders import make_encoder
 from learning.store import load
-from models import training_log
-from tasks.training.trainer import Trainer
+from models import model_versions, training_log
+from tasks.training.refit_jobs import RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
 
 @pytest.fixture
-def trainer(stage: Stage) -> Trainer:
-    return Trainer(stage.database, "usin", make_encoder("hashing"))
+def jobs(stage: Stage) -> RefitJobs:
+    return RefitJobs(stage.database, "usin", make_encoder("hashing"))
 
 
 def answered(stage: Stage, count: int, *, of: int, predicted: int = 1) -> None:
@@ -45,13 +45,13 @@ Start = Callable[[], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What trainer processes say."""
+    """Where trainer processes write their log lines."""
     return tmp_path / "trainer.log"
 
 
 @pytest.fixture
 def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
-    """Starts trainer processes that refit twice a second; those that are left are killed."""
+    """Starts trainer processes that refit twice a second; those still running at the end are killed."""
     environment = {
         "MAGNUS_DATABASE_URL": database_url,
         "MAGNUS_REDIS_URL": redis_url,
@@ -71,10 +71,10 @@ def start(database_url: str, redis_url: str, log: Path) -> Iterator[Start]:
             process.wait()
 
 
-def in_service(stage: Stage) -> str:
-    """The name of the version in service, whose bytes are whole."""
+def active_version(stage: Stage) -> str:
+    """The name of the active version, whose bytes are whole."""
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "length")
+        published = model_versions.active_version(connection, "length")
     assert published is not None
     assert load(published.stored, published.sha256).predict([]) == []
     return published.version
@@ -89,11 +89,11 @@ def trainers(stage: Stage) -> int:
     return int(count)
 
 
-def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it(stage: Stage, trainer: Trainer):
+def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it(stage: Stage, jobs: RefitJobs):
     answered(stage, 400, of=60)
-    trainer.refit_length()
+    jobs.refit_length()
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "length")
+        published = model_versions.active_version(connection, "length")
     assert published is not None
     learned = load(published.stored, published.sha256)
     ((scores,),) = stage.sql("select scores from model_versions")
@@ -101,24 +101,24 @@ def test_a_predictor_that_learned_from_the_log_is_published_and_predicts_like_it
     assert learned.name == "usin"
 
 
-def test_nothing_is_published_from_a_handful_of_answers(stage: Stage, trainer: Trainer):
+def test_nothing_is_published_from_a_handful_of_answers(stage: Stage, jobs: RefitJobs):
     answered(stage, 10, of=10)
-    trainer.refit_length()
+    jobs.refit_length()
     assert stage.sql("select count(*) from model_versions") == [(0,)]
 
 
-def test_a_second_refit_without_news_publishes_nothing(stage: Stage, trainer: Trainer):
+def test_a_second_refit_without_news_publishes_nothing(stage: Stage, jobs: RefitJobs):
     answered(stage, 400, of=60)
-    trainer.refit_length()
-    trainer.refit_length()
+    jobs.refit_length()
+    jobs.refit_length()
     assert stage.sql("select count(*) from model_versions") == [(1,)]
 
 
-def test_one_version_of_a_kind_is_in_service(stage: Stage):
+def test_one_version_of_a_kind_is_active(stage: Stage):
     with stage.database.begin() as connection:
-        first = training_log.publish(connection, "length", b"1", b"1", {}, {})
-        second = training_log.publish(connection, "length", b"2", b"2", {}, {})
-        other = training_log.publish(connection, "serving_time", b"3", b"3", {}, {})
+        first = model_versions.publish(connection, "length", b"1", b"1", {}, {})
+        second = model_versions.publish(connection, "length", b"2", b"2", {}, {})
+        other = model_versions.publish(connection, "serving_time", b"3", b"3", {}, {})
     assert stage.sql("select version, active from model_versions order by id") == [
         (first, False),
         (second, True),
@@ -126,16 +126,16 @@ def test_one_version_of_a_kind_is_in_service(stage: Stage):
     ]
 
 
-def test_how_well_recent_predictions_ranked_the_answers_is_for_the_planner_to_read(stage: Stage, trainer: Trainer):
+def test_how_well_recent_predictions_ranked_the_answers_is_written_for_the_planner(stage: Stage, jobs: RefitJobs):
     answered(stage, 60, of=60)
-    trainer.refit_length()
+    jobs.refit_length()
     ((state,),) = stage.sql("select value from service_state where name = 'prediction'")
     assert state["n"] == 60
     assert state["tau"] == 1.0  # predicted the number of words, which orders answers of twice as many perfectly
     assert state["applications"]["copy"]["coverage"] == 1.0
 
 
-def test_serving_times_are_learned_from_finished_batches(stage: Stage, trainer: Trainer):
+def test_serving_times_are_learned_from_finished_batches(stage: Stage, jobs: RefitJobs):
     stage.worker("w1")
     ended = datetime.now(UTC) - timedelta(minutes=1)
     for n in range(200):
@@ -149,9 +149,9 @@ def test_serving_times_are_learned_from_finished_batches(stage: Stage, trainer: 
             serving_s=0.05 + generated * (0.01 + 0.004 * size),
             ended=ended + timedelta(milliseconds=n),
         )
-    trainer.refit_serving_time()
+    jobs.refit_serving_time()
     with stage.database.begin() as connection:
-        published = training_log.active_version(connection, "serving_time")
+        published = model_versions.active_version(connection, "serving_time")
     assert published is not None
     estimated = load(published.stored, published.sha256).of("w1", "small").serve_s(8, 20, 50)
     assert estimated == pytest.approx(0.05 + 50 * (0.01 + 0.004 * 8), rel=0.15)
@@ -169,12 +169,12 @@ def test_the_trainers_process_refits_on_its_own_clock_one_at_a_time_until_it_is_
     assert [process.wait(timeout=30) for process in processes] == [0, 0]
 
 
-def test_a_trainer_killed_while_it_fits_leaves_the_version_in_service_and_the_next_one_goes_on(
-    stage: Stage, trainer: Trainer, start: Start, log: Path
+def test_a_trainer_killed_while_it_fits_leaves_the_active_version_and_the_next_one_goes_on(
+    stage: Stage, jobs: RefitJobs, start: Start, log: Path
 ):
     answered(stage, 800, of=60)
-    trainer.refit_length()
-    good = in_service(stage)
+    jobs.refit_length()
+    good = active_version(stage)
     answers = stage.requests("output_tokens")
     for _ in range(2):
         stage.sql("delete from service_state where name = 'prediction'")
@@ -183,20 +183,18 @@ def test_a_trainer_killed_while_it_fits_leaves_the_version_in_service_and_the_ne
         process.kill()  # the log is read and this is written just before it fits
         process.wait()
         assert "refitted" not in log.read_text()
-        assert in_service(stage) == good
+        assert active_version(stage) == good
         eventually(lambda: trainers(stage) == 0)
     start()
     eventually(lambda: stage.sql("select 1 from model_versions where version <> :good", good=good), within_s=60)
-    assert in_service(stage) != good
+    assert active_version(stage) != good
     assert stage.requests("output_tokens") == answers
 
 
-def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_in_service(
-    stage: Stage, trainer: Trainer, start: Start
-):
+def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage: Stage, jobs: RefitJobs, start: Start):
     answered(stage, 400, of=60)
-    trainer.refit_length()
-    good = in_service(stage)
+    jobs.refit_length()
+    good = active_version(stage)
     stage.sql(
         """create function hold() returns trigger language plpgsql as
         $$ begin perform pg_advisory_xact_lock(7); return new; end $$"""
@@ -210,5 +208,5 @@ def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_in_service(
         process.kill()  # the old version is marked as out of service, the new one half inserted
         process.wait()
     eventually(lambda: trainers(stage) == 0 and not stage.sql(waiting))
-    assert in_service(stage) == good
+    assert active_version(stage) == good
     assert stage.sql("select count(*) from model_versions") == [(1,)]

@@ -29,7 +29,7 @@ class Up:
 
     def __init__(self, state_dir: Path, *options: str, **environment: str) -> None:
         self.state_dir = state_dir
-        command = [MAGNUS, "up", "--json", "--state-dir", state_dir, "--port", "0", "--flower-port", "0", *options]
+        command = [MAGNUS, "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0", *options]
         self.errors = (state_dir.parent / "errors").open("ab")
         self.process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=self.errors, text=True
@@ -138,7 +138,7 @@ def test_a_second_up_on_the_directory_is_refused(up: Up) -> None:
 
 def test_a_taken_port_is_refused_before_anything_starts(up: Up, tmp_path: Path) -> None:
     port = up.facts["url"].rpartition(":")[2]
-    command = [MAGNUS, "up", "--state-dir", tmp_path, "--port", port]
+    command = [MAGNUS, "up", "--state-dir", str(tmp_path), "--port", port]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 is taken" in done.stderr
@@ -264,7 +264,7 @@ def test_servers_of_ones_own_are_used_and_left_running(database_url: str, redis_
     [("MAGNUS_DATABASE_URL", "postgresql://nobody@127.0.0.1:9/none"), ("MAGNUS_REDIS_URL", "redis://127.0.0.1:9/0")],
 )
 def test_a_server_that_does_not_answer_is_named(setting: str, url: str, tmp_path: Path) -> None:
-    command = [MAGNUS, "up", "--state-dir", tmp_path, "--port", "0", "--flower-port", "0"]
+    command = [MAGNUS, "up", "--state-dir", str(tmp_path), "--port", "0", "--flower-port", "0"]
     done = subprocess.run(command, env={**os.environ, setting: url}, capture_output=True, text=True)
     assert done.returncode == 3
     assert setting in done.stderr

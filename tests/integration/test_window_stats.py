@@ -1,19 +1,19 @@
-"""The figures of a window of time, from batches and workers written by hand."""
+"""The service's figures for a window of time, from batches and workers inserted by hand."""
 
 import psycopg
 import pytest
 
 from models.session import make_engine, make_sessions
-from models.window_stats import Stats, stats
+from models.window_stats import WindowStats, window_stats
 
 T0 = 1_700_000_000.0
 
 
-def read(database_url: str, since: float | None = None, until: float | None = None) -> Stats:
+def read(database_url: str, since: float | None = None, until: float | None = None) -> WindowStats:
     engine = make_engine(database_url, pool_size=1)
     try:
         with make_sessions(engine)() as session:
-            return stats(session, since, until)
+            return window_stats(session, since, until)
     finally:
         engine.dispose()
 
@@ -42,14 +42,14 @@ def test_batches_of_the_window_are_counted_and_those_outside_are_not(database_ur
         worker(connection, "a", 0, 100)
         batch(connection, "a", 0, 11, size=9)  # began before the window
         batch(connection, "a", 12, 14, size=2)
-        batch(connection, "a", 15, 25, size=6)  # ended behind it
+        batch(connection, "a", 15, 25, size=6)  # ended after it
         batch(connection, "a", 18, 19, size=4, status="out_of_memory")
     seen = read(database_url, T0 + 10, T0 + 20)
     assert seen.batches == 2
     assert (seen.valid_tokens, seen.pad_tokens, seen.invalid_tokens) == (20, 4, 6)
 
 
-def test_the_mean_batch_size_is_that_of_the_rows_that_decode_together_over_time(database_url: str) -> None:
+def test_the_mean_batch_size_is_the_number_of_rows_that_decode_together_averaged_over_time(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         worker(connection, "a", 0, 100)
         worker(connection, "b", 0, 100)
@@ -60,9 +60,9 @@ def test_the_mean_batch_size_is_that_of_the_rows_that_decode_together_over_time(
     assert read(database_url, T0, T0 + 10).mean_batch_size == pytest.approx((4 * 2 + 1 * 4 + 3 * 4) / (2 + 6))
 
 
-def test_idle_time_counts_overlapping_batches_once_and_only_the_time_that_a_worker_was_there(database_url: str) -> None:
+def test_overlapping_batches_are_busy_time_once_and_only_while_the_worker_is_present(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
-        worker(connection, "a", 0, 100)  # there for all 10 s
+        worker(connection, "a", 0, 100)  # present for all 10 s
         worker(connection, "b", 15, 100)  # for 5 s
         worker(connection, "gone", 0, 9)
         batch(connection, "a", 8, 12, size=1)  # 2 s of it in the window
@@ -74,14 +74,14 @@ def test_idle_time_counts_overlapping_batches_once_and_only_the_time_that_a_work
     assert seen.worker_idle_share == pytest.approx(1 - (2 + 4 + 4) / 15)
 
 
-def test_a_worker_that_was_restarted_was_there_before(database_url: str) -> None:
+def test_a_restarted_worker_was_present_while_its_earlier_process_served(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         worker(connection, "a", 18, 100)  # its second process
         batch(connection, "a", 12, 14, size=1)  # served by the first
-        batch(connection, "a", 14, 19, size=1, status="lost")  # says nothing of what was done
+        batch(connection, "a", 14, 19, size=1, status="lost")  # does not count as busy time
         batch(connection, "a", 18, 20, size=1)
     seen = read(database_url, T0 + 10, T0 + 20)
-    assert seen.worker_idle_share == pytest.approx(1 - (2 + 2) / 8)  # there from 12 to 20
+    assert seen.worker_idle_share == pytest.approx(1 - (2 + 2) / 8)  # present from 12 to 20
 
 
 def test_an_empty_service_has_no_sizes_and_no_idle_share(database_url: str) -> None:

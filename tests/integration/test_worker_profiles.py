@@ -1,9 +1,9 @@
-"""A worker's stored serving time curves: what it measured in a moment never replaces a whole profile."""
+"""A worker's stored serving time curves: those that it measures as it starts never replace a whole profile."""
 
 import pytest
 
 from models import leases, live_fleet
-from models.leases import Announcement
+from models.leases import WorkerRegistration
 from tests.integration.database_stage import Stage
 
 WHOLE = {"prefill": [1.0, 0.0, 0.0, 0.0], "decode": [2.0, 0.0, 0.0, 0.0]}
@@ -15,22 +15,22 @@ QUICK, LATER = ({"prefill": [n, 0.0, 0.0, 0.0], "decode": [n, 0.0, 0.0, 0.0], "q
     [
         (WHOLE, "toy", "cpu", WHOLE),
         (QUICK, "toy", "cpu", LATER),
-        (WHOLE, "another", "cpu", LATER),  # of a model that the worker serves no longer
+        (WHOLE, "another", "cpu", LATER),  # the stored profile is of a model that the worker no longer serves
         (WHOLE, "toy", "cuda:0", LATER),
     ],
 )
 def test_a_worker_that_starts_again_keeps_its_profile(stage: Stage, stored, model, device, kept):
     with stage.database.begin() as connection:
-        leases.announce(connection, Announcement("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
+        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
         assert live_fleet.set_curves(connection, "w1", stored)
-        leases.announce(connection, Announcement("w1", model, device, 1, 1, LATER), max_attempts=1)
+        leases.register(connection, WorkerRegistration("w1", model, device, 1, 1, LATER), max_attempts=1)
         (worker,) = live_fleet.live_workers(connection, alive_s=60.0)
     assert worker.curves == kept
 
 
 def test_a_worker_that_measured_nothing_keeps_what_it_had(stage: Stage):
     with stage.database.begin() as connection:
-        leases.announce(connection, Announcement("w1", "toy", "cpu", 1, 1, WHOLE), max_attempts=1)
-        leases.announce(connection, Announcement("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
+        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, WHOLE), max_attempts=1)
+        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
         (worker,) = live_fleet.live_workers(connection, alive_s=60.0)
     assert worker.curves == WHOLE

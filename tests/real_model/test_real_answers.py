@@ -1,10 +1,12 @@
-"""The real language model over the whole service: its template, its ends, and its answers, token for token in float32."""
+"""The real language model over the whole service: its template, its ends, its answers token for token in float32."""
 
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -80,12 +82,12 @@ def test_answers_are_those_of_generate_under(policy: str, up: Up, said_alone: li
 
 
 def test_chat_completions_say_the_same(up: Up, said_alone: list[tuple[str, int]]) -> None:
-    import openai
-
     client = openai.OpenAI(base_url=f"{up.url}/v1", api_key=up.key, timeout=120)
+    turns: list[Any]
     for (system, user), (text, tokens) in list(zip(INSTRUCTIONS, said_alone, strict=True))[::8]:
         turns = [{"role": "system", "content": system}] if system else []
         chat = client.chat.completions.create(
             model="smollm2", messages=[*turns, {"role": "user", "content": user}], max_tokens=LIMIT, temperature=0
         )
+        assert chat.usage is not None
         assert (chat.choices[0].message.content, chat.usage.completion_tokens) == (text, tokens)

@@ -1,6 +1,8 @@
 from celery.app.defaults import DEFAULTS
+from kombu.utils.imports import symbol_by_name
 
 from celery_config import celery_config, gpu_queue
+from tasks.beat_scheduler import TickScheduler
 
 CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1)
 
@@ -24,6 +26,10 @@ def test_a_frozen_broker_blocks_nobody_for_long():
 
 def test_every_setting_is_one_that_celery_knows():
     assert set(CONFIG) - set(DEFAULTS) == set()
+
+
+def test_beats_scheduler_is_found_under_the_name_that_celery_is_given():
+    assert symbol_by_name(CONFIG["beat_scheduler"]) is TickScheduler
 
 
 def test_each_worker_has_a_queue_of_its_own():

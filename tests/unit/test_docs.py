@@ -1,6 +1,8 @@
-"""The documents say what is there: every file that they name exists, every command that they show is a command."""
+"""The documents say what is there: every file, name, command and link that they show exists. Nothing is imported."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,28 +10,101 @@ import pytest
 from cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-ROOMS = "cli|webapp|tasks|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")],
+)
+GLOSSARY, EQUATIONS = ROOT / "docs" / "glossary.md", ROOT / "docs" / "equations.md"
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+FOLDERS = "cli|webapp|tasks|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"
+FILE = rf"(?:{FOLDERS})/[\w./-]*|settings\.py|celery_config\.py"
 
-pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+every_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)).replace("/", "-")
+)
 
 
-def test_every_file_that_is_named_exists(document: Path) -> None:
-    named = re.findall(rf"`((?:{ROOMS})/[\w./-]*)`", document.read_text())
-    assert [path for path in named if not (ROOT / path).exists()] == []
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """What a module defines at its top level, and `Class.member` of its classes."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        names |= defined_by(node)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{member}" for inner in node.body for member in defined_by(inner)}
+    return frozenset(names)
 
 
+def defined_by(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def missing(text: str) -> list[str]:
+    """References `path` and `path.py:Name` in backticks that lead nowhere."""
+    return [
+        f"{path}:{name}" if name else path
+        for path, name in re.findall(rf"`({FILE})(?::([\w.]+))?`", text)
+        if not (ROOT / path).exists() or (name and name not in names_in(ROOT / path))
+    ]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of every table row below a header."""
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    lines = [line for table in tables for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+@every_document
+def test_every_file_and_every_name_that_is_shown_exists(document: Path) -> None:
+    assert missing(document.read_text()) == []
+
+
+def test_a_reference_that_leads_nowhere_is_found() -> None:
+    text = "`settings.py`, `settings.py:Settings.policy`, `settings.py:Gone`, `docs/gone.md`, `cli/main.py:main`"
+    assert missing(text) == ["settings.py:Gone", "docs/gone.md"]
+
+
+@every_document
 def test_every_link_leads_somewhere(document: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+@every_document
 def test_every_command_that_is_shown_is_a_command(document: Path) -> None:
     shown = re.findall(r"(?:`|\$ |bin/)magnus ([a-z]+)", document.read_text())
     assert set(shown) <= set(COMMANDS)
 
 
+@every_document
 def test_every_make_target_that_is_shown_is_a_target(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = re.findall(r"(?:`|\$ )make ([a-z]+)", document.read_text())
     assert set(shown) <= targets
+
+
+def test_the_glossary_explains_each_term_once_in_order_and_says_where_it_lives() -> None:
+    rows = rows_of(GLOSSARY.read_text())
+    terms = [term.casefold() for term, _, _ in rows]
+    assert terms == sorted(set(terms))
+    assert [term for term, _, where in rows if not re.search(rf"`(?:{FILE})(?::[\w.]+)?`", where)] == []
+
+
+def test_every_equation_names_its_code() -> None:
+    rows = rows_of(EQUATIONS.read_text())
+    unanswered = [
+        row[0] for row in rows if not re.search(rf"`(?:{FILE})|\bnot (?:implemented|measured)", " ".join(row))
+    ]
+    assert rows
+    assert unanswered == []
+
+
+@pytest.mark.parametrize("record", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_has_a_context_consequences_and_its_place_in_the_index(record: Path) -> None:
+    text = record.read_text()
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+    assert 15 <= len(text.splitlines()) <= 40
+    assert f"]({record.name})" in (record.parent / "README.md").read_text()

@@ -1,10 +1,10 @@
-// Asks for the changing parts of the page every two seconds and swaps in those that changed; text comes escaped.
+// Fetches the changing parts of the page every two seconds and replaces those that changed; the server escapes all text.
 "use strict";
 
 const parts = document.getElementById("parts");
 const live = document.getElementById("live");
-const says = document.getElementById("live-says");
-const EVERY_MS = 2000;
+const statusText = document.getElementById("live-text");
+const EVERY_MS = 2000; // fresh enough to watch; the server reads the database at most once a second for all pages
 
 async function refresh() {
   const answer = await fetch(parts.dataset.from, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
@@ -24,10 +24,10 @@ async function refresh() {
 async function keepFresh() {
   if (!document.hidden) {
     try {
-      says.textContent = `as of ${await refresh()} UTC`;
+      statusText.textContent = `as of ${await refresh()} UTC`;
       live.classList.remove("lost");
     } catch (error) {
-      says.textContent = `no answer (${error.message}); trying again`;
+      statusText.textContent = `no answer (${error.message}); trying again`;
       live.classList.add("lost");
     }
   }

@@ -1,6 +1,15 @@
-"""The workers and their running rows as arrays, and what joins them while a decision is made."""
+"""The workers and their running rows as arrays, what joins them while a decision is made, and their memory to come.
+
+The peak of a continuous batch's memory over its predicted future is Past-Future's, for rows padded to the longest. All
+rows grow by one token in each iteration, the cache is a rectangle of rows times the tokens of the longest, and a row's
+memory is free once it ends. So memory is largest just before some row ends. With c cached and r remaining tokens a row
+and rows in order r1 ≥ r2 ≥ …, k rows are left when the k-th ends, and the longest has max(c1..ck) + rk tokens cached:
+
+    peak = max over k of k · (max(c1..ck) + rk)
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import overload
 
@@ -8,16 +17,52 @@ import numpy as np
 
 from scheduling.costs import Floats, Ints
 from scheduling.linearized_costs import linearized
+from scheduling.policies.continuous_constants import ROW_GROWTH_TOKENS
 from scheduling.policies.fusion.conditional_length import conditional_totals
-from scheduling.policies.fusion.future_memory import FutureMemory
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-NEXT = 2  # tokens by which rows will have grown when a joiner's first iteration is over
+
+@dataclass(frozen=True, slots=True)
+class FutureMemory:
+    """The rows of several workers in order of remaining tokens, most first; where a worker has no row, -inf remain."""
+
+    remaining: Floats  # (workers, rows)
+    longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
+
+    @classmethod
+    def of(cls, cached: Floats, remaining: Floats) -> "FutureMemory":
+        """From (workers, rows) in any order; `remaining` is -inf where there is no row."""
+        order = np.argsort(-remaining, axis=1, kind="stable")
+        worker = np.arange(len(order))[:, None]
+        return cls(remaining[worker, order], np.maximum.accumulate(cached[worker, order], axis=1))
+
+    def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
+        """Peaks in tokens if one more row of so many tokens joined the worker, for many pairs (pairs,) of both."""
+        rows_remaining, longest = self.remaining[workers], self.longest[workers]
+        cached, remaining = cached[:, None], remaining[:, None]
+        count = np.arange(1, rows_remaining.shape[1] + 1)
+        outlived = rows_remaining <= remaining  # rows that end while the joiner still runs
+        at_ends = (count + outlived) * (np.where(outlived, np.maximum(longest, cached), longest) + rows_remaining)
+        rows_left = np.count_nonzero(~outlived, axis=1)  # rows that still run when the joiner ends
+        longest_left = np.where(rows_left > 0, longest[np.arange(len(rows_left)), rows_left - 1], 0.0)
+        at_own_end = (rows_left + 1) * (np.maximum(longest_left, cached[:, 0]) + remaining[:, 0])
+        return np.asarray(np.maximum(np.max(at_ends, axis=1, initial=0.0), at_own_end), np.float64)
+
+
+def peak_tokens(cached: Floats, remaining: Floats) -> float:
+    """The peak of one worker's rows."""
+    order = np.argsort(-remaining, kind="stable")
+    longest = np.maximum.accumulate(cached[order])
+    return float(np.max(np.arange(1, len(order) + 1) * (longest + remaining[order])))
 
 
 class FleetArrays:
-    """One line or element a worker; lengths in tokens."""
+    """One element of each array, or row of each matrix, is a worker; lengths in tokens, costs in seconds.
+
+    p1..p4 and d1..d4 are the coefficients of SCLS Eq. (3) and (4) of each worker, `size` the number of its rows and
+    `joiners` of those that joined in this decision, `longest` the cached tokens of its longest row.
+    """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
@@ -34,7 +79,7 @@ class FleetArrays:
         return len(self.workers)
 
     def _read_rows(self) -> None:
-        """Cached and predicted remaining tokens of every row, -inf remaining where there is none."""
+        """Cached and reserved remaining tokens of every row, (workers, rows); -inf remaining where there is no row."""
         rows = [row for worker in self.workers for row in worker.rows]
         requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1
@@ -45,44 +90,48 @@ class FleetArrays:
         prompt, predicted, upper, limit = columns
         median, upper = conditional_totals(predicted, upper, generated)
         median, upper = np.minimum(median, limit) - generated, np.minimum(upper, limit) - generated
-        filled = np.arange(shape[1]) < self.size[:, None]
-        self.cached[filled] = prompt + generated
-        self.remaining[filled] = reserved(median, upper, np.repeat(self.size, self.size))
+        is_row = np.arange(shape[1]) < self.size[:, None]
+        self.cached[is_row] = prompt + generated
+        self.remaining[is_row] = reserved(median, upper, np.repeat(self.size, self.size))
         self.longest = self.cached.max(axis=1)
         self._future: FutureMemory | None = None
 
     def step_s(self) -> Floats:
-        """Seconds of an iteration as it is now, of one row at least."""
+        """Seconds of each worker's next iteration, taken to have one row at least."""
         size = np.maximum(self.size, 1)
         return np.asarray(self.d4 + self.d3 * self.longest + size * (self.d2 + self.d1 * self.longest), np.float64)
 
     def join_s(self) -> Floats:
-        """Seconds that each worker's running rows lose to a join, however many join, added up."""
+        """Seconds that the running rows of each worker lose to one join, summed over the rows.
+
+        That is, for each row, the part of a prefill that is the same however many requests join at once.
+        """
         return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.longest), np.float64)
 
-    def holds(self, worker: int, prefill: float) -> bool:
-        """Whether one row more would fit at once."""
-        return bool((self.size[worker] + 1) * (max(self.longest[worker], prefill) + NEXT) <= self.capacity[worker])
+    def fits_one_more(self, worker: int, prefill: float) -> bool:
+        """Whether a row of so many tokens fits beside the worker's rows now, whatever they grow to later."""
+        row_tokens = max(self.longest[worker], prefill) + ROW_GROWTH_TOKENS
+        return bool((self.size[worker] + 1) * row_tokens <= self.capacity[worker])
 
     @property
     def future(self) -> FutureMemory:
-        """What the rows will take."""
+        """The rows of all workers in the order in which they will end; computed again only after a join."""
         if self._future is None:
             self._future = FutureMemory.of(self.cached, self.remaining)
         return self._future
 
     def future_of(self, workers: Ints) -> FutureMemory:
-        """What the rows of these workers will take."""
+        """The same for these workers only."""
         return FutureMemory.of(self.cached[workers], self.remaining[workers])
 
     def join(self, worker: int, request: Request) -> None:
-        """Count a joiner among the rows."""
-        place, prefill = int(self.size[worker]), request.prefill
-        remaining = reserved(request.remaining, request.remaining_upper, place + 1)
-        if place == self.cached.shape[1]:
-            self.cached = np.pad(self.cached, ((0, 0), (0, place)))
-            self.remaining = np.pad(self.remaining, ((0, 0), (0, place)), constant_values=-np.inf)
-        self.cached[worker, place], self.remaining[worker, place] = prefill, remaining
+        """Count a request among the worker's rows."""
+        row, prefill = int(self.size[worker]), request.prefill
+        remaining = reserved(request.remaining, request.remaining_upper, row + 1)
+        if row == self.cached.shape[1]:
+            self.cached = np.pad(self.cached, ((0, 0), (0, row)))
+            self.remaining = np.pad(self.remaining, ((0, 0), (0, row)), constant_values=-np.inf)
+        self.cached[worker, row], self.remaining[worker, row] = prefill, remaining
         self.longest[worker] = max(self.longest[worker], prefill)
         self.size[worker] += 1
         self.joiners[worker] += 1
@@ -94,7 +143,10 @@ def reserved(median: float, upper: float, size: int) -> float: ...
 @overload
 def reserved(median: Floats, upper: Floats, size: Ints) -> Floats: ...
 def reserved(median: float | Floats, upper: float | Floats, size: int | Ints) -> float | Floats:
-    """Remaining tokens to reserve for one of so many rows: their errors are independent, so the spread of their sum is
-    that of one row times √size, and each needs 1/√size of its own."""
+    """Remaining tokens to reserve for one row of a batch of `size` rows: the median and 1/√size of the way to `upper`.
+
+    The errors of the rows' predictions are independent, so their sum spreads √size times as far as one of them, and
+    each row needs 1/√size of its own spread.
+    """
     share: float | Floats = 1 / np.sqrt(size)
     return median + (upper - median) * share

@@ -1,8 +1,8 @@
-"""The waiting room of one tenant, in lanes of alike requests: a decision looks at the head of each, however many wait.
+"""The requests of one tenant that wait, in buckets of similar lengths: a decision looks at the first of each bucket.
 
-Requests whose prompt and predicted remaining tokens lie within the same steps of a quarter share a lane and
-leave it in order of arrival, those with a deadline in order of their deadlines. The number of lanes is that of steps
-that occur, some hundred, not that of requests.
+Requests of the same priority whose prompt and predicted remaining tokens lie within the same steps of 25 % share a
+bucket and leave it in order of arrival. Those with a deadline have buckets of their own, in order of their deadlines.
+The number of buckets is that of the steps that occur, some hundred, however many requests wait.
 """
 
 import heapq
@@ -15,22 +15,25 @@ import numpy as np
 
 from scheduling.arrival_queue import ascending
 from scheduling.costs import Floats
-from scheduling.policies.fusion.work_features import NOTHING, Features
+from scheduling.policies.fusion.length_bands import NO_WORK, WorkFeatures
 from scheduling.request import Request
 
-STEP = math.log(1.25)
-SCALARS = 6  # columns of `Heads` before those of `ahead`
+# Lengths of one bucket differ by at most 25 %. Finer steps order requests more exactly, but a decision prices one
+# request of each bucket on every worker. Not tuned.
+BUCKET_STEP = math.log(1.25)
+SCALAR_FIELDS = 6  # rows of the matrix behind `BucketHeads` that come before those of `work_ahead`
+INITIAL_COLUMNS = 64  # doubled whenever more buckets occur, so any positive number does
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits, and the features of all that waited when it came (see `features`)."""
+    """A request that waits, and the summed work features of all that waited when it came (see `work_features`)."""
 
     request: Request
-    ahead: Features = NOTHING
+    work_ahead: WorkFeatures = NO_WORK
 
     def misses_deadline(self, now: float, step_s: float) -> bool:
-        """Whether it would, with iterations of that many seconds."""
+        """Whether it would miss its deadline even if it started now, with iterations of that many seconds."""
         deadline_at = self.request.deadline_at
         return deadline_at is not None and deadline_at < now + self.request.remaining * step_s
 
@@ -38,19 +41,19 @@ class WaitingRequest:
 BucketKey = tuple[int, int, int, bool]
 
 
-def bucket_of(request: Request, hopeless: bool = False) -> BucketKey:
-    """Priority, steps of prompt and of remaining tokens, and whether its deadline counts."""
+def bucket_of(request: Request, deadline_missed: bool = False) -> BucketKey:
+    """Priority, steps of prompt and of remaining tokens, and whether the bucket is ordered by deadline."""
     return (
         request.priority,
-        int(math.log(request.prefill) / STEP),
-        int(math.log(request.remaining) / STEP),
-        request.deadline_at is not None and not hopeless,
+        int(math.log(request.prefill) / BUCKET_STEP),
+        int(math.log(request.remaining) / BUCKET_STEP),
+        request.deadline_at is not None and not deadline_missed,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """The first request of each lane, as columns; `deadline_at` is infinite where there is none."""
+class BucketHeads:
+    """The first request of each bucket, one array for each field, (buckets,); without a deadline it is infinite."""
 
     arrived_at: Floats
     deadline_at: Floats
@@ -58,31 +61,31 @@ class Heads:
     prefill: Floats
     remaining: Floats
     remaining_upper: Floats
-    ahead: Floats  # (features, lanes)
+    work_ahead: Floats  # (features, buckets)
 
     @classmethod
-    def of(cls, waiting: Sequence[WaitingRequest]) -> "Heads":
-        """Columns of these requests, as if each were the head of a lane."""
-        columns = np.array([_column(one, counts=True) for one in waiting]).T
-        return cls.in_columns(columns)
+    def of(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
+        """As if each of these requests were the first of a bucket, in the order given."""
+        matrix = np.array([_column(one, by_deadline=True) for one in waiting]).T
+        return cls.from_matrix(matrix)
 
     @classmethod
-    def in_columns(cls, columns: Floats) -> "Heads":
-        """From a matrix, a request a column."""
-        arrived_at, deadline_at, priority, prefill, remaining, remaining_upper = columns[:SCALARS]
-        return cls(arrived_at, deadline_at, priority, prefill, remaining, remaining_upper, columns[SCALARS:])
+    def from_matrix(cls, matrix: Floats) -> "BucketHeads":
+        """From (fields, buckets)."""
+        arrived_at, deadline_at, priority, prefill, remaining, remaining_upper = matrix[:SCALAR_FIELDS]
+        return cls(arrived_at, deadline_at, priority, prefill, remaining, remaining_upper, matrix[SCALAR_FIELDS:])
 
 
 class LengthBuckets:
-    """Lanes of alike requests; taken out by lane or by id."""
+    """Waiting requests by bucket; the first of each bucket is kept as a column of a matrix, ready for a decision."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingRequest] = {}
-        self._lane_of: dict[str, BucketKey] = {}
-        self._heaps: dict[BucketKey, list[tuple[float, float, str]]] = {}  # entries of discarded requests surface later
-        self._place: dict[BucketKey, int] = {}
-        self._order: list[BucketKey] = []
-        self._columns = np.empty((SCALARS + len(NOTHING), 64))
+        self._bucket_of: dict[str, BucketKey] = {}
+        self._heaps: dict[BucketKey, list[tuple[float, float, str]]] = {}  # may hold entries of removed requests
+        self._column_of: dict[BucketKey, int] = {}
+        self._buckets: list[BucketKey] = []  # in the order of their columns
+        self._matrix = np.empty((SCALAR_FIELDS + len(NO_WORK), INITIAL_COLUMNS))
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -90,91 +93,90 @@ class LengthBuckets:
     def __iter__(self) -> Iterator[WaitingRequest]:
         return iter(self._waiting.values())
 
-    def add(self, waiting: WaitingRequest, hopeless: bool = False) -> None:
-        """Let a request wait; with a hopeless deadline, among those without."""
+    def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
+        """Put a request into its bucket; if its deadline is missed anyway, into one ordered by arrival."""
         request = waiting.request
-        lane = bucket_of(request, hopeless)
-        self._waiting[request.id], self._lane_of[request.id] = waiting, lane
-        first = request.deadline_at if lane[3] and request.deadline_at is not None else request.arrived_at
-        heap = self._heaps.setdefault(lane, [])
-        heapq.heappush(heap, (first, request.arrived_at, request.id))
+        bucket = bucket_of(request, deadline_missed)
+        self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket
+        first_by = request.deadline_at if bucket[3] and request.deadline_at is not None else request.arrived_at
+        heap = self._heaps.setdefault(bucket, [])
+        heapq.heappush(heap, (first_by, request.arrived_at, request.id))
         if heap[0][2] == request.id:
-            self._show(lane)
+            self._write_column(bucket)
 
     def take(self, request_id: str) -> WaitingRequest:
-        """Take a request out, wherever in its lane it is."""
-        waiting, lane = self._waiting.pop(request_id), self._lane_of.pop(request_id)
-        if self._heaps[lane][0][2] == request_id:
-            self._advance(lane)
+        """Take a request out, wherever in its bucket it is; KeyError if it is in none."""
+        waiting, bucket = self._waiting.pop(request_id), self._bucket_of.pop(request_id)
+        if self._heaps[bucket][0][2] == request_id:
+            self._advance(bucket)
         return waiting
 
-    def give_up_hopeless(self, now: float, step_s: float) -> None:
-        """Requests that would miss their deadline even if they began now wait on as if they had none."""
-        for lane in [lane for lane in self._order if lane[3]]:
-            while (waiting := self.first(lane)) and waiting.misses_deadline(now, step_s):
-                self.add(self.take(waiting.request.id), hopeless=True)
+    def demote_missed_deadlines(self, now: float, step_s: float) -> None:
+        """Requests that would miss their deadline even if they started now wait on as if they had none."""
+        for bucket in [bucket for bucket in self._buckets if bucket[3]]:
+            while (waiting := self.first(bucket)) and waiting.misses_deadline(now, step_s):
+                self.add(self.take(waiting.request.id), deadline_missed=True)
 
-    def front(self, most: int) -> list[WaitingRequest]:
-        """The first requests of each lane, about so many of all."""
-        each = max(1, most // max(1, len(self._order)))
-        firsts = (islice(self._in(lane), each) for lane in self._order)
-        return [waiting for lane in firsts for waiting in lane]
+    def first_of_each(self, count: int) -> list[WaitingRequest]:
+        """The first few requests of each bucket, about `count` in all but at least one of each."""
+        each = max(1, count // max(1, len(self._buckets)))
+        firsts = (islice(self._in_order(bucket), each) for bucket in self._buckets)
+        return [waiting for of_bucket in firsts for waiting in of_bucket]
 
-    def heads(self) -> Heads:
-        """The first of each lane."""
-        columns = self._columns[:, : len(self._order)]
-        return Heads.in_columns(columns)
+    def heads(self) -> BucketHeads:
+        """The first request of each bucket; the arrays are views that change with the buckets."""
+        return BucketHeads.from_matrix(self._matrix[:, : len(self._buckets)])
 
-    def names(self) -> list[BucketKey]:
-        """The lanes in the order of the columns; they change places when one is emptied."""
-        return list(self._order)
+    def bucket_keys(self) -> list[BucketKey]:
+        """The buckets in the order of the columns of `heads`, which changes when a bucket becomes empty."""
+        return list(self._buckets)
 
-    def place_of(self, request_id: str) -> int | None:
-        """The column of a request, if it is at the head of its lane."""
-        lane = self._lane_of.get(request_id)
-        return self._place[lane] if lane and self._heaps[lane][0][2] == request_id else None
+    def column_of(self, request_id: str) -> int | None:
+        """The column of a request in `heads`, None if it is not the first of its bucket."""
+        bucket = self._bucket_of.get(request_id)
+        return self._column_of[bucket] if bucket and self._heaps[bucket][0][2] == request_id else None
 
-    def first(self, lane: BucketKey) -> WaitingRequest | None:
-        """The request at the head of a lane."""
-        return self._waiting[self._heaps[lane][0][2]] if lane in self._heaps else None
+    def first(self, bucket: BucketKey) -> WaitingRequest | None:
+        """The first request of a bucket, None if it is empty."""
+        return self._waiting[self._heaps[bucket][0][2]] if bucket in self._heaps else None
 
-    def _in(self, lane: BucketKey) -> Iterator[WaitingRequest]:
-        """A lane in its order."""
+    def _in_order(self, bucket: BucketKey) -> Iterator[WaitingRequest]:
         last = ""
-        for _, _, request_id in ascending(self._heaps[lane]):
-            if self._lane_of.get(request_id) == lane and request_id != last:  # one that came back is there twice
+        for _, _, request_id in ascending(self._heaps[bucket]):
+            # a request that was taken out and came back has two entries
+            if self._bucket_of.get(request_id) == bucket and request_id != last:
                 last = request_id
                 yield self._waiting[request_id]
 
-    def _advance(self, lane: BucketKey) -> None:
-        """Bring the next request of a lane to its head; an empty lane gives its place to the last one."""
-        heap = self._heaps[lane]
-        while heap and self._lane_of.get(heap[0][2]) != lane:
+    def _advance(self, bucket: BucketKey) -> None:
+        """Make the next request of a bucket its first; the last bucket moves to the column of one that is empty."""
+        heap = self._heaps[bucket]
+        while heap and self._bucket_of.get(heap[0][2]) != bucket:
             heapq.heappop(heap)
         if heap:
-            self._show(lane)
+            self._write_column(bucket)
             return
-        del self._heaps[lane]
-        place, last = self._place.pop(lane), self._order.pop()
-        if last != lane:
-            self._order[place], self._place[last] = last, place
-            self._columns[:, place] = self._columns[:, len(self._order)]
+        del self._heaps[bucket]
+        column, last = self._column_of.pop(bucket), self._buckets.pop()
+        if last != bucket:
+            self._buckets[column], self._column_of[last] = last, column
+            self._matrix[:, column] = self._matrix[:, len(self._buckets)]
 
-    def _show(self, lane: BucketKey) -> None:
-        """Put the head of a lane into the columns."""
-        place = self._place.get(lane)
-        if place is None:
-            place = self._place[lane] = len(self._order)
-            self._order.append(lane)
-            if place == self._columns.shape[1]:
-                self._columns = np.concatenate([self._columns, np.empty_like(self._columns)], axis=1)
-        self._columns[:, place] = _column(self._waiting[self._heaps[lane][0][2]], counts=lane[3])
+    def _write_column(self, bucket: BucketKey) -> None:
+        """Copy the first request of a bucket into the matrix."""
+        column = self._column_of.get(bucket)
+        if column is None:
+            column = self._column_of[bucket] = len(self._buckets)
+            self._buckets.append(bucket)
+            if column == self._matrix.shape[1]:
+                self._matrix = np.concatenate([self._matrix, np.empty_like(self._matrix)], axis=1)
+        self._matrix[:, column] = _column(self._waiting[self._heaps[bucket][0][2]], by_deadline=bucket[3])
 
 
-def _column(waiting: WaitingRequest, counts: bool) -> tuple[float, ...]:
-    """The column of a request; `counts` tells whether its deadline does."""
+def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
+    """One column of the matrix; without `by_deadline` the deadline counts as missed, so as none."""
     request = waiting.request
-    deadline_at = math.inf if request.deadline_at is None or not counts else request.deadline_at
+    deadline_at = math.inf if request.deadline_at is None or not by_deadline else request.deadline_at
     return (
         request.arrived_at,
         deadline_at,
@@ -182,5 +184,5 @@ def _column(waiting: WaitingRequest, counts: bool) -> tuple[float, ...]:
         request.prefill,
         request.remaining,
         request.remaining_upper,
-        *waiting.ahead,
+        *waiting.work_ahead,
     )

@@ -1,75 +1,143 @@
-"""Which requests go to which workers in one round of a decision: pairs of the smallest keys that fit."""
+"""One round of a decision: which requests of one tenant join which workers.
 
-from collections.abc import Iterator
+Admission: a request may join a worker if all rows, padded to the longest, fit when it joins, and if the predicted peak
+of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker and request
+that are admitted, the one with the smallest key joins first.
+"""
+
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.costs import Floats, Ints
-from scheduling.policies.fusion.admission import fits, fits_now, fits_one
-from scheduling.policies.fusion.fleet_arrays import FleetArrays
-from scheduling.policies.fusion.length_buckets import Heads, LengthBuckets, WaitingRequest
+from scheduling.policies.continuous_constants import ROW_GROWTH_TOKENS
+from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens, reserved
+from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
+from scheduling.request import Request
 
-TRIED = 8  # of the smallest keys on each worker, before it counts as full
-WORKERS_TRIED = 256  # in one round, those of the smallest keys
-GROWTH = 4  # a round adds at most a quarter to a worker's rows, so that the keys of its beginning still hold
+# The first two bound the time of a round, and smaller values make its pairs worse; the third lets one round serve many
+# joins with the keys of its beginning. Chosen for the time of a decision (docs/results/control-plane.md), not tuned
+# further.
+KEYS_TRIED = 8  # the smallest keys of each worker that a round tries, before the worker counts as full
+WORKERS_TRIED = 256  # workers that a round tries, those with the smallest keys
+ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so that the keys remain about right
+
+Booleans = NDArray[np.bool_]
+Join = Callable[[int, WaitingRequest], bool]
+"""Carries one join out: takes the request out of the buckets and adds it to the fleet's rows of that worker (an index
+into the fleet), both before it returns. Returns whether the round may go on."""
 
 
-def best_pairs(
-    fleet: FleetArrays, lanes: LengthBuckets, workers: Ints, key: Floats
-) -> Iterator[tuple[int, WaitingRequest]]:
-    """Workers with requests that fit, smallest key first; each is to join its worker before the next is asked for.
+def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
+    """The workers that could admit a request with the fewest tokens to prefill and to generate of all heads."""
+    count, size = len(fleet), fleet.size + 1
+    least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
+    prefill, remaining, upper = (np.full(count, value) for value in least)
+    peaks = fleet.future.peaks_with(np.arange(count), prefill, reserved(remaining, upper, size))
+    fits_at_once = size * (np.maximum(fleet.longest, prefill) + ROW_GROWTH_TOKENS) <= fleet.capacity
+    return np.flatnonzero(fits_at_once & ((peaks <= fleet.capacity) | (fleet.size == 0)))
 
-    `key` of (these workers, heads of the lanes) is infinite where a request must not go. The next of a lane is like its
-    head, but for its arrival. A worker that has taken all it may, or on which the smallest key fits no more, is left to
-    the next round; the pair of the smallest key always comes.
+
+def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
+    """Let requests join workers, the smallest key first, each by a call of `join`; returns whether any joined.
+
+    `key` is (these workers, buckets): that of each bucket's first request, infinite where it must not join. A request
+    behind it has the same key plus the difference of their arrivals. The round ends when `join` returns False, or when
+    each worker has taken one joiner for every ROWS_PER_JOINER of its rows (at least one) or no longer admits the
+    request with its smallest key. If any pair that the round tries is admitted, the one with the smallest key joins.
     """
-    heads, names = lanes.heads(), lanes.names()
-    arrived_at = heads.arrived_at.tolist()  # as of now: the columns follow the lanes
+    bucket_keys = buckets.bucket_keys()
+    arrived_at = buckets.heads().arrived_at.tolist()  # a copy: the heads change with every join
     if len(workers) > WORKERS_TRIED:
         tried = np.argpartition(key.min(axis=1), WORKERS_TRIED)[:WORKERS_TRIED]
         workers, key = workers[tried], key[tried]
-    may_take = np.maximum(1, fleet.size[workers] // GROWTH).tolist()
-    choices = _that_fit(fleet, heads, workers, key)
-    turns = [(lines[-1][0], place) for place, lines in choices.items()]
+    may_take = np.maximum(1, fleet.size[workers] // ROWS_PER_JOINER).tolist()
+    choices = _admitted_pairs(fleet, buckets.heads(), workers, key)
+    turns = [(pairs[-1][0], column) for column, pairs in choices.items()]
     heapify(turns)
+    any_joined = False
     while turns:
-        least, place = heappop(turns)
-        waiting, lines = lanes.first(names[place]), choices[place]
-        while lines and not may_take[lines[-1][1]]:
-            lines.pop()
-        if not waiting or not lines:
+        least, column = heappop(turns)
+        waiting, pairs = buckets.first(bucket_keys[column]), choices[column]
+        while pairs and not may_take[pairs[-1][1]]:
+            pairs.pop()
+        if not waiting or not pairs:
             continue
-        head_key, line = lines[-1]
-        its_key = head_key + waiting.request.arrived_at - arrived_at[place]
-        if its_key <= least:
-            if fits_one(fleet, int(workers[line]), waiting.request):
-                yield int(workers[line]), waiting
-                may_take[line] -= 1
+        head_key, candidate = pairs[-1]
+        request_key = head_key + waiting.request.arrived_at - arrived_at[column]
+        if request_key <= least:  # else another bucket's turn may come first
+            worker = int(workers[candidate])
+            if not admits(fleet, worker, waiting.request):
+                may_take[candidate] = 0
+            elif join(worker, waiting):
+                any_joined = True
+                may_take[candidate] -= 1
             else:
-                may_take[line] = 0
-        heappush(turns, (its_key, place))
+                return True
+        heappush(turns, (request_key, column))
+    return any_joined
 
 
-def _that_fit(fleet: FleetArrays, heads: Heads, workers: Ints, key: Floats) -> dict[int, list[tuple[float, int]]]:
-    """By place of a request, the keys and lines of the workers that it fits, smallest last, of the few smallest keys
-    of each worker."""
+def _admitted_pairs(
+    fleet: FleetArrays, heads: BucketHeads, workers: Ints, key: Floats
+) -> dict[int, list[tuple[float, int]]]:
+    """For each column of a head (key, index into `workers`) of the workers that admit it, the smallest key last.
+
+    Only the KEYS_TRIED smallest keys of each worker are tried.
+    """
     key = np.where(fits_now(fleet, heads, workers), key, np.inf)
     tried = _smallest(key)
-    lines, places = np.repeat(np.arange(len(workers)), tried.shape[1]), tried.ravel()
-    finite = np.isfinite(key[lines, places])
-    lines, places = lines[finite], places[finite]
-    fit = fits(fleet, heads, workers, lines, places)
-    lines, places = lines[fit], places[fit]
-    keys = key[lines, places]
+    candidates, columns = np.repeat(np.arange(len(workers)), tried.shape[1]), tried.ravel()
+    finite = np.isfinite(key[candidates, columns])
+    candidates, columns = candidates[finite], columns[finite]
+    fit = fits_to_the_end(fleet, heads, workers, candidates, columns)
+    candidates, columns = candidates[fit], columns[fit]
+    keys = key[candidates, columns]
     choices: dict[int, list[tuple[float, int]]] = {}
     for pair in np.argsort(keys, kind="stable")[::-1].tolist():
-        choices.setdefault(int(places[pair]), []).append((float(keys[pair]), int(lines[pair])))
+        choices.setdefault(int(columns[pair]), []).append((float(keys[pair]), int(candidates[pair])))
     return choices
 
 
 def _smallest(key: Floats) -> Ints:
-    """The places of the smallest keys of each worker."""
-    if key.shape[1] <= TRIED:
+    """The columns of the smallest keys of each worker."""
+    if key.shape[1] <= KEYS_TRIED:
         return np.broadcast_to(np.arange(key.shape[1]), key.shape)
-    return np.argpartition(key, TRIED, axis=1)[:, :TRIED]
+    return np.argpartition(key, KEYS_TRIED, axis=1)[:, :KEYS_TRIED]
+
+
+def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
+    """Whether each head would fit on each of these workers when it joins, (workers, buckets).
+
+    A worker without rows takes only what it can hold to its end, except that the largest worker takes every request
+    whose prompt it can hold.
+    """
+    size, capacity, longest = (column[workers, None] for column in (fleet.size, fleet.capacity, fleet.longest))
+    at_once = (size + 1) * (np.maximum(longest, heads.prefill) + ROW_GROWTH_TOKENS) <= capacity
+    to_the_end = heads.prefill + heads.remaining_upper <= capacity
+    return np.asarray(at_once & ((size > 0) | to_the_end | (capacity == fleet.capacity.max())), np.bool_)
+
+
+def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candidates: Ints, columns: Ints) -> Booleans:
+    """Whether the predicted peak stays within memory, (pairs,), for pairs that fit now.
+
+    A pair is an index into `workers` and the column of a head.
+    """
+    size, capacity = fleet.size[workers][candidates], fleet.capacity[workers][candidates]
+    remaining = reserved(heads.remaining[columns], heads.remaining_upper[columns], size + 1)
+    peaks = fleet.future_of(workers).peaks_with(candidates, heads.prefill[columns], remaining)
+    return np.asarray((peaks <= capacity) | (size == 0), np.bool_)
+
+
+def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
+    """`fits_now` and `fits_to_the_end` for one worker, with all that joined it in this round, and one request."""
+    size, capacity = int(fleet.size[worker]), fleet.capacity[worker]
+    if not fleet.fits_one_more(worker, request.prefill):
+        return False
+    if not size:
+        return bool(request.prefill + request.remaining_upper <= capacity or capacity == fleet.capacity.max())
+    remaining = reserved(request.remaining, request.remaining_upper, size + 1)
+    cached = np.append(fleet.cached[worker, :size], request.prefill)
+    return peak_tokens(cached, np.append(fleet.remaining[worker, :size], remaining)) <= float(capacity)

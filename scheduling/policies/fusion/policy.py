@@ -1,172 +1,190 @@
 """Ours: continuous batching by predicted length, the paper's own future work, with what the field has found since.
 
-- Order: arrival, moved back by the logarithm of the delay that a request causes; priorities, deadlines (`order`).
-- Admission: as many rows as fit their predicted future, reserved by an upper quantile (`future_memory`), predicted
-  again for rows that outlive their prediction (`outliving`).
-- Placement: where a row delays everyone least, rows of similar length together (`delay`, `bands`).
-- Joins: in groups, when they are worth the stop of the running rows (`holding`), prefilled by similar length.
-- Fairness: the least served tenant goes first (`fairness`).
-- Guard: the lower Kendall's tau of the predictor, the less predictions change the order, down to FCFS (`set_rank_correlation`).
+- Order: arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
+- Admission: as many rows as fit their predicted future (`matching`), reserved by an upper quantile (`fleet_arrays`),
+  predicted again for rows that outlive their prediction (`conditional_length`).
+- Placement: where a row delays all requests least, rows of similar length together (`delay_cost`, `length_bands`).
+- Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
+- Fairness: the least served tenant goes first (`tenant_queues`).
+- Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
+  (`set_rank_correlation`).
 
-Starvation: none is possible. A request that is due (see `order`) goes before all that are not; if it fits nowhere, a
-worker takes nobody else until it does, which is at most until that worker's rows have ended.
+Starvation: none is possible. A request that is due (see `priority_key`) goes before all that are not. If it fits
+nowhere, one worker takes no other request until it fits there (`worker_reservation`), which is at the latest when that
+worker's rows have ended.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 import numpy as np
 
 from scheduling.batch_estimates import waiting_batch
-from scheduling.out_of_memory import reserve_limit
-from scheduling.policies.fusion.admission import candidate_workers
+from scheduling.out_of_memory import to_retry
 from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_s
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
-from scheduling.policies.fusion.length_bands import upper_edges
+from scheduling.policies.fusion.length_bands import NO_WORK, seconds_per_feature, upper_edges, work_features
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
-from scheduling.policies.fusion.matching import best_pairs
-from scheduling.policies.fusion.priority_key import FleetLoad, certainty, keys, keys_of_first
+from scheduling.policies.fusion.matching import candidate_workers, join_best_pairs
+from scheduling.policies.fusion.priority_key import FleetLoad, due_or_urgent_keys, prediction_weight, priority_keys
 from scheduling.policies.fusion.queue_forecast import in_batches, serving_order
 from scheduling.policies.fusion.tenant_queues import TenantQueues
-from scheduling.policies.fusion.work_features import NOTHING, coefficients, features
 from scheduling.policies.fusion.worker_reservation import WorkerReservation
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 
-TENANTS_TRIED = 8  # the least served, before the fleet counts as full
+# Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
+# that still fits; each costs the time of a round. Not tuned.
+TENANTS_TRIED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionState:
+    """What one decision is based on. Requests that join are added to `fleet`; the rest stays as it was at the start."""
+
+    fleet: FleetArrays
+    load: FleetLoad
+    delayed: DelayedRequests
+    now: float
 
 
 class Fusion(Policy):
-    """Looks at the heads of lanes of alike requests: a decision takes the same time however many wait."""
+    """Looks at the first request of each length bucket only, so a decision takes the same time however many wait."""
 
     mode: Mode = "continuous"
 
     def __init__(self) -> None:
-        self._room = TenantQueues()
-        self._holding = JoinBuffer()
-        self._kept_free = WorkerReservation()
-        self._certainty = 1.0
-        self._fleet: FleetArrays | None = None
+        self._queues = TenantQueues()
+        self._join_buffer = JoinBuffer()
+        self._reservation = WorkerReservation()
+        self._prediction_weight = 1.0
+        self._fleet: FleetArrays | None = None  # of the last decision
 
     def __len__(self) -> int:
-        return len(self._room) + len(self._holding)
+        return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Into its lane; one that comes back unfinished was ahead of all that waits."""
-        self._room.put(WaitingRequest(request, self._room.backlog.total() if request.generated == 0 else NOTHING))
+        """Into its bucket; one that comes back unfinished had been ahead of all that waits now."""
+        work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
+        self._queues.add(WaitingRequest(request, work_ahead))
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out."""
-        if request_id in self._room:
-            self._room.take(request_id)
+        """Take a waiting request out; False if it does not wait here."""
+        if request_id in self._queues:
+            self._queues.take(request_id)
             return True
-        return self._holding.let_go(request_id) is not None
+        return self._join_buffer.remove(request_id) is not None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Predictions change the order as far as they deserve."""
-        self._certainty = certainty(tau)
+        """Let predictions change the order only as far as they rank requests rightly."""
+        self._prediction_weight = prediction_weight(tau)
 
     def wake_at(self, now: float) -> float | None:
-        """When those who are held for company will have waited enough."""
-        return self._holding.wake_at
+        """When the next group of buffered joiners will have waited long enough."""
+        return self._join_buffer.wake_at
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """They wait again; a request that did not fit alone is known to need more than was thought."""
-        alone = len(assignment.requests) == 1
-        for request in assignment.requests:
-            self.add(reserve_limit(request) if alone else request, now)
+        """They wait again; a request that did not fit alone has its limit reserved."""
+        for request in to_retry(assignment.requests):
+            self.add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Match requests and workers until nothing more fits; joins that are not worth it yet wait for company."""
+        """Match requests with workers until none fits any more; joins not yet worth their cost stay buffered."""
         offered = [worker for worker in workers if not worker.queued]
         if not offered or not len(self):
             return []
         self._fleet = fleet = FleetArrays(offered)
-        self._seat_held(fleet)
+        self._join_buffered(fleet)
         load = self._load(fleet)
-        crowd = DelayedRequests(
-            (len(self._room) + int(fleet.size.sum())) / len(fleet),
-            upper_edges(fleet, self._room.backlog.work_s(fleet)),
+        delayed = DelayedRequests(
+            (len(self._queues) + int(fleet.size.sum())) / len(fleet),
+            upper_edges(fleet, self._queues.backlog.work_s(fleet)),
         )
-        for lanes in self._room.lanes.values():
-            lanes.give_up_hopeless(now, load.step_s)
-        while self._match(fleet, crowd, load, now):
+        for buckets in self._queues.by_tenant.values():
+            buckets.demote_missed_deadlines(now, load.step_s)
+        while self._join_some(DecisionState(fleet, load, delayed, now)):
             pass
-        released = self._holding.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
-        lines = [(line, released[name]) for line, name in enumerate(fleet.names) if name in released]
-        return [_assignment(fleet, line, joiners) for line, joiners in lines]
+        released = self._join_buffer.release(dict(zip(fleet.names, fleet.join_s().tolist(), strict=True)), now)
+        joining = [(worker, released[name]) for worker, name in enumerate(fleet.names) if name in released]
+        return [_assignment(fleet, worker, joiners) for worker, joiners in joining]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What waits in the order in which it would be served, in batches of what fits one worker."""
+        """The waiting requests in the order in which they would be served, in batches of what fits one worker."""
         if not self._fleet:
-            every = sorted((one.request for one in self._room), key=lambda request: (request.arrived_at, request.id))
+            every = sorted((one.request for one in self._queues), key=lambda request: (request.arrived_at, request.id))
             return (waiting_batch((request,), None, now) for request in every)
-        held = [waiting.request for _, waiting in self._holding]
-        order = serving_order(self._room.lanes, self._room.shares, self._load(self._fleet), now)
-        return in_batches(chain(held, order), self._fleet, now)
+        buffered = [waiting.request for _, waiting in self._join_buffer]
+        order = serving_order(self._queues.by_tenant, self._queues.counters, self._load(self._fleet), now)
+        return in_batches(chain(buffered, order), self._fleet, now)
 
     def _load(self, fleet: FleetArrays) -> FleetLoad:
-        seconds = coefficients(fleet) / len(fleet)
-        return FleetLoad(float(seconds @ self._room.backlog.total()), float(fleet.step_s().mean()), seconds)
+        seconds = seconds_per_feature(fleet) / len(fleet)
+        return FleetLoad(float(seconds @ self._queues.backlog.total()), float(fleet.step_s().mean()), seconds)
 
-    def _seat_held(self, fleet: FleetArrays) -> None:
-        """Those who are held keep their places, unless the worker has gone or its rows have outgrown them."""
-        lines = {name: line for line, name in enumerate(fleet.names)}
-        for name, waiting in list(self._holding):
-            line = lines.get(name)
-            if line is None or not fleet.holds(line, waiting.request.prefill):
-                self._holding.let_go(waiting.request.id)
-                self._room.put(waiting)
+    def _join_buffered(self, fleet: FleetArrays) -> None:
+        """Count the buffered joiners among their worker's rows.
+
+        A joiner whose worker is gone, or has too little memory left since its rows have grown, waits again.
+        """
+        worker_of = {name: worker for worker, name in enumerate(fleet.names)}
+        for name, waiting in list(self._join_buffer):
+            worker = worker_of.get(name)
+            if worker is None or not fleet.fits_one_more(worker, waiting.request.prefill):
+                self._join_buffer.remove(waiting.request.id)
+                self._queues.add(waiting)
             else:
-                fleet.join(line, waiting.request)
-
-    def _match(self, fleet: FleetArrays, crowd: DelayedRequests, load: FleetLoad, now: float) -> bool:
-        """Some of the least served tenant of whom something fits join, until another has been served less."""
-        if self._kept_free and not (self._kept_free.request_id in self._room and self._kept_free.among(fleet)):
-            self._kept_free.forget()
-        shares, tenants = self._room.shares, self._room.least_served(TENANTS_TRIED)
-        for tenant, other in zip_longest(tenants, tenants[1:]):
-            lanes = self._room.lanes[tenant]
-            some = False
-            for worker, waiting in self._pairs(fleet, crowd, lanes, load, now):
-                self._room.take(waiting.request.id)
                 fleet.join(worker, waiting.request)
-                self._holding.hold(fleet.names[worker], waiting, now)
-                shares.charge(tenant, float(load.feature_s @ features(waiting.request)))
-                some = True
-                if other is not None and shares.served_s(other) < shares.served_s(tenant):
-                    break
-            if some:
+
+    def _join_some(self, state: DecisionState) -> bool:
+        """Let requests of the least served tenant of which any fits join; returns whether any joined."""
+        reservation = self._reservation
+        if reservation and not (reservation.request_id in self._queues and reservation.worker_in(state.fleet)):
+            reservation.release()
+        tenants = self._queues.least_served(TENANTS_TRIED)
+        for tenant, next_tenant in zip_longest(tenants, tenants[1:]):
+            buckets = self._queues.by_tenant[tenant]
+            if self._join_from(buckets, tenant, next_tenant, state):
                 return True
-            self._keep_free(fleet, lanes, load, now)
+            self._reserve_worker(buckets, state)
         return False
 
-    def _pairs(
-        self, fleet: FleetArrays, crowd: DelayedRequests, lanes: LengthBuckets, load: FleetLoad, now: float
-    ) -> Iterable[tuple[int, WaitingRequest]]:
-        """Workers with requests of one tenant, the smallest key first."""
-        heads = lanes.heads()
+    def _join_from(self, buckets: LengthBuckets, tenant: str, next_tenant: str | None, state: DecisionState) -> bool:
+        """Let requests of one tenant join, smallest key first, until the next tenant has been served less.
+
+        Returns whether any joined.
+        """
+        fleet, load, counters = state.fleet, state.load, self._queues.counters
+        heads = buckets.heads()
         workers = candidate_workers(fleet, heads)
         if not len(workers):
-            return ()
-        mean = self._room.mean_remaining()
-        # as uncertain as lengths are, they are drawn towards their mean
-        remaining = mean * (heads.remaining / mean) ** self._certainty
-        key = keys(heads, delay_s(fleet, crowd, workers, heads.prefill, remaining), load, now)
-        self._kept_free.close(fleet, workers, lanes, key)
-        return best_pairs(fleet, lanes, workers, key)
+            return False
+        # the less predictions are worth, the closer all lengths are drawn to their mean
+        mean = self._queues.mean_remaining()
+        remaining = mean * (heads.remaining / mean) ** self._prediction_weight
+        key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
+        self._reservation.exclude_others(fleet, workers, buckets, key)
 
-    def _keep_free(self, fleet: FleetArrays, lanes: LengthBuckets, load: FleetLoad, now: float) -> None:
-        """If one that is due or urgent fits nowhere, the worker where it will soonest is kept free for it."""
-        key = keys_of_first(lanes.heads(), load, now)
-        first = lanes.first(lanes.names()[int(key.argmin())])
-        if first and key.min() < np.inf and not self._kept_free:
-            self._kept_free.keep(fleet, first.request)
+        def join(worker: int, waiting: WaitingRequest) -> bool:
+            self._queues.take(waiting.request.id)
+            fleet.join(worker, waiting.request)
+            self._join_buffer.add(fleet.names[worker], waiting, state.now)
+            counters.charge(tenant, float(load.seconds_per_feature @ work_features(waiting.request)))
+            return next_tenant is None or counters.served_s(next_tenant) >= counters.served_s(tenant)
+
+        return join_best_pairs(fleet, buckets, workers, key, join)
+
+    def _reserve_worker(self, buckets: LengthBuckets, state: DecisionState) -> None:
+        """If a request that is due or urgent fits nowhere, reserve the worker on which it will fit soonest."""
+        key = due_or_urgent_keys(buckets.heads(), state.load, state.now)
+        first = buckets.first(buckets.bucket_keys()[int(key.argmin())])
+        if first and key.min() < np.inf and not self._reservation:
+            self._reservation.reserve(state.fleet, first.request)
 
 
-def _assignment(fleet: FleetArrays, line: int, joiners: Sequence[WaitingRequest]) -> Assignment:
-    """One worker's joiners; it prefills those of similar length together."""
+def _assignment(fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest]) -> Assignment:
+    """One worker's joiners as one assignment; the worker itself prefills those of similar length together."""
     requests = tuple(waiting.request for waiting in joiners)
     iterations = max(request.remaining for request in requests)
-    return Assignment(fleet.names[line], requests, joins=True, estimated_s=iterations * float(fleet.step_s()[line]))
+    return Assignment(fleet.names[worker], requests, joins=True, estimated_s=iterations * float(fleet.step_s()[worker]))

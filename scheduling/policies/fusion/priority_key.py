@@ -1,13 +1,14 @@
-"""Who goes first: the earliest arrival, moved back by a logarithm of the delay that it causes.
+"""Which request goes first: the one that arrived earliest, once a logarithm of the delay that it causes is added.
 
     key = arrived_at - priority · PRIORITY_S + scale · ln(delay)
 
-The smallest key goes first. The logarithm with the time constant of the waiting time as its scale makes long waits
+The smallest key goes first. With the time constant of the waiting time as its scale, the logarithm makes long waits
 rarest when queues are long (γ-Boost), while short requests gain most of what shortest-first would give them. The scale
-is the time in which the fleet would serve what waits: nothing is overtaken where nothing waits.
+is the time in which the fleet would serve all that waits, so nothing is overtaken while nothing waits.
 
-Nobody starves. A request is due once it has waited PATIENCE times as long as first come, first served would have kept
-it, served alone after all that waited when it came; those who are due go first, in order of that instant.
+Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times as long as first come, first served would have
+kept it: behind all that waited when it came, then served alone. Requests that are due go first, the one that became due
+earliest before the others.
 """
 
 import math
@@ -16,46 +17,58 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.costs import Floats
-from scheduling.policies.fusion.length_buckets import Heads
+from scheduling.policies.continuous_constants import PRIORITY_S
+from scheduling.policies.fusion.length_buckets import BucketHeads
 
-PATIENCE = 4.0
-PRIORITY_S = 300.0  # how much waiting a level of priority is worth
-LEAST_SCALE_S = 1e-3  # decides between workers when nothing else waits
-DUE, URGENT = -1e12, -1e9  # added to keys: first those who are due, then those who would miss their deadline
+# How many times its first-come-first-served time a request waits at most before it is due. Lower values bound the wait
+# of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
+MAX_FCFS_RATIO = 4.0
+# The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
+# below the time between arrivals does.
+MIN_SCALE_S = 1e-3
+# Added to keys, which are seconds relative to now, so that due requests come before urgent ones and both before all
+# others. Any values do that are further apart than waits, deadlines and priorities reach (1e9 s are 31 years).
+DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
+MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at all; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """How full the house is: `drain_s` until what waits would be served, `step_s` of an iteration as it is now, and
-    the seconds of the whole fleet that each feature of a request takes."""
+    """How much the fleet has to do."""
 
-    drain_s: float
-    step_s: float
-    feature_s: Floats
-
-
-def keys(heads: Heads, delay_s: Floats, load: FleetLoad, now: float) -> Floats:
-    """Keys of (workers, requests), relative to `now`; a delay of (workers, requests) in seconds."""
-    scale_s = max(LEAST_SCALE_S, load.drain_s)
-    came_at = heads.arrived_at - now - PRIORITY_S * heads.priority
-    return np.asarray(np.minimum(came_at + scale_s * np.log(delay_s), keys_of_first(heads, load, now)), np.float64)
+    drain_s: float  # seconds until the whole fleet would have served all that waits
+    step_s: float  # mean seconds of an iteration as the batches are now
+    seconds_per_feature: Floats  # (features,): seconds that the whole fleet takes for a unit of each work feature
 
 
-def keys_of_first(heads: Heads, load: FleetLoad, now: float) -> Floats:
-    """The keys of requests that are due or would miss their deadline, whatever they delay; infinite for all others."""
+def priority_keys(heads: BucketHeads, delay_s: Floats, load: FleetLoad, now: float) -> Floats:
+    """Keys (workers, requests) in seconds relative to `now`, from delays (workers, requests) in seconds."""
+    scale_s = max(MIN_SCALE_S, load.drain_s)
+    arrived_s = heads.arrived_at - now - PRIORITY_S * heads.priority
+    keys = arrived_s + scale_s * np.log(delay_s)
+    return np.asarray(np.minimum(keys, due_or_urgent_keys(heads, load, now)), np.float64)
+
+
+def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Floats:
+    """Keys (requests,) of those that are due or may soon miss their deadline, whatever they delay; else infinite.
+
+    A request is urgent if its slack, what remains until the deadline beyond its own generation, is shorter than the
+    fleet needs for what waits and for the request itself.
+    """
     slack_s = heads.deadline_at - now - heads.remaining_upper * load.step_s
-    urgent = slack_s < load.drain_s + heads.remaining * load.step_s
-    fcfs_s = load.feature_s @ heads.ahead + heads.remaining * load.step_s
-    due_at = heads.arrived_at + PATIENCE * fcfs_s
-    key = np.where(urgent, URGENT + np.maximum(slack_s, 0.0), np.inf)
-    return np.asarray(np.where(due_at <= now, DUE + due_at - now, key), np.float64)
+    is_urgent = slack_s < load.drain_s + heads.remaining * load.step_s
+    fcfs_s = load.seconds_per_feature @ heads.work_ahead + heads.remaining * load.step_s
+    due_at = heads.arrived_at + MAX_FCFS_RATIO * fcfs_s
+    keys = np.where(is_urgent, URGENT_OFFSET + np.maximum(slack_s, 0.0), np.inf)
+    return np.asarray(np.where(due_at <= now, DUE_OFFSET + due_at - now, keys), np.float64)
 
 
-def certainty(tau: float | None) -> float:
-    """How far predicted lengths may change the order: the correlation that Kendall's tau stands for, 0 if it is poor.
+def prediction_weight(tau: float | None) -> float:
+    """The exponent, 0 to 1, with which predicted lengths count: the linear correlation that Kendall's tau stands for.
 
-    With 0 the order is first come, first served among equal prompts. Until tau is known, predictions are believed.
+    For normal variables that is sin(π/2 · τ). With 0 requests of equal prompts go first come, first served. Until tau
+    is known (None), predictions count in full.
     """
     if tau is None:
         return 1.0
-    return math.sin(math.pi / 2 * tau) if tau >= 0.1 else 0.0
+    return math.sin(math.pi / 2 * tau) if tau >= MIN_TAU else 0.0

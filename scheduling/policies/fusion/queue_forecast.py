@@ -1,4 +1,4 @@
-"""The waiting room as it would be served if nothing else came: for the dashboard and for ETAs."""
+"""The waiting requests in the order in which they would be served if no other came: for the dashboard and for ETAs."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,46 +6,56 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from scheduling.batch_estimates import waiting_batch
-from scheduling.policies.fusion.fair_shares import VirtualTokenCounters
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
-from scheduling.policies.fusion.length_buckets import Heads, LengthBuckets
-from scheduling.policies.fusion.priority_key import FleetLoad, keys
-from scheduling.policies.fusion.work_features import features
+from scheduling.policies.fusion.length_bands import work_features
+from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
+from scheduling.policies.fusion.priority_key import FleetLoad, priority_keys
+from scheduling.policies.fusion.tenant_queues import VirtualTokenCounters
 from scheduling.policy import WaitingBatch
 from scheduling.request import Request
 
-SEEN = 2000  # requests at the front whose order is foreseen
+# Requests that are put in order by their keys; those behind them follow by arrival. More cost time in every forecast:
+# with 100,000 waiting the front takes 14 ms (docs/results/control-plane.md).
+REQUESTS_BY_KEY = 2000
+MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; any value below a real request's does
 
 
 def serving_order(
-    lanes: Mapping[str, LengthBuckets], shares: VirtualTokenCounters, load: FleetLoad, now: float
+    by_tenant: Mapping[str, LengthBuckets], counters: VirtualTokenCounters, load: FleetLoad, now: float
 ) -> Iterator[Request]:
-    """Each tenant's requests by key, the tenants by what they will have been served; lengths are believed.
+    """Each tenant's requests by key, the tenants in turn by what they will have been served by then.
 
-    What lies behind the front of its lane, out of sight, follows by arrival.
+    Predicted lengths count in full, whatever the predictor's rank correlation. Requests far behind in their bucket
+    follow their tenant's others by arrival.
     """
-    queues = {tenant: _by_key(waiting, SEEN // len(lanes), load, now) for tenant, waiting in lanes.items()}
-    turns = [(shares.served_s(tenant), tenant) for tenant in queues]
+    queues = {
+        tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()
+    }
+    turns = [(counters.served_s(tenant), tenant) for tenant in queues]
     heapq.heapify(turns)
     while turns:
         served_s, tenant = heapq.heappop(turns)
         if request := next(queues[tenant], None):
             yield request
-            heapq.heappush(turns, (served_s + float(load.feature_s @ features(request)), tenant))
+            work_s = float(load.seconds_per_feature @ work_features(request))
+            heapq.heappush(turns, (served_s + work_s, tenant))
 
 
-def _by_key(lanes: LengthBuckets, seen: int, load: FleetLoad, now: float) -> Iterator[Request]:
-    front = lanes.front(seen)
-    work_s = np.array([features(one.request) for one in front]) @ load.feature_s
-    key = keys(Heads.of(front), np.maximum(work_s, 1e-9), load, now)
-    yield from (front[place].request for place in np.argsort(key, kind="stable"))
-    shown = {one.request.id for one in front}
-    behind = (one.request for one in lanes if one.request.id not in shown)
+def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> Iterator[Request]:
+    front = buckets.first_of_each(count)
+    work_s = np.array([work_features(one.request) for one in front]) @ load.seconds_per_feature
+    key = priority_keys(BucketHeads.of(front), np.maximum(work_s, MIN_WORK_S), load, now)
+    yield from (front[index].request for index in np.argsort(key, kind="stable"))
+    in_front = {one.request.id for one in front}
+    behind = (one.request for one in buckets if one.request.id not in in_front)
     yield from sorted(behind, key=lambda request: (request.arrived_at, request.id))
 
 
 def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
-    """What fits one worker at a time as a batch; as fast and as long as rows that come and go."""
+    """The requests in their order, cut into batches of what fits a worker of mean capacity at once.
+
+    Rows really come and go one by one; a batch of that size takes about as long as they do.
+    """
     capacity, costs = float(fleet.capacity.mean()), fleet.workers[0].costs
     batch: list[Request] = []
     length = generation_length = 0

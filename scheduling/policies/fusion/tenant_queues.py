@@ -1,18 +1,46 @@
-"""The waiting room: each tenant's requests in lanes, who has been served how much, and how much waits in all."""
+"""The requests that wait, by tenant, and which tenant is served next: the one served least (VTC).
 
-from collections.abc import Iterator
+Each tenant has a virtual token counter, which grows by the seconds of the fleet that its requests are predicted to
+take. A tenant that comes back after a pause starts from the least counter of the tenants that wait, or from that of the
+tenant served last if none waits: being idle earns no credit. So the counters of two tenants, both of which always have
+a request waiting that fits, never differ by more than their largest request.
+"""
 
-from scheduling.policies.fusion.fair_shares import VirtualTokenCounters
+from collections.abc import Iterable, Iterator
+
 from scheduling.policies.fusion.length_bands import Backlog
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
 
 
-class TenantQueues:
-    """Requests that wait, by tenant."""
+class VirtualTokenCounters:
+    """How much each tenant has been served, in seconds of the fleet."""
 
     def __init__(self) -> None:
-        self.lanes: dict[str, LengthBuckets] = {}  # of tenants of whom something waits
-        self.shares = VirtualTokenCounters()
+        self._served_s: dict[str, float] = {}
+        self._last_served = ""
+
+    def activate(self, tenant: str, others: Iterable[str]) -> None:
+        """A tenant of which nothing waited now has a request waiting; `others` are the tenants that had one before."""
+        last_s = self._served_s.get(self._last_served, 0.0)
+        floor_s = min((self._served_s[other] for other in others), default=last_s)
+        self._served_s[tenant] = max(self._served_s.get(tenant, 0.0), floor_s)
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Add what a tenant is served."""
+        self._served_s[tenant] += seconds
+        self._last_served = tenant
+
+    def served_s(self, tenant: str) -> float:
+        """The tenant's counter; KeyError if it was never activated."""
+        return self._served_s[tenant]
+
+
+class TenantQueues:
+    """Each tenant's waiting requests, the tenants' counters, and the work that waits in all."""
+
+    def __init__(self) -> None:
+        self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
+        self.counters = VirtualTokenCounters()
         self.backlog = Backlog()
         self._tenant_of: dict[str, str] = {}
 
@@ -23,33 +51,33 @@ class TenantQueues:
         return request_id in self._tenant_of
 
     def __iter__(self) -> Iterator[WaitingRequest]:
-        for lanes in self.lanes.values():
-            yield from lanes
+        for buckets in self.by_tenant.values():
+            yield from buckets
 
-    def put(self, waiting: WaitingRequest) -> None:
-        """Let a request wait."""
+    def add(self, waiting: WaitingRequest) -> None:
+        """Put a request into its tenant's queue."""
         request = waiting.request
-        if request.tenant not in self.lanes:
-            self.shares.arrives(request.tenant, list(self.lanes))
-            self.lanes[request.tenant] = LengthBuckets()
-        self.lanes[request.tenant].add(waiting)
+        if request.tenant not in self.by_tenant:
+            self.counters.activate(request.tenant, list(self.by_tenant))
+            self.by_tenant[request.tenant] = LengthBuckets()
+        self.by_tenant[request.tenant].add(waiting)
         self._tenant_of[request.id] = request.tenant
         self.backlog.add(request)
 
     def take(self, request_id: str) -> WaitingRequest:
-        """Take a request out."""
+        """Take a request out; KeyError if it does not wait here."""
         tenant = self._tenant_of.pop(request_id)
-        waiting = self.lanes[tenant].take(request_id)
-        if not len(self.lanes[tenant]):
-            del self.lanes[tenant]
+        waiting = self.by_tenant[tenant].take(request_id)
+        if not len(self.by_tenant[tenant]):
+            del self.by_tenant[tenant]
         self.backlog.remove(waiting.request)
         return waiting
 
-    def least_served(self, most: int) -> list[str]:
-        """The tenants who have been served least, of whom something waits."""
-        return sorted(self.lanes, key=lambda tenant: (self.shares.served_s(tenant), tenant))[:most]
+    def least_served(self, count: int) -> list[str]:
+        """Up to `count` tenants that have a request waiting, the least served first."""
+        return sorted(self.by_tenant, key=lambda tenant: (self.counters.served_s(tenant), tenant))[:count]
 
     def mean_remaining(self) -> float:
-        """Tokens that a request has to generate, on average."""
+        """Mean of the predicted remaining tokens of the waiting requests, at least 1."""
         rows, _, tokens, _ = self.backlog.total()
         return max(1.0, tokens / max(1.0, rows))

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask, Response, jsonify, request
 
 from cli.api_client import Client, Json, ServiceError, output_text
-from cli.command_errors import NothingThere
+from cli.command_errors import Unreachable
 
 
 class Script:
@@ -108,7 +108,7 @@ def test_no_answer_at_all_is_its_own_error() -> None:
     slept: list[float] = []
     with (
         Client("http://127.0.0.1:9", "key", attempts=2, sleep=slept.append) as client,
-        pytest.raises(NothingThere, match=r"no answer from http://127\.0\.0\.1:9"),
+        pytest.raises(Unreachable, match=r"no answer from http://127\.0\.0\.1:9"),
     ):
         client.model()
     assert slept == [0.25]

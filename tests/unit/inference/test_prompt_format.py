@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from inference.prompt_format import PromptFormat, UnreadableTokenizer, load_prompt_format
+from inference.engine_errors import UnreadableTokenizer
+from inference.prompt_format import PromptFormat, load_prompt_format
 from settings import BUNDLED_MODEL
 
 BUNDLED = str(BUNDLED_MODEL)
@@ -64,6 +65,12 @@ def test_a_conversation_keeps_its_turns_and_asks_for_the_next(
     *answered, asked = turns
     assert bundled.encode_conversation([*answered, ("user", "dog")]) == templated(peer, *answered, ("user", "dog"))
     assert bundled.decode(bundled.encode_conversation([asked])) == "dog <eos>"
+
+
+def test_a_request_is_its_conversation_or_without_one_its_two_texts(bundled: PromptFormat) -> None:
+    turns = [("user", "cat"), ("assistant", "dog"), ("user", "hen")]
+    assert bundled.encode_request("Repeat.", "hen", turns) == bundled.encode_conversation(turns)
+    assert bundled.encode_request("Repeat.", "cat", []) == bundled.encode("Repeat.", "cat")
 
 
 @given(text=TEXT)

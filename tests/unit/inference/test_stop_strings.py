@@ -1,6 +1,6 @@
 """Stop strings, also across tokens and over tokenizers that drop a leading blank."""
 
-from inference.stop_strings import cut_at_stop, says_stop
+from inference.stop_strings import cut_at_stop, ends_in_stop_string
 
 
 class Pieces:
@@ -14,12 +14,12 @@ class Pieces:
 
 
 def test_a_stop_string_is_found_across_tokens():
-    assert says_stop(Pieces("a", "\nQ", ":", "b"), [0, 3, 1, 2], ["\nQ:"])
-    assert not says_stop(Pieces("a", "\nQ", ":", "b"), [0, 3, 1], ["\nQ:"])
+    assert ends_in_stop_string(Pieces("a", "\nQ", ":", "b"), [0, 3, 1, 2], ["\nQ:"])
+    assert not ends_in_stop_string(Pieces("a", "\nQ", ":", "b"), [0, 3, 1], ["\nQ:"])
 
 
 def test_a_stop_string_may_begin_with_a_blank():
-    assert says_stop(Pieces("the", " end"), [0, 1], [" end"])
+    assert ends_in_stop_string(Pieces("the", " end"), [0, 1], [" end"])
 
 
 def test_an_answer_is_cut_before_its_first_stop_string():

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from inference.local.model_loading import LoadedModel, load_model, serving
+from inference.local.model_loading import LoadedModel, load_model, prepare_model
 from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
 from inference.toy.toy_applications import toy_requests
@@ -126,9 +126,9 @@ MAKERS = {
 
 def random_prompts() -> Iterator[tuple[int, ...]]:
     """Prompts of 1 to 40 random tokens."""
-    chance = random.Random(5)
+    rng = random.Random(5)
     while True:
-        yield tuple(chance.randrange(8, VOCABULARY) for _ in range(chance.randint(1, 40)))
+        yield tuple(rng.randrange(8, VOCABULARY) for _ in range(rng.randint(1, 40)))
 
 
 def toy_prompts() -> Iterator[tuple[int, ...]]:
@@ -165,5 +165,5 @@ def known(architecture: str) -> Known:
     torch.manual_seed(11)
     model = MAKERS[architecture]()
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, 0
-    loaded = serving(model, Letters(), architecture)
+    loaded = prepare_model(model, Letters(), architecture)
     return Known(loaded, answers(loaded, random_prompts(), 8))

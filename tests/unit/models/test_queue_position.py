@@ -1,9 +1,9 @@
-"""Positions and estimates come from the planner's snapshot, and from nothing else."""
+"""Positions and ETAs come from the planner's snapshot of the queue, and from nothing else."""
 
 from datetime import UTC, datetime, timedelta
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace, place, queue_snapshot_of
+from models.queue_position import QueuePlace, parse_queue_snapshot, place_in_queue
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
@@ -16,10 +16,10 @@ STATE = {
         {"ids": ["e"], "size": 1, "starts_in_s": 8.0, "estimated_s": 1.0},
     ],
 }
-ROOM = queue_snapshot_of(STATE, NOW)
+SNAPSHOT = parse_queue_snapshot(STATE, NOW)
 
 
-def seen(id: str, status: str = "queued", batch: StoredBatch | None = None) -> RequestView:
+def view(id: str, status: str = "queued", batch: StoredBatch | None = None) -> RequestView:
     return RequestView(StoredRequest(id=id, status=RequestStatus(status)), batch, 0, NOW)
 
 
@@ -27,36 +27,36 @@ def later(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def test_those_in_earlier_batches_go_first_and_a_batch_ends_at_once() -> None:
-    assert place(seen("a"), ROOM) == QueuePlace(1, later(3))
-    assert place(seen("b"), ROOM) == QueuePlace(2, later(3))
-    assert place(seen("c"), ROOM) == QueuePlace(3, later(8))
-    assert place(seen("e"), ROOM) == QueuePlace(5, later(9))
+def test_earlier_batches_are_served_first_and_all_requests_of_a_batch_end_together() -> None:
+    assert place_in_queue(view("a"), SNAPSHOT) == QueuePlace(1, later(3))
+    assert place_in_queue(view("b"), SNAPSHOT) == QueuePlace(2, later(3))
+    assert place_in_queue(view("c"), SNAPSHOT) == QueuePlace(3, later(8))
+    assert place_in_queue(view("e"), SNAPSHOT) == QueuePlace(5, later(9))
 
 
-def test_who_is_not_named_comes_behind_everything_that_the_planner_knows() -> None:
+def test_a_request_that_the_snapshot_does_not_list_comes_behind_the_whole_backlog() -> None:
     # 9 s until a worker is free for it, and a batch takes (3 + 5 + 1) / 3 s on average
-    assert place(seen("new"), ROOM) == QueuePlace(None, later(12))
+    assert place_in_queue(view("new"), SNAPSHOT) == QueuePlace(None, later(12))
 
 
-def test_without_a_snapshot_nothing_is_known() -> None:
-    assert place(seen("a"), None) == QueuePlace(None, None)
+def test_without_a_snapshot_there_is_no_position_and_no_eta() -> None:
+    assert place_in_queue(view("a"), None) == QueuePlace(None, None)
 
 
-def test_a_running_batch_ends_when_it_was_estimated_to_and_never_in_the_past() -> None:
+def test_a_running_batch_ends_after_its_estimated_serving_time_and_never_in_the_past() -> None:
     fresh = StoredBatch(
         id=1, estimated_s=4.0, started_at=NOW - timedelta(seconds=1), assigned_at=NOW - timedelta(seconds=2)
     )
     late = StoredBatch(id=2, estimated_s=1.0, started_at=None, assigned_at=NOW - timedelta(seconds=9))
-    assert place(seen("a", "in_progress", fresh), ROOM) == QueuePlace(None, later(3))
-    assert place(seen("a", "in_progress", late), ROOM) == QueuePlace(None, NOW)
-    assert place(seen("a", "in_progress"), ROOM) == QueuePlace()
+    assert place_in_queue(view("a", "in_progress", fresh), SNAPSHOT) == QueuePlace(None, later(3))
+    assert place_in_queue(view("a", "in_progress", late), SNAPSHOT) == QueuePlace(None, NOW)
+    assert place_in_queue(view("a", "in_progress"), SNAPSHOT) == QueuePlace()
 
 
-def test_a_final_request_has_no_place() -> None:
-    assert place(seen("a", "completed"), ROOM) == QueuePlace()
+def test_a_final_request_has_no_position() -> None:
+    assert place_in_queue(view("a", "completed"), SNAPSHOT) == QueuePlace()
 
 
-def test_an_empty_waiting_room_promises_the_next_free_worker() -> None:
-    empty = queue_snapshot_of({"waiting": 0, "backlog_s": 0.5, "batches": []}, NOW)
-    assert place(seen("new"), empty) == QueuePlace(None, later(0.5))
+def test_with_an_empty_queue_the_eta_is_when_the_next_worker_is_free() -> None:
+    empty = parse_queue_snapshot({"waiting": 0, "backlog_s": 0.5, "batches": []}, NOW)
+    assert place_in_queue(view("new"), empty) == QueuePlace(None, later(0.5))

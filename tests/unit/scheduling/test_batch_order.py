@@ -2,24 +2,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
-from scheduling.batch_order import BatchTable
+from scheduling.batch_order import BatchScheduler
 from scheduling.costs import ServingCurves
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, examples
 
 
-def a_table(batcher: AdaptiveBatcher, by_response_ratio: bool = True) -> BatchTable:
-    table = BatchTable(by_response_ratio)
+def a_table(batcher: AdaptiveBatcher, by_response_ratio: bool = True) -> BatchScheduler:
+    table = BatchScheduler(by_response_ratio)
     update(table, batcher)
     return table
 
 
-def update(table: BatchTable, batcher: AdaptiveBatcher) -> None:
+def update(table: BatchScheduler, batcher: AdaptiveBatcher) -> None:
     table.update(batcher.changed, batcher.batches)
     batcher.changed = set()
 
 
-def chosen(table: BatchTable, now: float, capacity: float = 1e9, costs: ServingCurves = FLAT) -> AdaptiveBatch | None:
-    choice = table.choose(costs, capacity, now)
+def chosen(
+    table: BatchScheduler, now: float, capacity: float = 1e9, costs: ServingCurves = FLAT
+) -> AdaptiveBatch | None:
+    choice = table.next_batch(costs, capacity, now)
     return choice.batch if choice else None
 
 
@@ -41,7 +43,7 @@ def test_without_response_ratios_the_earliest_goes_first() -> None:
     assert chosen(a_table(batcher, by_response_ratio=False), 6.0) is long
 
 
-def test_equal_merits_go_by_arrival_then_by_creation() -> None:
+def test_equal_priorities_go_by_arrival_then_by_creation() -> None:
     batcher = AdaptiveBatcher(0)
     first = batcher.add(a_request("b"))
     second = batcher.add(a_request("a"))
@@ -62,7 +64,7 @@ def test_only_batches_that_fit_are_chosen() -> None:
 
 
 def test_nothing_waiting_is_no_choice() -> None:
-    assert chosen(BatchTable(True), 0.0) is None
+    assert chosen(BatchScheduler(True), 0.0) is None
 
 
 def test_a_batch_that_came_and_went_between_two_decisions_leaves_no_trace() -> None:
@@ -75,17 +77,17 @@ def test_estimates_follow_a_batch_that_grows_and_costs_that_change() -> None:
     batcher = AdaptiveBatcher(50_000)
     batcher.add(a_request("a"))
     table = a_table(batcher)
-    choice = table.choose(FLAT, 1e9, 0.0)
+    choice = table.next_batch(FLAT, 1e9, 0.0)
     assert choice is not None
     assert choice.estimated_s == 1.01  # 10 ms + 10 · 100 ms
     batcher.add(a_request("b", predicted=20))
     update(table, batcher)
-    choice = table.choose(FLAT, 1e9, 0.0)
+    choice = table.next_batch(FLAT, 1e9, 0.0)
     assert choice is not None
     assert choice.estimated_s == 2.02  # 20 ms + 20 · 100 ms
-    table.forget_costs([SLOPED])
+    table.keep_estimates_of([SLOPED])
     faster = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.01))
-    choice = table.choose(faster, 1e9, 0.0)
+    choice = table.next_batch(faster, 1e9, 0.0)
     assert choice is not None
     assert choice.estimated_s == 0.2
 
@@ -100,7 +102,7 @@ REQUESTS = st.lists(
 def test_choices_equal_response_ratios_worked_out_one_by_one(
     requests: list[tuple[float, int, int, int]], threshold: int, now: float
 ) -> None:
-    batcher, table = AdaptiveBatcher(threshold), BatchTable(True)
+    batcher, table = AdaptiveBatcher(threshold), BatchScheduler(True)
     for number, (at, length, predicted, capacity) in enumerate(requests):
         batcher.add(a_request(str(number), at, length, predicted))
         if capacity < 10:  # decisions between arrivals, so that rows are used again
@@ -114,7 +116,7 @@ def test_choices_equal_response_ratios_worked_out_one_by_one(
         estimated_s = SLOPED.serve_s(len(batch.requests), batch.length, batch.generation_length)
         return 1 + (now - batch.arrived_at) / estimated_s
 
-    listed = table.in_order(SLOPED, now)
+    listed = table.serving_order(SLOPED, now)
     assert sorted(batch.number for batch, _, _ in listed) == sorted(batcher.batches)
     ratios = [ratio for _, _, ratio in listed]
     assert ratios == sorted(ratios, reverse=True)

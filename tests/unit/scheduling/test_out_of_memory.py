@@ -1,4 +1,4 @@
-from scheduling.out_of_memory import discard_from, split
+from scheduling.out_of_memory import discard_from, split, to_retry
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -20,3 +20,13 @@ def test_discarding_leaves_the_rest_of_a_half_and_no_empty_one() -> None:
     assert discard_from(halves, "c")
     assert not discard_from(halves, "d")
     assert halves == [(a_request("b"),)]
+
+
+def test_joiners_that_did_not_fit_together_wait_again_as_they_were() -> None:
+    requests = [a_request("a"), a_request("b")]
+    assert to_retry(requests) == tuple(requests)
+
+
+def test_a_joiner_that_did_not_fit_alone_reserves_its_limit() -> None:
+    (request,) = to_retry([a_request(predicted=10, upper=20, limit=300)])
+    assert (request.predicted, request.predicted_upper) == (300, 300)

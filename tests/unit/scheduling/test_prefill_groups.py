@@ -1,4 +1,6 @@
-from scheduling.prefill_groups import prefill_groups
+import pytest
+
+from scheduling.prefill_groups import groups_by_padding, prefill_groups
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_request
 
 
@@ -12,3 +14,18 @@ def test_a_group_is_cut_where_the_rest_would_pad_for_longer_than_another_prefill
     requests = [a_request("long", length=320)] + [a_request(f"s{n}", at=n, length=100) for n in range(2)]
     # two rows of 220 pad tokens: 88 ms
     assert [[r.id for r in group] for group in prefill_groups(requests, SLOPED)] == [["long"], ["s0", "s1"]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "groups"),
+    [
+        ([], []),
+        ([500], [[0]]),
+        ([80, 20, 16], [[2, 1], [0]]),  # all in one would pad by 60 + 64
+        ([16, 80], [[0, 1]]),  # 64 tokens of padding
+        ([15, 80], [[0], [1]]),
+        ([7, 7, 6], [[2, 0, 1]]),  # equal lengths stay in the order given
+    ],
+)
+def test_a_group_has_no_more_padding_than_allowed(lengths: list[int], groups: list[list[int]]) -> None:
+    assert groups_by_padding(lengths, max_padding=64) == groups

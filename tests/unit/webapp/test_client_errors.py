@@ -3,17 +3,17 @@
 import pytest
 from pydantic import ValidationError
 
-from webapp.client_errors import TABLE, ClientError, path, sentence
+from webapp.client_errors import ERROR_TABLE, ClientError, field_path, validation_message
 from webapp.response_schemas import CreateResponse
 
 VALID = {"model": "m", "input": "a"}
 
 
-def said(**fields: object) -> tuple[str | None, str]:
+def refusal(**fields: object) -> tuple[str | None, str]:
     with pytest.raises(ValidationError) as caught:
         CreateResponse.model_validate({k: v for k, v in (VALID | fields).items() if v is not ...})
     first = caught.value.errors(include_url=False)[0]
-    return path(first["loc"]), sentence(first, path(first["loc"]))
+    return field_path(first["loc"]), validation_message(first, field_path(first["loc"]))
 
 
 @pytest.mark.parametrize(
@@ -28,25 +28,25 @@ def said(**fields: object) -> tuple[str | None, str]:
     ],
 )
 def test_a_location_is_written_as_the_client_would(location: tuple[str | int, ...], param: str | None) -> None:
-    assert path(location) == param
+    assert field_path(location) == param
 
 
 def test_messages_are_sentences_that_name_the_field() -> None:
-    assert said(model=...) == ("model", "Missing required parameter: 'model'.")
-    assert said(max_tokens=5) == ("max_tokens", "Unknown parameter: 'max_tokens'.")
-    assert said(previous_response_id="resp_1")[1] == "Unsupported parameter: 'previous_response_id'."
-    assert said(input=5)[1] == "Invalid 'input': must be a text or a list."
-    assert said(input="a\0")[1] == "Invalid 'input': text must not contain NUL."
-    assert said(input=" ")[1] == "Invalid 'input': must not be empty."
-    assert said(temperature=3)[1] == "Invalid 'temperature': Input should be less than or equal to 2."
+    assert refusal(model=...) == ("model", "Missing required parameter: 'model'.")
+    assert refusal(max_tokens=5) == ("max_tokens", "Unknown parameter: 'max_tokens'.")
+    assert refusal(previous_response_id="resp_1")[1] == "Unsupported parameter: 'previous_response_id'."
+    assert refusal(input=5)[1] == "Invalid 'input': must be a text or a list."
+    assert refusal(input="a\0")[1] == "Invalid 'input': text must not contain NUL."
+    assert refusal(input=" ")[1] == "Invalid 'input': must not be empty."
+    assert refusal(temperature=3)[1] == "Invalid 'temperature': Input should be less than or equal to 2."
 
 
 def test_a_body_that_is_no_object_is_called_that() -> None:
     with pytest.raises(ValidationError) as caught:
         CreateResponse.model_validate([])
-    assert sentence(caught.value.errors()[0], None) == "The body must be a JSON object."
+    assert validation_message(caught.value.errors()[0], None) == "The body must be a JSON object."
 
 
 def test_every_client_error_has_a_status_in_the_table() -> None:
-    assert set(ClientError.__subclasses__()) <= set(TABLE)
-    assert all(400 <= status < 600 for status, *_ in TABLE.values())
+    assert set(ClientError.__subclasses__()) <= set(ERROR_TABLE)
+    assert all(400 <= status < 600 for status, *_ in ERROR_TABLE.values())

@@ -5,7 +5,7 @@ import pytest
 from webapp.rate_limits import RateLimit, RateLimited
 
 
-def test_a_key_may_send_so_many_a_window_and_hears_when_the_next_begins() -> None:
+def test_a_key_may_send_so_many_a_window_and_is_told_when_the_next_begins() -> None:
     limit = RateLimit("2/minute")
     limit.count(1, now=600.0)
     limit.count(1, now=640.0)
@@ -24,6 +24,6 @@ def test_keys_do_not_share_a_limit() -> None:
 
 
 @pytest.mark.parametrize("rate", ["", "5", "5/day", "-5/second", "5 per minute", "1/seconds"])
-def test_what_is_no_rate_is_refused(rate: str) -> None:
+def test_anything_but_a_rate_is_refused(rate: str) -> None:
     with pytest.raises(ValueError, match="1000/minute"):
         RateLimit(rate)

@@ -27,5 +27,5 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 )
 def test_retry_after_is_the_estimate_within_bounds(status: str, eta_s: float | None, wait: int | None) -> None:
     eta_at = None if eta_s is None else NOW + timedelta(seconds=eta_s)
-    seen = RequestView(StoredRequest(id="a", status=RequestStatus(status)), None, 0, NOW)
-    assert retry_after_s(seen, QueuePlace(None, eta_at)) == wait
+    view = RequestView(StoredRequest(id="a", status=RequestStatus(status)), None, 0, NOW)
+    assert retry_after_s(view, QueuePlace(None, eta_at)) == wait

@@ -9,14 +9,14 @@ from webapp.ttl_cache import TtlCache
 
 def test_a_value_is_read_once_while_it_is_fresh() -> None:
     reads = iter([1, 2])
-    recent = TtlCache(lambda: next(reads), keep_s=1000.0)
-    assert [recent.get(), recent.get()] == [1, 1]
+    cached = TtlCache(lambda: next(reads), ttl_s=1000.0)
+    assert [cached.get(), cached.get()] == [1, 1]
 
 
 def test_a_value_is_read_again_once_it_is_old() -> None:
     reads = iter([1, 2])
-    recent = TtlCache(lambda: next(reads), keep_s=-1.0)
-    assert [recent.get(), recent.get()] == [1, 2]
+    cached = TtlCache(lambda: next(reads), ttl_s=-1.0)
+    assert [cached.get(), cached.get()] == [1, 2]
 
 
 def test_an_error_comes_through_and_is_not_kept() -> None:
@@ -28,10 +28,10 @@ def test_an_error_comes_through_and_is_not_kept() -> None:
             raise answer
         return answer
 
-    recent = TtlCache(read, keep_s=1000.0)
+    cached = TtlCache(read, ttl_s=1000.0)
     with pytest.raises(ValueError, match="away"):
-        recent.get()
-    assert recent.get() == "back"
+        cached.get()
+    assert cached.get() == "back"
 
 
 def test_who_asks_while_it_is_read_waits_for_the_same_value() -> None:
@@ -44,9 +44,9 @@ def test_who_asks_while_it_is_read_waits_for_the_same_value() -> None:
         assert go_on.wait(10)
         return len(reads)
 
-    recent = TtlCache(read, keep_s=1000.0)
+    cached = TtlCache(read, ttl_s=1000.0)
     got: list[int] = []
-    threads = [threading.Thread(target=lambda: got.append(recent.get())) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: got.append(cached.get())) for _ in range(3)]
     threads[0].start()
     assert asked.wait(10)
     for thread in threads[1:]:

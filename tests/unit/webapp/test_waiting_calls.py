@@ -10,7 +10,7 @@ from webapp.client_errors import Busy
 from webapp.waiting_calls import WaitingCalls
 
 
-class Answers:
+class FinalRequests:
     """Stands for the database: which requests are final, and how often it was asked."""
 
     def __init__(self) -> None:
@@ -28,57 +28,57 @@ class Answers:
 
 
 def test_a_call_wakes_when_its_request_is_final() -> None:
-    answers = Answers()
-    waiters = WaitingCalls(answers, most=2, every_s=0.001)
+    database = FinalRequests()
+    calls = WaitingCalls(database, max_calls=2, poll_interval_s=0.001)
     woken: list[bool] = []
-    thread = threading.Thread(target=lambda: woken.append(waiters.wait("a", 30)))
+    thread = threading.Thread(target=lambda: woken.append(calls.wait("a", 30)))
     thread.start()
-    assert answers.was_asked.wait(30)
-    answers.final.add("a")
+    assert database.was_asked.wait(30)
+    database.final.add("a")
     thread.join()
     assert woken == [True]
 
 
 def test_a_call_that_waits_too_long_is_told_so() -> None:
-    assert WaitingCalls(Answers(), most=1, every_s=0.001).wait("a", 0.01) is False
+    assert WaitingCalls(FinalRequests(), max_calls=1, poll_interval_s=0.001).wait("a", 0.01) is False
 
 
 def test_two_calls_for_one_request_both_wake() -> None:
-    answers = Answers()
-    waiters = WaitingCalls(answers, most=2, every_s=0.001)
+    database = FinalRequests()
+    calls = WaitingCalls(database, max_calls=2, poll_interval_s=0.001)
     woken: list[bool] = []
-    threads = [threading.Thread(target=lambda: woken.append(waiters.wait("a", 30))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: woken.append(calls.wait("a", 30))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    answers.final.add("a")
+    database.final.add("a")
     for thread in threads:
         thread.join()
     assert woken == [True, True]
 
 
 def test_a_database_that_is_away_for_a_while_wakes_nobody_wrongly() -> None:
-    answers = Answers()
-    answers.final.add("a")
-    answers.errors.append(OperationalError("select", {}, Exception("away")))
-    assert WaitingCalls(answers, most=1, every_s=0.001).wait("a", 30) is True
-    assert len(answers.asked) >= 2
+    database = FinalRequests()
+    database.final.add("a")
+    database.errors.append(OperationalError("select", {}, Exception("away")))
+    assert WaitingCalls(database, max_calls=1, poll_interval_s=0.001).wait("a", 30) is True
+    assert len(database.asked) >= 2
 
 
 def test_nobody_is_asked_once_nobody_waits() -> None:
-    answers = Answers()
-    waiters = WaitingCalls(answers, most=1, every_s=0.001)
-    answers.final.add("a")
-    assert waiters.wait("a", 30)
+    database = FinalRequests()
+    calls = WaitingCalls(database, max_calls=1, poll_interval_s=0.001)
+    database.final.add("a")
+    assert calls.wait("a", 30)
     for thread in threading.enumerate():
-        if thread.name == "waiters":
+        if thread.name == "waiting-calls":
             thread.join(30)
             assert not thread.is_alive()
 
 
 def test_more_than_so_many_calls_do_not_wait() -> None:
-    waiters = WaitingCalls(Answers(), most=1)
-    waiters.reserve()
+    calls = WaitingCalls(FinalRequests(), max_calls=1)
+    calls.reserve_slot()
     with pytest.raises(Busy, match="background=true"):
-        waiters.reserve()
-    waiters.release()
-    waiters.reserve()
+        calls.reserve_slot()
+    calls.release_slot()
+    calls.reserve_slot()

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cli.command_errors import NothingThere
+from cli.command_errors import Unreachable
 from cli.hosting.service_files import (
     RunningService,
     api_address,
     database_url,
     forget_service,
-    kept_secret,
+    read_or_create_secret,
     running_service,
     write_secret,
 )
@@ -49,9 +49,9 @@ def test_without_a_service_the_remedy_is_named(tmp_path: Path) -> None:
     SERVICE.write(tmp_path)
     forget_service(tmp_path)
     settings = Settings(state_dir=tmp_path)
-    with pytest.raises(NothingThere, match="start one with `magnus up`"):
+    with pytest.raises(Unreachable, match="start one with `magnus up`"):
         api_address(settings)
-    with pytest.raises(NothingThere, match="MAGNUS_DATABASE_URL"):
+    with pytest.raises(Unreachable, match="MAGNUS_DATABASE_URL"):
         database_url(settings)
 
 
@@ -63,14 +63,14 @@ def test_a_service_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
 
 
 def test_an_address_without_a_key_asks_for_one(tmp_path: Path) -> None:
-    with pytest.raises(NothingThere, match="--api-key"):
+    with pytest.raises(Unreachable, match="--api-key"):
         api_address(Settings(state_dir=tmp_path, url="http://other"))
 
 
 def test_secrets_are_for_their_owner_only_and_kept(tmp_path: Path) -> None:
-    first = kept_secret(tmp_path / "password")
+    first = read_or_create_secret(tmp_path / "password")
     SERVICE.write(tmp_path)
-    assert kept_secret(tmp_path / "password") == first
+    assert read_or_create_secret(tmp_path / "password") == first
     assert len(first) >= 24
     for name in ("password", "service.json"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600

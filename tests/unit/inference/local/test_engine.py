@@ -1,26 +1,24 @@
-"""Both drivers of the loop against `model.generate` of each prompt alone, token for token."""
+"""Static and continuous batching against `model.generate` of each prompt alone, token for token."""
 
-import gc
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference.engine_errors import OutOfMemory, SequenceTooLong
 from inference.local.engine import Engine
-from inference.sequences import Sampling, Sequence
+from inference.sequences import FinishedSequence, Sampling, Sequence
 from tests.unit.inference.tiny_models import ANSWER, MAKERS, POSITIONS, known
 
 AMPLE = 2**24
 
 
 def drain(engine):
-    """Step until nothing runs; everything that ended, by id."""
-    done = {}
+    """Step until no row runs; returns the finished rows by id."""
+    done: dict[str, FinishedSequence] = {}
     while engine.rows:
         done |= {row.id: row for row in engine.step()}
     return done
@@ -53,7 +51,7 @@ def test_slices_go_on_where_the_last_one_stopped(each_model):
     assert answers == {str(n): known.answer for n, known in enumerate(each_model.pool)}
 
 
-def test_rows_that_ended_keep_their_place_and_their_tokens_are_counted_as_invalid(endless):
+def test_finished_rows_stay_in_a_static_batch_and_their_tokens_count_as_invalid(endless):
     first, second = endless.pool[:2]
     _, figures = Engine(endless.loaded, AMPLE).run([first.sequence("short", 3), second.sequence("long", 10)])
     longer, shorter = max(len(first.prompt_ids), len(second.prompt_ids)), 3
@@ -78,7 +76,8 @@ OPERATION = st.one_of(
 def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(architecture, schedule, budget_tokens):
     here = known(architecture)
     engine = Engine(here.loaded, budget_tokens * here.loaded.delta_bytes)
-    expected, results, preempted, numbers = {}, {}, [], count()
+    expected, preempted, numbers = {}, [], count()
+    results: dict[str, FinishedSequence] = {}
 
     def insert(sequences):
         try:
@@ -107,7 +106,7 @@ def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
                 insert([preempted.pop()])
         elif (name := running(argument)) is not None:
             if operation == "preempt":
-                with suppress(KeyError):  # it ended in its prefill, and the next step says so
+                with suppress(KeyError):  # it finished in its prefill, and the next step returns it
                     preempted.append(engine.preempt(name))
             elif (gone := engine.remove(name)) is not None:
                 assert gone.reason == "removed"
@@ -120,111 +119,7 @@ def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
     assert {row.id: row.generated_ids for row in results.values()} == expected
 
 
-def test_a_joiner_costs_no_padding_to_those_that_run(endless):
-    engine = Engine(endless.loaded, AMPLE)
-    shortest, longest = sorted(endless.pool, key=lambda known: len(known.prompt_ids))[:: len(endless.pool) - 1]
-    engine.insert([shortest.sequence("short")])
-    engine.step()
-    engine.insert([longest.sequence("long")])
-    done = drain(engine)
-    assert engine.figures.pad_tokens == 0
-    assert engine.figures.invalid_tokens == 0
-    assert {row.id: row.generated_ids for row in done.values()} == {"short": shortest.answer, "long": longest.answer}
-
-
-def test_the_cache_shrinks_when_the_long_rows_leave(endless):
-    engine = Engine(endless.loaded, AMPLE)
-    engine.insert([Sequence(str(n), (9,) * 100, 20) for n in range(8)])
-    engine.step()
-    full = engine.kv_bytes
-    for n in range(7):
-        engine.remove(str(n))
-    engine.step()
-    assert engine.kv_bytes <= full / 4
-    drain(engine)
-    engine.step()
-    assert engine.kv_bytes == 0
-
-
-def test_it_holds_as_many_bytes_as_it_says(endless):
-    def tensors():
-        gc.collect()
-        return sum(
-            thing.untyped_storage().nbytes() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)
-        )
-
-    engine = Engine(endless.loaded, AMPLE)
-    before = tensors()
-    engine.insert([known.sequence(str(n)) for n, known in enumerate(endless.pool)])
-    beside = 8 * 2**10  # positions, slots and mask
-    assert 0 <= tensors() - before - engine.kv_bytes < beside
-
-
-def test_a_batch_beyond_the_budget_is_out_of_memory_and_the_next_one_runs(endless):
-    tokens = 6 * 30
-    engine = Engine(endless.loaded, tokens * endless.loaded.delta_bytes)
-    with pytest.raises(OutOfMemory) as raised:
-        engine.run([Sequence(str(n), (9,) * 20, 60) for n in range(6)])
-    assert raised.value.needed_bytes == 6 * 31 * endless.loaded.delta_bytes
-    assert raised.value.budget_bytes == tokens * endless.loaded.delta_bytes
-    results, figures = engine.run([endless.pool[0].sequence("next")])
-    assert results[0].generated_ids == endless.pool[0].answer
-    assert figures.peak_kv_bytes <= engine.kv_budget_bytes
-
-
-def test_a_batch_that_fits_to_the_last_token_runs(endless):
-    engine = Engine(endless.loaded, 6 * 30 * endless.loaded.delta_bytes)
-    _, figures = engine.run([Sequence(str(n), (9,) * 20, 11) for n in range(6)])  # the last token is never cached
-    assert figures.peak_kv_bytes == engine.kv_budget_bytes
-
-
-def test_rows_are_shed_at_the_memory_threshold_and_come_back(endless):
-    pool = endless.pool
-    longest = max(len(known.prompt_ids) for known in pool) + ANSWER
-    engine = Engine(endless.loaded, 8 * longest * endless.loaded.delta_bytes, memory_threshold=0.4)
-    engine.insert([known.sequence(str(n)) for n, known in enumerate(pool)])
-    done = drain(engine)
-    assert [done[str(n)].generated_ids for n in range(len(pool))] == [known.answer for known in pool]
-
-
-class RunsOut:
-    """A model on a device whose memory runs out at chosen forward passes."""
-
-    def __init__(self, decoder, at):
-        self.decoder, self.at, self.passes = decoder, at, 0
-
-    def __call__(self, *args, **kwargs):
-        self.passes += 1
-        if self.passes in self.at:
-            raise torch.OutOfMemoryError("the device has no more")
-        return self.decoder(*args, **kwargs)
-
-
-def test_a_device_out_of_memory_ends_a_batch_and_leaves_the_engine_usable(endless):
-    known = endless.pool[0]
-    engine = Engine(replace(endless.loaded, decoder=RunsOut(endless.loaded.decoder, {4})), AMPLE)
-    with pytest.raises(OutOfMemory):
-        engine.run([known.sequence("a")])
-    assert (engine.rows, engine.kv_bytes) == ({}, 0)
-    assert engine.run([known.sequence("a")])[0][0].generated_ids == known.answer
-
-
-def test_a_device_out_of_memory_while_stepping_costs_a_prefill_and_no_token(endless):
-    first, second = endless.pool[:2]
-    engine = Engine(replace(endless.loaded, decoder=RunsOut(endless.loaded.decoder, {5, 6})), AMPLE)
-    engine.insert([first.sequence("a")])
-    engine.step()
-    engine.step()
-    engine.step()
-    with pytest.raises(OutOfMemory):
-        engine.step()
-    with pytest.raises(OutOfMemory):
-        engine.insert([second.sequence("b")])
-    assert list(engine.rows) == ["a"]
-    assert drain(engine)["a"].generated_ids == first.answer
-
-
-def test_a_row_leaves_a_batch_when_progress_says_so(endless):
+def test_on_progress_can_remove_a_row(endless):
     first, second = endless.pool[:2]
     engine = Engine(endless.loaded, AMPLE)
     seen = []
@@ -264,7 +159,7 @@ def test_an_abandoned_batch_leaves_the_engine_usable(endless):
 SAMPLING = Sampling(temperature=1.5, top_p=0.95, top_k=40, seed=3)
 
 
-def test_a_seed_gives_the_same_text_in_any_company(endless):
+def test_a_seed_gives_the_same_text_in_any_batch(endless):
     first, *others = endless.pool
     engine = Engine(endless.loaded, AMPLE)
     alone = engine.run([first.sequence("a", sampling=SAMPLING)])[0][0].generated_ids
@@ -303,7 +198,9 @@ def test_a_stop_string_ends_a_row_where_its_last_token_completes_it(endless):
 
 
 def test_a_row_ends_at_the_models_last_position():
-    engine = Engine(replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE)  # whose positions are a table
+    engine = Engine(
+        replace(known("gpt2").loaded, eos_ids=frozenset()), AMPLE
+    )  # its positions are a table, so one more would be an error
     results, _ = engine.run([Sequence("a", (9,) * (POSITIONS - 3), 50), Sequence("b", (9,), 9)])
     assert (len(results[0].generated_ids), results[0].reason) == (3, "limit")
     assert len(results[1].generated_ids) == 9

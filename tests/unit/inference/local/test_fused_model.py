@@ -1,4 +1,4 @@
-"""The forward pass in fewer operations against that of the model that it was made from."""
+"""The fused forward pass against that of the model that it was made from."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_it_gives_the_logits_of_the_model_that_it_was_made_from_however_attentio
         kv = KvCache(loaded.layout, 2**30, piece_bytes)
         kv.reserve(len(prompts), max(map(len, prompts)) + 2)
         logits = [prefill(model, kv, range(len(prompts)), prompts, loaded.pad_id)]
-        cursor = Cursor.at(kv, [9] * len(prompts), [*map(len, prompts)], [True] * len(prompts))
+        cursor = Cursor.from_host(kv, [9] * len(prompts), [*map(len, prompts)], [True] * len(prompts))
         passes.append(logits + [decode_one_token(model, kv, cursor) for _ in range(2)])
     for theirs, together, in_pieces in zip(*passes, strict=True):
         torch.testing.assert_close(together, theirs, rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ def filled(budget_bytes=2**20):
     """A cache with two rows of six tokens, and what was written to each layer."""
     kv = KvCache(LAYOUT, budget_bytes)
     kv.reserve(2, 6)
-    kv.write_prefill([0, 1], 6)
+    kv.prepare_prefill([0, 1], 6)
     written = [states(2, 6, seed) for seed in range(LAYOUT.layers)]
     for layer, (keys, values) in enumerate(written):
         kv.update(keys, values, layer)
@@ -47,7 +47,7 @@ def test_what_is_reserved_fits_and_stays_within_the_budget(steps, budget_tokens)
         assert kv.nbytes == kv.rows * kv.columns * LAYOUT.token_bytes <= kv.budget_bytes
 
 
-def test_a_token_more_seldom_moves_the_cache():
+def test_growth_by_single_tokens_rarely_reallocates():
     kv = KvCache(LAYOUT, 2**30)
     moves = sum(kv.reserve(4, columns) for columns in range(1, 1000))
     assert moves <= 1000 / COLUMN_STEP
@@ -58,7 +58,7 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
     kv.reserve(5, 100, keep=(2, 6))
     token = states(2, 1, 9)
     slots = torch.tensor([(row * LAYOUT.heads + head) * kv.columns + 6 for row in range(2) for head in range(3)])
-    width = kv.write_decode(slots, lengths=[6, 6], width=7)
+    width = kv.prepare_decode(slots, lengths=[6, 6], width=7)
     assert width >= 7
     for layer in range(LAYOUT.layers):
         for read, old, new in zip(kv.update(*token, layer), written[layer], token, strict=True):
@@ -75,12 +75,12 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
         (1000, [(0, 4, 32)]),
     ],
 )
-def test_neighbours_are_read_together_if_little_is_hidden(hidden_tokens, pieces):
+def test_neighbouring_rows_are_read_together_if_few_columns_are_hidden(hidden_tokens, pieces):
     kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // LAYOUT.layers)
     kv.reserve(4, 64)
-    assert kv.write_decode(torch.zeros(12, dtype=torch.long), lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
+    assert kv.prepare_decode(torch.zeros(12, dtype=torch.long), lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
     assert [(piece.start, piece.stop, piece.width) for piece in kv.pieces] == pieces
-    for (start, stop, width), (keys, values) in zip(pieces, kv.of_pieces(1), strict=True):
+    for (start, stop, width), (keys, values) in zip(pieces, kv.piece_views(1), strict=True):
         assert (keys.shape, values.shape) == ((stop - start, 3, width, 4), (stop - start, 3, width, 5))
 
 
@@ -99,7 +99,7 @@ def test_a_row_goes_to_the_host_and_into_another_place():
     )
 
 
-def test_memory_comes_back_once_a_quarter_would_do():
+def test_memory_is_freed_once_a_quarter_would_do():
     kv = KvCache(LAYOUT, 2**30)
     kv.reserve(16, 200)
     full = kv.nbytes

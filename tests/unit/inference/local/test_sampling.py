@@ -1,4 +1,4 @@
-"""Tokens from logits: the truncations of transformers, the distribution that is asked for, chances per row."""
+"""Tokens from logits: the truncations of transformers, the requested distribution, random numbers for each row."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-from inference.local.sampling import draw, greedy, truncate, uniforms
+from inference.local.sampling import greedy, sample, truncate, uniform_numbers
 from inference.sequences import Sampling
 
 
@@ -29,24 +29,24 @@ def test_what_top_k_and_top_p_keep_is_what_transformers_keeps(scores, top_k, top
     assert torch.equal(ours, theirs)
 
 
-def test_chances_spread_evenly_draw_each_token_as_often_as_it_is_likely():
+def test_evenly_spread_numbers_sample_each_token_as_often_as_it_is_likely():
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
-    chances = [(n + 0.5) / 800 for n in range(800)]
-    drawn = draw(logits.expand(800, -1), [Sampling(temperature=1)] * 800, chances).tolist()
+    uniforms = [(n + 0.5) / 800 for n in range(800)]
+    drawn = sample(logits.expand(800, -1), [Sampling(temperature=1)] * 800, uniforms).tolist()
     assert Counter(drawn) == {0: 400, 1: 200, 2: 100, 3: 100}
 
 
 def test_a_token_without_probability_is_never_drawn():
     logits = torch.tensor([[-torch.inf, 1.0, -torch.inf]]).expand(2, -1)
-    assert draw(logits, [Sampling(temperature=1)] * 2, [0.0, 1 - 2**-53]).tolist() == [1, 1]
+    assert sample(logits, [Sampling(temperature=1)] * 2, [0.0, 1 - 2**-53]).tolist() == [1, 1]
 
 
-def test_rows_with_and_without_truncation_draw_as_they_would_alone():
+def test_rows_with_and_without_truncation_are_sampled_as_they_would_be_alone():
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(2))
     samplings = [Sampling(0.7), Sampling(0.7, top_p=0.5), Sampling(2.0, top_k=3), Sampling(1.0)]
-    chances = [0.1, 0.9, 0.6, 0.3]
-    together = draw(logits, samplings, chances).tolist()
-    alone = [draw(logits[n : n + 1], samplings[n : n + 1], chances[n : n + 1]).item() for n in range(4)]
+    uniforms = [0.1, 0.9, 0.6, 0.3]
+    together = sample(logits, samplings, uniforms).tolist()
+    alone = [sample(logits[n : n + 1], samplings[n : n + 1], uniforms[n : n + 1]).item() for n in range(4)]
     assert together == alone
 
 
@@ -56,10 +56,10 @@ def test_greedy_takes_the_first_of_the_likeliest(dtype):
     assert greedy(logits).tolist() == [1, 0, 2]
 
 
-def test_a_seed_fixes_the_chances_and_a_longer_limit_only_appends():
-    assert uniforms(Sampling(1, seed=4), 30)[:10] == uniforms(Sampling(1, seed=4), 10)
-    assert uniforms(Sampling(1, seed=4), 10) != uniforms(Sampling(1, seed=5), 10)
-    assert uniforms(Sampling(1), 10) != uniforms(Sampling(1), 10)
+def test_a_seed_fixes_the_random_numbers_and_a_longer_limit_only_appends():
+    assert uniform_numbers(Sampling(1, seed=4), 30)[:10] == uniform_numbers(Sampling(1, seed=4), 10)
+    assert uniform_numbers(Sampling(1, seed=4), 10) != uniform_numbers(Sampling(1, seed=5), 10)
+    assert uniform_numbers(Sampling(1), 10) != uniform_numbers(Sampling(1), 10)
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -0.1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}])

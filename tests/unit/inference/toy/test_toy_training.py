@@ -1,6 +1,7 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ TOKENIZER = train_tokenizer()
 def longest_input(lessons: int, of: int, skip: int = 0) -> int:
     drawn = islice(batches(TOKENIZER, of, batch_tokens=2048, seed=0), skip, skip + lessons)
     user = TOKENIZER.token_to_id("<user>")
+    assert user is not None
     return max(len(lesson.prompt) - lesson.prompt.index(user) - 2 for batch in drawn for lesson in batch)
 
 
@@ -47,7 +49,7 @@ def test_the_rate_warms_up_stays_and_falls_to_zero(step: int, factor: float) -> 
 
 
 def test_the_loss_falls_and_the_same_seed_gives_the_same_weights() -> None:
-    def trained() -> torch.nn.Module:
+    def trained() -> Any:
         torch.manual_seed(0)
         model = make_model(VOCABULARY_SIZE)
         train(model, batches(TOKENIZER, 12, 512, seed=5), steps=12)

@@ -1,34 +1,34 @@
-"""The flat forest against the libraries that it stands in for."""
+"""The flat forest against the libraries that it replaces."""
 
 import numpy as np
 import pytest
 from quantile_forest import RandomForestQuantileRegressor
 from sklearn.ensemble import RandomForestRegressor
 
-from learning.estimators.forest_training import grow
+from learning.estimators.forest_training import train_forest
 from learning.estimators.quantile_forest import QuantileForest
 
 
 def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    chance = np.random.default_rng(seed)
-    features = chance.normal(size=(n, 3)).astype(np.float32)
-    return features, 50 * features[:, 0] + 10 * chance.normal(size=n) + 200
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(n, 3)).astype(np.float32)
+    return features, 50 * features[:, 0] + 10 * rng.normal(size=n) + 200
 
 
 def test_every_row_falls_into_the_leaf_that_scikit_learn_says() -> None:
     features, targets = data(400)
-    forest, _ = grow(features, targets, trees=8, leaf=3, share=0.5)
-    grown = RandomForestRegressor(8, min_samples_leaf=3, max_features=0.5, random_state=0, n_jobs=1)
-    grown.fit(features, targets)
+    forest, _ = train_forest(features, targets, trees=8, leaf=3, share=0.5)
+    trained = RandomForestRegressor(8, min_samples_leaf=3, max_features=0.5, random_state=0, n_jobs=1)
+    trained.fit(features, targets)
     asked = np.concatenate([features, data(200, seed=1)[0]])
-    theirs = grown.apply(asked)
+    theirs = trained.apply(asked)
     ours = forest._leaves(asked) - forest.roots
     assert np.array_equal(ours, theirs)
 
 
 def test_quantiles_agree_with_the_quantile_forest_library() -> None:
     features, targets = data(1500)
-    forest, _ = grow(features, targets, trees=64, leaf=10, share=1.0)
+    forest, _ = train_forest(features, targets, trees=64, leaf=10, share=1.0)
     library = RandomForestQuantileRegressor(
         64, min_samples_leaf=10, max_features=1.0, max_samples_leaf=None, random_state=0, n_jobs=1
     ).fit(features, targets)
@@ -41,7 +41,7 @@ def test_quantiles_agree_with_the_quantile_forest_library() -> None:
 def test_left_out_samples_come_only_from_trees_that_did_not_see_the_row() -> None:
     features, targets = data(60)
     targets[0] = 10_000.0
-    forest, left_out = grow(features, targets, trees=32, leaf=1)
+    forest, left_out = train_forest(features, targets, trees=32, leaf=1)
     assert forest.samples(features[:1]).max() == 10_000.0
     assert np.nanmax(left_out[0]) < 1_000
     assert 0 < np.isnan(left_out[0]).mean() < 1
@@ -49,7 +49,7 @@ def test_left_out_samples_come_only_from_trees_that_did_not_see_the_row() -> Non
 
 def test_samples_ascend_and_stay_within_what_was_seen() -> None:
     features, targets = data(300)
-    samples = grow(features, targets, trees=16)[0].samples(data(50, seed=1)[0])
+    samples = train_forest(features, targets, trees=16)[0].samples(data(50, seed=1)[0])
     assert (np.diff(samples, axis=1) >= 0).all()
     assert samples.min() >= targets.min() - 1
     assert samples.max() <= targets.max() + 1
@@ -57,12 +57,12 @@ def test_samples_ascend_and_stay_within_what_was_seen() -> None:
 
 def test_a_forest_survives_its_arrays() -> None:
     features, targets = data(100)
-    forest, _ = grow(features, targets, trees=4)
+    forest, _ = train_forest(features, targets, trees=4)
     again = QuantileForest.from_arrays(forest.to_arrays())
     assert np.array_equal(again.samples(features), forest.samples(features))
 
 
 @pytest.mark.parametrize("targets", [np.full(50, 7.0), np.arange(50.0)])
-def test_constant_and_tiny_data_grow(targets: np.ndarray) -> None:
-    forest, _ = grow(np.zeros((50, 1), np.float32), targets, trees=4)
+def test_constant_and_tiny_data_can_be_trained_on(targets: np.ndarray) -> None:
+    forest, _ = train_forest(np.zeros((50, 1), np.float32), targets, trees=4)
     assert np.median(forest.samples(np.zeros((1, 1), np.float32))) == pytest.approx(np.median(targets), abs=3)

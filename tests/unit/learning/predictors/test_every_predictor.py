@@ -24,11 +24,11 @@ def fitted(name: str, learned: list[Outcome]) -> LengthPredictor:
 
 
 @pytest.mark.parametrize("name", sorted(PREDICTORS))
-def test_before_it_has_learned_a_predictor_says_the_user_input_length(name: str) -> None:
+def test_before_it_has_learned_a_predictor_predicts_the_user_input_length(name: str) -> None:
     predictor = make_predictor(name, make_encoder("hashing"))
-    said = predictor.predict([prompt(words=7), prompt(words=0), prompt(words=5000)])
-    assert [p.tokens for p in said] == [7, 1, 1000]
-    assert [p.upper_tokens for p in said] == [1000, 1000, 1000]  # nothing is known: the limit is reserved
+    predicted = predictor.predict([prompt(words=7), prompt(words=0), prompt(words=5000)])
+    assert [p.tokens for p in predicted] == [7, 1, 1000]
+    assert [p.upper_tokens for p in predicted] == [1000, 1000, 1000]  # nothing is known: the limit is reserved
     assert predictor.predict([]) == []
 
 
@@ -51,9 +51,9 @@ def test_predictions_stay_within_one_and_the_limit(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PREDICTORS))
 def test_censored_answers_are_not_learned_as_lengths(name: str) -> None:
-    whole = outcomes(100)
+    complete = outcomes(100)
     cut_off = [Outcome(o.prompt, 1, censored=True, at=o.at) for o in outcomes(100, seed=2)]
-    with_censored, without = fitted(name, whole + cut_off), fitted(name, whole)
+    with_censored, without = fitted(name, complete + cut_off), fitted(name, complete)
     asked = [o.prompt for o in outcomes(20, seed=3)]
     assert with_censored.predict(asked) == without.predict(asked)
 
@@ -67,35 +67,17 @@ def test_refitting_forgets_what_was_learned_before(name: str) -> None:
     assert predictor.predict(asked) == anew.predict(asked)
 
 
-@pytest.mark.parametrize("name", sorted(PREDICTORS))
-def test_re_prediction_never_says_less_than_is_generated_already(name: str) -> None:
-    predictor = fitted(name, outcomes(200))
-    asked = prompt(words=20)
-    before = predictor.predict([asked])[0]
-    whole = [predictor.remaining(asked, k) for k in range(0, 999, 37)]
-    assert all(p.tokens > k for p, k in zip(whole, range(0, 999, 37), strict=True))
-    assert all(p.upper_tokens >= p.tokens for p in whole)
-    assert abs(whole[0].tokens - before.tokens) <= 1
-    assert [p.tokens for p in whole] == sorted(p.tokens for p in whole)
-
-
-def test_re_prediction_tells_a_story_from_a_name_once_it_goes_on() -> None:
-    learned = [Outcome(prompt("chat", 10, f"same {i}"), 200 if i % 2 else 10) for i in range(200)]
-    predictor = fitted("usin", learned)
-    assert predictor.remaining(prompt("chat", 10, "same"), 20).tokens > 150
-
-
 @pytest.mark.parametrize("name", ["raft", "inst"])
 def test_words_are_lost_on_predictors_that_do_not_read(name: str) -> None:
     test = wordy_outcomes(100, seed=1)
-    said = fitted(name, wordy_outcomes(300)).predict([o.prompt for o in test])
-    assert score(said, [o.generated_tokens for o in test]).rmse > 60
+    predicted = fitted(name, wordy_outcomes(300)).predict([o.prompt for o in test])
+    assert score(predicted, [o.generated_tokens for o in test]).rmse > 60
 
 
 def test_the_forest_reads_words() -> None:
     test = wordy_outcomes(100, seed=1)
-    said = fitted("forest", wordy_outcomes(300)).predict([o.prompt for o in test])
-    assert score(said, [o.generated_tokens for o in test]).rmse < 30
+    predicted = fitted("forest", wordy_outcomes(300)).predict([o.prompt for o in test])
+    assert score(predicted, [o.generated_tokens for o in test]).rmse < 30
 
 
 def test_the_forest_follows_a_line_beyond_what_it_has_seen() -> None:
@@ -134,8 +116,8 @@ def test_a_prediction_does_not_depend_on_what_else_is_in_the_batch(name: str) ->
 def test_hostile_texts_are_predicted_all_the_same(name: str) -> None:
     predictor = fitted(name, outcomes(100))
     texts = ["", "\x00", "\ud800", "字" * 3000, "a" * 100_000, "\n" * 50, "9" * 400]
-    said = predictor.predict([prompt(words=len(t) // 4, text=t) for t in texts])
-    assert len(said) == len(texts)
+    predicted = predictor.predict([prompt(words=len(t) // 4, text=t) for t in texts])
+    assert len(predicted) == len(texts)
 
 
 def test_unknown_names_and_missing_models_are_named() -> None:
@@ -148,6 +130,6 @@ def test_unknown_names_and_missing_models_are_named() -> None:
 def test_the_upper_quantile_of_noisy_answers_covers_them() -> None:
     predictor = fitted("forest", outcomes(600, noise=15))
     test = outcomes(300, seed=5, noise=15)
-    said = predictor.predict([o.prompt for o in test])
-    covered = np.mean([o.generated_tokens <= p.upper_tokens for o, p in zip(test, said, strict=True)])
+    predicted = predictor.predict([o.prompt for o in test])
+    covered = np.mean([o.generated_tokens <= p.upper_tokens for o, p in zip(test, predicted, strict=True)])
     assert 0.85 <= covered <= 0.95

@@ -58,11 +58,11 @@ def test_a_waiting_request_takes_the_place_of_the_lowest_priority_that_joined_la
     ("tokens", "rows"),
     [
         (36, [a_row("a", priority=1), a_row("b", priority=1)]),  # none is of lower priority
-        (36, [RunningRow(a_request("a", generated=1), 2, 0.0), a_row("b", priority=1)]),  # who came back once stays
+        (36, [RunningRow(a_request("a", generated=1), 2, 0.0), a_row("b", priority=1)]),  # came back once, so it stays
         (60, [a_row("a"), a_row("long", length=25, priority=1)]),  # 2 · 28 beside the long row, more than 80 % of 60
     ],
 )
-def test_nobody_leaves_for_a_request_that_may_not_have_the_place(tokens: int, rows: list[RunningRow]) -> None:
+def test_no_row_leaves_for_a_request_that_may_not_replace_it(tokens: int, rows: list[RunningRow]) -> None:
     policy = Baton()
     policy.add(a_request("waiting", priority=1), 0.0)
     assert policy.assign([a_worker(tokens=tokens, rows=rows)], 0.0) == []
@@ -81,7 +81,7 @@ def test_joiners_of_all_lengths_join_at_once_and_rows_leave_before() -> None:
     policy = Baton(shrink_above=0.95)
     add_all(policy, [a_request("long", length=320), a_request("s0", length=100), a_request("s1", length=100)])
     rows = [a_row("r0", length=1300), a_row("r1", length=1300), a_row("r2", length=1300)]
-    # 3 · 1303 = 3909 are more than 95 % of 4000, and 2 more than 65 %: no room for anybody beside two such rows
+    # 3 · 1303 = 3909 are more than 95 % of 4000, and 2 more than 65 %: so nothing may join two such rows
     (leaving,) = policy.assign([a_worker(tokens=4000, costs=SLOPED, rows=rows)], 0.0)
     assert (leaving.preempts, leaving.requests) == (("r0",), ())
     assignments = policy.assign([a_worker(tokens=4000, costs=SLOPED)], 0.0)
@@ -112,10 +112,10 @@ def test_workers_with_a_batch_to_finish_take_no_rows() -> None:
     assert policy.assign([a_worker(busy=True)], 0.0) == []
 
 
-def test_the_waiting_room_is_shown_in_batches_as_large_as_the_running_one() -> None:
+def test_the_queue_is_shown_in_batches_as_large_as_the_running_one() -> None:
     policy = Baton()
     add_all(policy, [a_request("a"), a_request("b", at=1.0), a_request("c", at=2.0, priority=1)])
     assert [[r.id for r in batch.requests] for batch in policy.waiting(2.0)] == [["c"], ["a"], ["b"]]
     policy.assign([a_worker(tokens=26, rows=[a_row("x", priority=1), a_row("y", priority=1)])], 2.0)
-    # nothing left for them; 2 rows run: prefill of 2 · 10 tokens, 10 iterations
+    # no memory is left for them; 2 rows run: prefill of 2 · 10 tokens, 10 iterations
     assert [(len(batch.requests), batch.estimated_s) for batch in policy.waiting(2.0)] == [(2, 1.02), (1, 1.01)]

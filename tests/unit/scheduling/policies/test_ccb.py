@@ -41,7 +41,7 @@ def test_requests_dealt_out_in_turn_join_their_own_worker_only() -> None:
     assert ids(policy.assign([a_running("x", 2), a_running("y", 0)], 3.0)) == {"y": [["1"]]}
 
 
-def test_the_waiting_room_is_shown_slots_by_slots() -> None:
+def test_the_queue_is_shown_slots_by_slots() -> None:
     policy = ConservativeContinuous(10, 10, slots=2)
     add_all(policy, [a_request("a"), a_request("b", at=1.0), a_request("c", at=2.0)])
     policy.assign([a_running("x", 2)], 2.0)

@@ -1,4 +1,4 @@
-"""What holds for every policy whatever the workload; a new policy need only be named in `by_name`."""
+"""What holds for every policy whatever the workload; a new policy need only be named in `POLICIES`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy, make_policy
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
@@ -99,9 +99,7 @@ def test_the_same_seed_gives_the_same_trace(name: str, arrivals: list[Arrival], 
 @EVERY_POLICY
 @examples(5)
 @given(workloads())
-def test_the_waiting_room_shows_each_request_once_and_forgets_what_is_discarded(
-    name: str, arrivals: list[Arrival]
-) -> None:
+def test_the_queue_shows_each_request_once_and_forgets_what_is_discarded(name: str, arrivals: list[Arrival]) -> None:
     policy = make_policy(name, SETTINGS)
     for arrival in arrivals:
         policy.add(arrival.request, 20.0)
@@ -118,15 +116,10 @@ def test_the_waiting_room_shows_each_request_once_and_forgets_what_is_discarded(
 
 @EVERY_POLICY
 def test_a_long_request_does_not_starve_among_short_ones(name: str) -> None:
-    # For 40 s short requests of 0.13 s come twenty a second; the long one takes 3.1 s. By shortest first it would
-    # wait until they dry up. Every bound that a docstring states is shorter; the longest is SCLS's, of four rounds.
+    # For 40 s short requests of 0.13 s come twenty a second; the long one takes 3.1 s. Shortest first would let it
+    # wait until no more come. Every bound that a docstring states is shorter; the longest is SCLS's, of four rounds.
     arrivals = [Arrival(a_request("long", 0.001, 100, LIMIT, limit=LIMIT), LIMIT)]
     arrivals += [Arrival(a_request(f"s{number}", number / 20, 10, 2, limit=LIMIT), 2) for number in range(800)]
     trace = run(name, arrivals, [Instance("w0", a_memory(400))])
     assert len(trace.answers) == len(arrivals)
     assert trace.answers["long"].finished_at < 35.0
-
-
-def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UnknownPolicy, match=r"unknown policy magnum; there are .*magnus"):
-        make_policy("magnum", PolicySettings())

@@ -57,7 +57,7 @@ def test_a_batch_is_overtaken_only_by_those_that_have_waited_their_share_of_its_
         assert served.requests[0].arrived_at <= arrived_at + (now - arrived_at) * share + 1e-9
 
 
-def test_nobody_is_offered_or_nothing_waits() -> None:
+def test_without_workers_or_waiting_requests_nothing_is_assigned() -> None:
     policy = MagnusPolicy()
     policy.add(a_request(), 0.0)
     assert policy.assign([], 0.0) == []

@@ -92,7 +92,7 @@ def test_the_pool_is_shown_in_batches_of_the_size_that_fits() -> None:
     assert shown == [["0", "1", "2"], ["3", "4"], ["5"]]
 
 
-def test_nobody_is_offered_or_nothing_waits() -> None:
+def test_without_workers_or_waiting_requests_nothing_is_assigned() -> None:
     policy = SliceLevel()
     assert policy.assign([a_worker()], 0.0) == []
     policy.add(a_request(), 0.0)

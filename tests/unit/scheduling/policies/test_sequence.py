@@ -104,7 +104,7 @@ def test_a_request_can_be_discarded_wherever_it_waits() -> None:
     assert len(policy) == 0
 
 
-def test_the_waiting_room_is_shown_in_the_batches_of_the_groups_to_come() -> None:
+def test_the_queue_is_shown_in_the_batches_of_the_groups_to_come() -> None:
     policy = SequenceScheduling(group_size=3, batch_size=2, variable=None)
     predictions = [90, 20, 30, 200, 40]
     add_all(policy, [a_request(str(number), at=number, predicted=p) for number, p in enumerate(predictions)])
@@ -112,7 +112,7 @@ def test_the_waiting_room_is_shown_in_the_batches_of_the_groups_to_come() -> Non
     assert shown == [["1", "2"], ["0"], ["4", "3"]]  # two groups, of three and of two
 
 
-def test_nobody_is_offered() -> None:
+def test_without_workers_nothing_is_assigned() -> None:
     policy = SequenceScheduling()
     policy.add(a_request(), 0.0)
     assert policy.assign([], 0.0) == []

@@ -52,7 +52,7 @@ def test_a_slice_limits_the_iterations_and_the_estimate() -> None:
     assert assignment.estimated_s == 0.51  # 10 ms prefill, 5 iterations of 0.1 s
 
 
-def test_the_waiting_room_is_shown_in_batches_with_estimates() -> None:
+def test_the_queue_is_shown_in_batches_with_estimates() -> None:
     policy = Vanilla(10, 10, batch_size=2)
     add_all(policy, [a_request(str(number), at=number) for number in range(3)])
     assert [batch.estimated_s for batch in policy.waiting(3.0)] == [0.0, 0.0, 0.0]  # no worker is known yet

@@ -5,7 +5,6 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_simulator import COSTS, Scripted, a_fleet, an_arrival, finished
 
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
@@ -14,6 +13,7 @@ from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, examples
+from tests.unit.scheduling.simulation.test_simulator import COSTS, Scripted, a_fleet, an_arrival, finished
 
 
 def joins(at: float, *names: str, length: int = 10, preempts: tuple[str, ...] = ()) -> tuple[float, Assignment]:

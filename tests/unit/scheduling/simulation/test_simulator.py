@@ -1,4 +1,4 @@
-"""The simulated world in figures that add up by hand: with FLAT an iteration takes 0.1 s, prefill 1 ms a token."""
+"""Simulations in figures that add up by hand: with FLAT an iteration takes 0.1 s, prefill 1 ms a token."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -121,9 +121,9 @@ def test_a_worker_twice_as_fast_takes_half_the_time() -> None:
     assert finished(trace) == {"a": 0.505}
 
 
-def test_policies_are_told_what_is_believed_not_what_is_true() -> None:
-    believed = replace(FLAT, decode=(0.0, 0.0, 0.0, 1.0))
-    fleet = [Instance("w", a_memory(10_000), believed=believed)]
+def test_policies_are_told_estimated_costs_not_the_true_ones() -> None:
+    estimated = replace(FLAT, decode=(0.0, 0.0, 0.0, 1.0))
+    fleet = [Instance("w", a_memory(10_000), estimated_costs=estimated)]
     trace = simulate(Vanilla(1024, 1024), [an_arrival("a")], fleet, COSTS, seed=0)
     assert (trace.batches[0].estimated_s, finished(trace)) == (10.01, {"a": 1.01})
 

@@ -4,7 +4,7 @@ from scheduling.costs import ServingCurves
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Assignment
 from scheduling.request import Request
-from tasks.planning.fleet_view import FleetView, estimated
+from tasks.planning.fleet_view import FleetView, with_estimates
 
 CURVES = ServingCurves((0, 0, 0, 1.0), (0, 0.5, 0, 0))  # a second a prefill, half a second a row and iteration
 LIVE = LiveWorker("w1", "small", 1000, 1, None)
@@ -23,8 +23,8 @@ def fleet_with(*batches: OpenBatch, requests: tuple[Request, ...] = ()) -> Fleet
     policy = make_policy("vs", PolicySettings())
     for batch in batches:
         mine = tuple(r for r in requests if r.id in batch.request_ids)
-        fleet.assigned([Claim(batch.id, Assignment("w1", mine, joins=batch.joins))], policy)
-    fleet.ended(list(batches))
+        fleet.add([Claim(batch.id, Assignment("w1", mine, joins=batch.joins))], policy)
+    fleet.update(list(batches))
     return fleet
 
 
@@ -70,8 +70,8 @@ def test_rows_that_joined_are_as_far_as_the_last_heartbeat_says_or_as_their_esti
 
 def test_what_is_not_open_any_more_has_ended_and_is_reported_once():
     fleet = fleet_with(open_batch(1), open_batch(2))
-    assert list(fleet.ended([open_batch(2)])) == [1]
-    assert list(fleet.ended([open_batch(2)])) == []
+    assert list(fleet.update([open_batch(2)])) == [1]
+    assert list(fleet.update([open_batch(2)])) == []
 
 
 def test_batches_of_an_earlier_planner_are_known_once_inherited():
@@ -79,9 +79,9 @@ def test_batches_of_an_earlier_planner_are_known_once_inherited():
     batch = open_batch(7, "a", joins=True, progress=2)
     assert fleet.unknown([batch]) == [7]
     fleet.inherit([batch], {7: [request("a")]})
-    fleet.ended([batch])
+    fleet.update([batch])
     assert [row.request.id for row in described(fleet, now=0.0).rows] == ["a"]
-    (ended,) = fleet.ended([]).values()
+    (ended,) = fleet.update([]).values()
     assert ended.policy is None
 
 
@@ -91,4 +91,4 @@ def test_an_assignment_without_an_estimate_gets_one_beside_the_running_rows():
     joiners = Assignment("w1", (request("b", predicted=4), request("c", predicted=8)), joins=True)
     kept = Assignment("w1", (request("d"),), estimated_s=9.0)
     # a second for the prefill, then 8 iterations of 3 rows at half a second a row
-    assert [a.estimated_s for a in estimated([joiners, kept], [worker])] == [1.0 + 8 * 3 * 0.5, 9.0]
+    assert [a.estimated_s for a in with_estimates([joiners, kept], [worker])] == [1.0 + 8 * 3 * 0.5, 9.0]

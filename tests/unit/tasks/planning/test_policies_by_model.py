@@ -1,6 +1,6 @@
 import pytest
 
-from models.batch_claims import QueuedRequest
+from models.planner_requests import QueuedRequest
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
@@ -15,39 +15,57 @@ def waiting(id: str, model: str = "small", sealed_group: str | None = None) -> Q
     return QueuedRequest(Request(id, 0.0, 5, 10, 5, 5), model, sealed_group)
 
 
-def rooms() -> PoliciesByModel:
+def no_requests() -> PoliciesByModel:
     return PoliciesByModel("magnus", PolicySettings())
 
 
 def test_requests_wait_by_model():
-    here = rooms()
-    here.feed([waiting("a", "one"), waiting("b", "two"), waiting("c", "one")], 0.0)
-    assert {model: len(policy) for model, policy in here} == {"one": 2, "two": 1}
-    assert len(here) == 3
+    policies = no_requests()
+    policies.feed([waiting("a", "one"), waiting("b", "two"), waiting("c", "one")], 0.0)
+    assert {model: len(policy) for model, policy in policies} == {"one": 2, "two": 1}
+    assert len(policies) == 3
 
 
 def test_what_is_left_of_a_batch_that_ran_out_of_memory_is_split_again():
-    here = rooms()
-    here.feed([waiting("a", sealed_group="9"), waiting("b", sealed_group="9")], 0.0)
-    (assignment,) = here.of("small").assign([WORKER], 0.0)
+    policies = no_requests()
+    policies.feed([waiting("a", sealed_group="9"), waiting("b", sealed_group="9")], 0.0)
+    (assignment,) = policies.of("small").assign([WORKER], 0.0)
     assert assignment.sealed
     assert len(assignment.requests) == 1
 
 
 def test_the_last_of_such_a_batch_waits_as_any_other():
-    here = rooms()
-    here.feed([waiting("a", sealed_group="9"), waiting("b")], 0.0)
-    (assignment,) = here.of("small").assign([WORKER], 0.0)
+    policies = no_requests()
+    policies.feed([waiting("a", sealed_group="9"), waiting("b")], 0.0)
+    (assignment,) = policies.of("small").assign([WORKER], 0.0)
     assert sorted(request.id for request in assignment.requests) == ["a", "b"]
 
 
 def test_discarded_requests_wait_nowhere():
-    here = rooms()
-    here.feed([waiting("a", "one"), waiting("b", "two")], 0.0)
-    here.discard(["b", "never seen"])
-    assert {model: len(policy) for model, policy in here} == {"one": 1, "two": 0}
+    policies = no_requests()
+    policies.feed([waiting("a", "one"), waiting("b", "two")], 0.0)
+    policies.discard(["b", "never seen"])
+    assert {model: len(policy) for model, policy in policies} == {"one": 1, "two": 0}
 
 
-def test_an_unknown_policy_has_no_rooms():
+def test_an_unknown_policy_is_refused():
     with pytest.raises(UnknownPolicy):
         PoliciesByModel("best", PolicySettings())
+
+
+def test_policies_that_are_never_due_by_themselves_set_no_instant():
+    policies = no_requests()
+    policies.feed([waiting("a")], 0.0)
+    assert policies.due_in_s(0.0) is None
+
+
+def test_the_first_policy_that_wants_to_be_asked_again_decides_when():
+    policies = PoliciesByModel("scls", PolicySettings())
+    assert policies.due_in_s(0.0) is None
+    for at, model in ((0.0, "one"), (2.0, "two")):
+        policies.feed([waiting(model, model), waiting(f"{model} later", model)], at)
+        policies.of(model).assign([WORKER], at)
+        policies.feed([waiting(f"{model} next", model)], at)
+    due = [policy.wake_at(2.0) for _, policy in policies]
+    assert policies.due_in_s(2.0) == min(at for at in due if at is not None) - 2.0
+    assert policies.due_in_s(1e9) is None

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -10,23 +12,25 @@ from tasks.serving.batch_job import prepare
 
 def words() -> PromptFormat:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     return PromptFormat("words", tokenizer.to_str(), None)
 
 
 def taken(*prompts: TakenRequest) -> TakenBatch:
-    return TakenBatch(Lease(1, 1), joins=True, iteration_limit=9, preempts=("x",), estimated_s=1.0, prompts=prompts)
+    return TakenBatch(Lease(1, 1), joins=True, iteration_limit=9, preempts=("x",), prompts=prompts)
 
 
-def prompt(id: str, input: str, body: dict | None = None, generated_ids: tuple[int, ...] = ()) -> TakenRequest:
+def prompt(
+    id: str, input: str, body: Mapping[str, object] | None = None, generated_ids: tuple[int, ...] = ()
+) -> TakenRequest:
     return TakenRequest(id, "one", input, body or {}, 5, generated_ids)
 
 
 def test_a_prompt_becomes_token_ids_with_what_earlier_slices_generated():
-    work = prepare(taken(prompt("a", "two three", generated_ids=(3, 3))), words(), max_positions=10)
-    (sequence,) = work.sequences
+    job = prepare(taken(prompt("a", "two three", generated_ids=(3, 3))), words(), max_positions=10)
+    (sequence,) = job.sequences
     assert (sequence.prompt_ids, sequence.generated_ids, sequence.limit) == ((1, 2, 3), (3, 3), 5)
-    assert (work.joins, work.iteration_limit, work.preempts) == (True, 9, ("x",))
+    assert (job.joins, job.iteration_limit, job.preempts) == (True, 9, ("x",))
 
 
 def test_what_a_client_said_about_sampling_and_stopping_reaches_the_engine():
@@ -43,11 +47,11 @@ def test_a_conversation_is_encoded_turn_by_turn():
 
 
 def test_a_prompt_that_leaves_no_position_for_an_answer_is_set_apart():
-    work = prepare(taken(prompt("a", "two " * 20), prompt("b", "two")), words(), max_positions=10)
-    assert [sequence.id for sequence in work.sequences] == ["b"]
-    assert [(one.request_id, one.code) for one in work.unservable] == [("a", "context_length_exceeded")]
+    job = prepare(taken(prompt("a", "two " * 20), prompt("b", "two")), words(), max_positions=10)
+    assert [sequence.id for sequence in job.sequences] == ["b"]
+    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "context_length_exceeded")]
 
 
 def test_what_no_engine_accepts_is_set_apart_too():
-    work = prepare(taken(prompt("a", "two", {"sampling": {"temperature": -1.0}})), words(), max_positions=10)
-    assert [(one.request_id, one.code) for one in work.unservable] == [("a", "invalid_prompt")]
+    job = prepare(taken(prompt("a", "two", {"sampling": {"temperature": -1.0}})), words(), max_positions=10)
+    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]

@@ -32,7 +32,7 @@ def test_totals_of_rows_that_have_come_so_far(
 
 
 @given(st.integers(1, 2000), st.floats(1.1, 20.0), st.integers(0, 20_000))
-def test_half_of_those_who_have_come_so_far_end_by_the_median_and_nine_in_ten_by_the_quantile(
+def test_half_of_the_rows_that_have_come_so_far_end_by_the_median_and_nine_in_ten_by_the_quantile(
     predicted: int, spread: float, generated: int
 ) -> None:
     power = math.log(9) / math.log(spread)

@@ -12,10 +12,10 @@ def a_fleet(*rows: int) -> FleetArrays:
     return FleetArrays([Worker("w", a_memory(10_000), SLOPED, running)])
 
 
-def delay(fleet: FleetArrays, prefill: int, remaining: int, crowd: float = 0.0, edge: float = 1e9) -> float:
+def delay(fleet: FleetArrays, prefill: int, remaining: int, elsewhere: float = 0.0, edge: float = 1e9) -> float:
     seconds = delay_s(
         fleet,
-        DelayedRequests(crowd, np.array([edge])),
+        DelayedRequests(elsewhere, np.array([edge])),
         np.array([0]),
         np.array([float(prefill)]),
         np.array([float(remaining)]),
@@ -48,13 +48,13 @@ def test_a_second_joiner_shares_the_prefill_of_the_first() -> None:
     assert delay(fleet, 100, 10) < before
 
 
-def test_everyone_else_loses_the_worker_for_its_share_of_the_iterations() -> None:
+def test_requests_elsewhere_lose_the_worker_for_the_joiners_share_of_the_iterations() -> None:
     token_s = 3e-6 + 0.0436 / 10_000
     fleet = a_fleet()
-    taken = delay(fleet, 100, 10, crowd=1.0, edge=110.0) - delay(fleet, 100, 10)
+    taken = delay(fleet, 100, 10, elsewhere=1.0, edge=110.0) - delay(fleet, 100, 10)
     assert taken == pytest.approx(0.02 + 10 * (0.0008 + token_s * 105))
     # in a band of longer rows it is padded to them, in one of shorter rows it pads them
-    beside_long = delay(fleet, 100, 10, crowd=1.0, edge=1110.0) - delay(fleet, 100, 10)
+    beside_long = delay(fleet, 100, 10, elsewhere=1.0, edge=1110.0) - delay(fleet, 100, 10)
     assert beside_long - taken == pytest.approx(10 * token_s * 1000)
-    beside_short = delay(fleet, 100, 10, crowd=1.0, edge=50.0) - delay(fleet, 100, 10)
+    beside_short = delay(fleet, 100, 10, elsewhere=1.0, edge=50.0) - delay(fleet, 100, 10)
     assert beside_short - taken == pytest.approx(10 * token_s * 60)

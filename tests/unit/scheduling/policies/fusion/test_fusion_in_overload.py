@@ -1,4 +1,4 @@
-"""What comes of fusion in simulations: the figures that it is there for, on a small scale."""
+"""Response times of fusion against BATON in small simulations of an overload."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def overload(seed: int, count: int = 200, rate: float = 40.0) -> list[Arrival]:
 
 
 def without_rank(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The same, each predicted as somebody else."""
+    """The same, each with the prediction of another request."""
     chance = np.random.default_rng(5)
     lengths = chance.permutation([arrival.generation_length for arrival in arrivals]).tolist()
     return [

@@ -10,7 +10,7 @@ RUNNING = a_worker(costs=SLOPED, rows=ROWS)  # a join stops 4 rows for 43.6 ms e
 
 
 def served(policy: Fusion, now: float, turns: int = 1) -> list[str]:
-    """Whom a worker for one serves, one after the other, all at the same instant."""
+    """The requests that a worker for one row serves, one after the other, all at the same instant."""
     return [ids(policy.assign([ONE], now))["w"][0][0] for _ in range(turns)]
 
 
@@ -22,7 +22,7 @@ def test_a_higher_priority_goes_first_until_the_other_is_due() -> None:
         assert served(policy, now) == [first]
 
 
-def test_what_would_miss_its_deadline_goes_first_the_earliest_deadline_before_the_others() -> None:
+def test_requests_that_would_miss_their_deadline_go_first_the_earliest_deadline_before_the_others() -> None:
     deadlines = {"none": None, "later": 3.0, "earlier": 2.5, "far": 1000.0}
     policy = Fusion()
     add_all(policy, [a_request(name, deadline_at=deadline_at) for name, deadline_at in deadlines.items()])
@@ -30,18 +30,18 @@ def test_what_would_miss_its_deadline_goes_first_the_earliest_deadline_before_th
     assert served(policy, 1.0, 3) == ["earlier", "later", "nothing"]
 
 
-def test_a_hopeless_deadline_is_given_up() -> None:
+def test_a_deadline_that_is_missed_anyway_counts_no_more() -> None:
     policy = Fusion()
     # 10 iterations of 0.1 s: at 1.0 it cannot be kept any more
-    add_all(policy, [a_request("first"), a_request("hopeless", at=0.5, deadline_at=1.9)])
-    assert served(policy, 1.0, 2) == ["first", "hopeless"]
+    add_all(policy, [a_request("first"), a_request("missed", at=0.5, deadline_at=1.9)])
+    assert served(policy, 1.0, 2) == ["first", "missed"]
 
 
 def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
     policy = Fusion()
     add_all(policy, [a_request(f"a{number}", tenant="a") for number in range(4)])
     add_all(policy, [a_request(f"b{number}", at=0.1, tenant="b") for number in range(2)])
-    policy.assign([a_worker(tokens=30, rows=[a_row("row")])], 0.1)  # full: who waits is known from here on
+    policy.assign([a_worker(tokens=30, rows=[a_row("row")])], 0.1)  # full; from here on the policy knows a worker
     shown = [request.id for batch in policy.waiting(0.1) for request in batch.requests]
     assert shown == ["a0", "b0", "a1", "b1", "a2", "a3"]
     assert served(policy, 0.1, 6) == shown
@@ -56,7 +56,7 @@ def test_a_pause_earns_a_tenant_no_credit() -> None:
 
 
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
-def test_predictions_change_the_order_only_if_they_are_worth_it(tau: float | None, first: str) -> None:
+def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: float | None, first: str) -> None:
     policy = Fusion()
     policy.set_rank_correlation(tau)
     policy.add(a_request("long", predicted=20), 0.0)
@@ -80,7 +80,7 @@ def test_a_row_that_outlives_its_prediction_is_predicted_again(row: RunningRow, 
     assert bool(policy.assign([a_worker(tokens=150, rows=[row])], 0.0)) == joins
 
 
-def test_a_joiner_is_held_until_its_waiting_has_cost_half_of_a_join() -> None:
+def test_a_joiner_is_buffered_until_its_waiting_has_cost_half_of_a_join() -> None:
     policy = Fusion()
     policy.add(a_request(), 0.0)
     assert policy.assign([RUNNING], 0.0) == []
@@ -109,7 +109,7 @@ def test_a_joiner_may_be_discarded_while_it_is_held() -> None:
     assert ids(policy.assign([RUNNING], 1.0)) == {"w": [["b"]]}
 
 
-def test_a_joiner_goes_elsewhere_when_its_worker_is_gone_or_has_no_room_left() -> None:
+def test_a_joiner_goes_elsewhere_when_its_worker_is_gone_or_has_no_memory_left() -> None:
     for later in ([], [a_worker(costs=SLOPED, tokens=60, rows=ROWS)]):  # 5 · 13 tokens are more than 60
         policy = Fusion()
         policy.add(a_request(), 0.0)
@@ -125,20 +125,20 @@ def test_a_waiting_request_may_be_discarded() -> None:
     assert len(policy) == 0
 
 
-def a_crowded_worker(name: str = "w") -> Worker:
-    """Has room for a row of 10 tokens, 2 · 52 of 200, but not for one of 120, 2 · 122."""
+def a_full_worker(name: str = "w") -> Worker:
+    """Admits a row of 10 tokens, 2 · 52 of 200, but not one of 120, 2 · 122."""
     return a_worker(name, tokens=200, rows=[a_row(length=49, predicted=20)])
 
 
-def test_a_worker_is_kept_free_for_one_that_is_due_and_fits_nowhere() -> None:
-    policy, worker = Fusion(), a_crowded_worker()
+def test_a_worker_is_reserved_for_a_request_that_is_due_and_fits_nowhere() -> None:
+    policy, worker = Fusion(), a_full_worker()
     policy.add(a_request("big", length=120, predicted=30), 0.0)
     policy.add(a_request("s0", at=11.9), 11.9)
     assert ids(policy.assign([worker], 11.9)) == {"w": [["s0"]]}
     assert policy.assign([worker], 12.0) == []  # due: 30 iterations of 0.1 s, four times
     policy.add(a_request("s1", at=12.1), 12.1)
     assert policy.assign([worker], 12.1) == []
-    assert ids(policy.assign([worker, a_crowded_worker("v")], 12.2)) == {"v": [["s1"]]}  # elsewhere it may
+    assert ids(policy.assign([worker, a_full_worker("v")], 12.2)) == {"v": [["s1"]]}  # elsewhere it may
     policy.add(a_request("s2", at=12.3, tenant="other"), 12.3)
     assert policy.assign([worker], 12.3) == []
     assert ids(policy.assign([a_worker(tokens=200)], 14.0)) == {"w": [["big"]]}
@@ -146,16 +146,16 @@ def test_a_worker_is_kept_free_for_one_that_is_due_and_fits_nowhere() -> None:
 
 
 @pytest.mark.parametrize("gone", ["the request", "the worker"])
-def test_a_worker_is_kept_free_no_longer_than_both_are_there(gone: str) -> None:
+def test_a_worker_is_reserved_no_longer_than_it_lives_and_the_request_waits(gone: str) -> None:
     policy = Fusion()
     policy.add(a_request("big", length=120, predicted=30), 0.0)
-    assert policy.assign([a_crowded_worker()], 12.0) == []
+    assert policy.assign([a_full_worker()], 12.0) == []
     policy.add(a_request("small", at=12.1), 12.1)
     if gone == "the request":
         policy.discard("big")
-        assert ids(policy.assign([a_crowded_worker()], 12.2)) == {"w": [["small"]]}
+        assert ids(policy.assign([a_full_worker()], 12.2)) == {"w": [["small"]]}
     else:
-        assert ids(policy.assign([a_crowded_worker("v")], 12.2)) == {"v": [["small"]]}
+        assert ids(policy.assign([a_full_worker("v")], 12.2)) == {"v": [["small"]]}
 
 
 def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() -> None:
@@ -166,14 +166,14 @@ def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() ->
     assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 10, "c": 1024}
 
 
-def test_the_waiting_room_is_shown_by_arrival_before_any_worker_is_known() -> None:
+def test_the_queue_is_shown_by_arrival_before_any_worker_is_known() -> None:
     policy = Fusion()
     add_all(policy, [a_request("b", at=1.0), a_request("a", at=1.0), a_request("c", at=0.5)])
     shown = [(batch.requests[0].id, batch.estimated_s) for batch in policy.waiting(2.0)]
     assert shown == [("c", 0.0), ("a", 0.0), ("b", 0.0)]
 
 
-def test_the_waiting_room_is_shown_in_batches_that_fit_a_worker() -> None:
+def test_the_queue_is_shown_in_batches_that_fit_a_worker() -> None:
     policy = Fusion()
     full = a_worker(tokens=60, rows=[a_row("row", length=55)])
     add_all(policy, [a_request(str(number), at=number / 10) for number in range(4)])
@@ -184,7 +184,7 @@ def test_the_waiting_room_is_shown_in_batches_that_fit_a_worker() -> None:
     assert [batch.estimated_s for batch in shown] == pytest.approx([1.03, 1.01])
 
 
-def test_an_empty_waiting_room_is_shown_empty() -> None:
+def test_an_empty_queue_is_shown_empty() -> None:
     policy = Fusion()
     policy.add(a_request(), 0.0)
     policy.assign([a_worker()], 0.0)

@@ -3,8 +3,13 @@ import pytest
 
 from scheduling.costs import ServingCurves
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
-from scheduling.policies.fusion.length_bands import STEPS, Backlog, upper_edges
-from scheduling.policies.fusion.work_features import coefficients, features
+from scheduling.policies.fusion.length_bands import (
+    LENGTH_STEPS,
+    Backlog,
+    seconds_per_feature,
+    upper_edges,
+    work_features,
+)
 from scheduling.policy import RunningRow, Worker
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request
 
@@ -28,9 +33,9 @@ def short_ones(count: int) -> Backlog:
 
 def test_the_work_of_requests_is_linear_in_their_features() -> None:
     # 100 prefilled, 10 generated: cached tokens 10 · (100 + 5)
-    assert features(a_request(length=100, predicted=10)) == (1.0, 100, 10, 1050)
+    assert work_features(a_request(length=100, predicted=10)) == (1.0, 100, 10, 1050)
     # a row; 0.2 ms a prefilled token; 0.8 ms a generated one; 3 µs a cached one and 43.6 ms over 15,000 of them
-    assert coefficients(a_fleet(0, 0)) == pytest.approx([0.0, 2e-4, 8e-4, 3e-6 + 0.0436 / 15_000])
+    assert seconds_per_feature(a_fleet(0, 0)) == pytest.approx([0.0, 2e-4, 8e-4, 3e-6 + 0.0436 / 15_000])
 
 
 def test_what_waits_is_counted_by_the_length_that_it_will_have() -> None:
@@ -72,4 +77,4 @@ def test_a_faster_worker_has_more_of_the_work() -> None:
 def test_even_the_longest_have_a_step() -> None:
     backlog = Backlog()
     backlog.add(a_request(length=10**12))
-    assert backlog.work_s(a_fleet(0, 0))[STEPS - 1] > 0
+    assert backlog.work_s(a_fleet(0, 0))[LENGTH_STEPS - 1] > 0

@@ -9,78 +9,78 @@ from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import a_request, examples
 
 
-def lanes_of(*requests: Request) -> LengthBuckets:
-    lanes = LengthBuckets()
+def buckets_of(*requests: Request) -> LengthBuckets:
+    buckets = LengthBuckets()
     for request in requests:
-        lanes.add(WaitingRequest(request))
-    return lanes
+        buckets.add(WaitingRequest(request))
+    return buckets
 
 
-def head_ids(lanes: LengthBuckets) -> set[str]:
-    return {waiting.request.id for name in lanes.names() if (waiting := lanes.first(name))}
+def head_ids(buckets: LengthBuckets) -> set[str]:
+    return {waiting.request.id for bucket in buckets.bucket_keys() if (waiting := buckets.first(bucket))}
 
 
-def test_alike_requests_leave_their_lane_in_order_of_arrival() -> None:
-    lanes = lanes_of(a_request("b", at=2.0), a_request("a", at=1.0), a_request("long", at=3.0, length=20))
-    assert head_ids(lanes) == {"a", "long"}
-    lanes.take("a")
-    assert head_ids(lanes) == {"b", "long"}
-    assert (lanes.place_of("b"), lanes.place_of("a")) == (0, None)
+def test_alike_requests_leave_their_bucket_in_order_of_arrival() -> None:
+    buckets = buckets_of(a_request("b", at=2.0), a_request("a", at=1.0), a_request("long", at=3.0, length=20))
+    assert head_ids(buckets) == {"a", "long"}
+    buckets.take("a")
+    assert head_ids(buckets) == {"b", "long"}
+    assert (buckets.column_of("b"), buckets.column_of("a")) == (0, None)
 
 
-def test_those_with_a_deadline_leave_theirs_in_order_of_deadlines() -> None:
-    lanes = lanes_of(a_request("none"), a_request("b", deadline_at=20.0), a_request("a", at=1.0, deadline_at=10.0))
-    assert head_ids(lanes) == {"none", "a"}
-    assert sorted(lanes.heads().deadline_at.tolist()) == [10.0, np.inf]
+def test_requests_with_a_deadline_leave_theirs_in_order_of_deadlines() -> None:
+    buckets = buckets_of(a_request("none"), a_request("b", deadline_at=20.0), a_request("a", at=1.0, deadline_at=10.0))
+    assert head_ids(buckets) == {"none", "a"}
+    assert sorted(buckets.heads().deadline_at.tolist()) == [10.0, np.inf]
 
 
-def test_who_cannot_keep_a_deadline_waits_by_arrival() -> None:
+def test_a_request_that_cannot_keep_its_deadline_waits_by_arrival() -> None:
     # 10 iterations of 0.1 s: at 1.5, those until 2.5 and later can be kept
     times = {"missed": 2.4, "kept": 2.5}
-    lanes = lanes_of(a_request("none", at=1.0), *(a_request(name, deadline_at=at) for name, at in times.items()))
-    lanes.give_up_hopeless(1.5, step_s=0.1)
-    assert head_ids(lanes) == {"missed", "kept"}
-    lanes.give_up_hopeless(1.6, step_s=0.1)
-    assert head_ids(lanes) == {"kept"}  # same arrival, so by id: then missed, then the one that came at 1.0
-    assert len(lanes) == 3
+    buckets = buckets_of(a_request("none", at=1.0), *(a_request(name, deadline_at=at) for name, at in times.items()))
+    buckets.demote_missed_deadlines(1.5, step_s=0.1)
+    assert head_ids(buckets) == {"missed", "kept"}
+    buckets.demote_missed_deadlines(1.6, step_s=0.1)
+    assert head_ids(buckets) == {"kept"}  # same arrival, so by id: then missed, then the one that came at 1.0
+    assert len(buckets) == 3
 
 
-def test_the_front_is_the_first_of_every_lane_in_its_order() -> None:
-    lanes = lanes_of(*(a_request(name, at=at) for name, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 4.0))))
-    lanes.add(WaitingRequest(a_request("long", length=100)))
-    lanes.add(WaitingRequest(lanes.take("b").request))  # its old entry is still there
-    lanes.take("c")
-    assert [waiting.request.id for waiting in lanes.front(4)] == ["a", "b", "long"]
-    assert [waiting.request.id for waiting in lanes.front(1)] == ["a", "long"]
-    assert [waiting.request.id for waiting in lanes.front(9)] == ["a", "b", "d", "long"]
-    assert lanes_of().front(9) == []
+def test_the_first_few_of_each_bucket_come_in_its_order() -> None:
+    buckets = buckets_of(*(a_request(name, at=at) for name, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 4.0))))
+    buckets.add(WaitingRequest(a_request("long", length=100)))
+    buckets.add(WaitingRequest(buckets.take("b").request))  # its old entry is still there
+    buckets.take("c")
+    assert [waiting.request.id for waiting in buckets.first_of_each(4)] == ["a", "b", "long"]
+    assert [waiting.request.id for waiting in buckets.first_of_each(1)] == ["a", "long"]
+    assert [waiting.request.id for waiting in buckets.first_of_each(9)] == ["a", "b", "d", "long"]
+    assert buckets_of().first_of_each(9) == []
 
 
-def test_there_may_be_many_lanes() -> None:
+def test_there_may_be_many_buckets() -> None:
     lengths = [(2**one, 2**other) for one in range(10) for other in range(10)]
-    lanes = lanes_of(*(a_request(str(pair), length=pair[0], predicted=pair[1]) for pair in lengths))
-    heads = lanes.heads()
+    buckets = buckets_of(*(a_request(str(pair), length=pair[0], predicted=pair[1]) for pair in lengths))
+    heads = buckets.heads()
     assert list(zip(heads.prefill.tolist(), heads.remaining.tolist(), strict=True)) == lengths
 
 
 @examples(50)
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 1000), st.integers(0, 9)), max_size=90), st.randoms())
-def test_the_heads_are_the_first_of_each_lane_whoever_is_taken_out(
+def test_the_heads_are_the_first_of_each_bucket_whichever_request_is_taken_out(
     drawn: list[tuple[int, int, int]], random: Random
 ) -> None:
     requests = [
         a_request(f"{number:02}", at=at, length=length, predicted=predicted)
         for number, (length, predicted, at) in enumerate(drawn)
     ]
-    lanes = lanes_of(*requests)
+    buckets = buckets_of(*requests)
     random.shuffle(requests)
     while requests:
-        heads = lanes.heads()
-        shown = [lanes.first(name) for name in lanes.names()]
+        heads = buckets.heads()
+        shown = [buckets.first(bucket) for bucket in buckets.bucket_keys()]
         assert heads.arrived_at.tolist() == [head.request.arrived_at for head in shown if head]
         assert heads.prefill.tolist() == [head.request.prefill for head in shown if head]
         first_of_all = min((request.arrived_at, request.id) for request in requests)[1]
-        assert lanes.place_of(first_of_all) is not None
-        assert lanes.take(requests[-1].id).request == requests.pop()
-        assert {waiting.request.id for waiting in lanes} == {request.id for request in requests}
-    assert lanes.names() == []
+        assert buckets.column_of(first_of_all) is not None
+        assert buckets.take(requests[-1].id).request == requests.pop()
+        assert {waiting.request.id for waiting in buckets} == {request.id for request in requests}
+    assert buckets.bucket_keys() == []

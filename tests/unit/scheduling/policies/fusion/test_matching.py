@@ -6,21 +6,31 @@ from hypothesis import strategies as st
 
 from scheduling.costs import Floats
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
-from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
-from scheduling.policies.fusion.matching import GROWTH, TRIED, WORKERS_TRIED, best_pairs
-from tests.unit.scheduling.scheduling_builders import a_request, a_row, a_worker, examples
+from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
+from scheduling.policies.fusion.matching import (
+    KEYS_TRIED,
+    ROWS_PER_JOINER,
+    WORKERS_TRIED,
+    admits,
+    candidate_workers,
+    fits_now,
+    fits_to_the_end,
+    join_best_pairs,
+)
+from scheduling.policy import RunningRow, Worker
+from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request, a_row, a_worker, examples
 
 LENGTHS = st.tuples(st.integers(1, 60), st.integers(1, 60))
 ROWS = st.lists(st.integers(1, 60), max_size=4)
-THREE = [(10, 10), (20, 10), (40, 10)]  # of three lanes
+THREE = [(10, 10), (20, 10), (40, 10)]  # of three buckets
 
 
-def lanes_of(lengths: list[tuple[int, int]], at: float = 0.0) -> LengthBuckets:
-    """Requests of these lengths by the number of their lane's column; alike ones share a lane."""
-    lanes = LengthBuckets()
+def buckets_of(lengths: list[tuple[int, int]], at: float = 0.0) -> LengthBuckets:
+    """Requests of these lengths by the number of their bucket's column; alike ones share a bucket."""
+    buckets = LengthBuckets()
     for number, (length, predicted) in enumerate(lengths):
-        lanes.add(WaitingRequest(a_request(f"{number:02}", at=at * number, length=length, predicted=predicted)))
-    return lanes
+        buckets.add(WaitingRequest(a_request(f"{number:02}", at=at * number, length=length, predicted=predicted)))
+    return buckets
 
 
 def fleet_of(*rows: list[int], tokens: int = 200) -> FleetArrays:
@@ -28,52 +38,109 @@ def fleet_of(*rows: list[int], tokens: int = 200) -> FleetArrays:
     return FleetArrays([a_worker(tokens=tokens, rows=[a_row(length=row, predicted=2) for row in one]) for one in rows])
 
 
-def matched(fleet: FleetArrays, lanes: LengthBuckets, key: Floats) -> list[tuple[int, str]]:
-    """Workers and the requests that join them, in order."""
-    joined = []
-    for worker, waiting in best_pairs(fleet, lanes, np.arange(len(fleet)), key):
-        fleet.join(worker, lanes.take(waiting.request.id).request)
+def matched(fleet: FleetArrays, buckets: LengthBuckets, key: Floats, at_most: int = 1000) -> list[tuple[int, str]]:
+    """Workers and the requests that join them, in order, until so many have joined."""
+    joined: list[tuple[int, str]] = []
+
+    def join(worker: int, waiting: WaitingRequest) -> bool:
+        fleet.join(worker, buckets.take(waiting.request.id).request)
         joined.append((worker, waiting.request.id))
+        return len(joined) < at_most
+
+    assert join_best_pairs(fleet, buckets, np.arange(len(fleet)), key, join) == bool(joined)
     return joined
+
+
+def running(tokens: int, *rows: tuple[int, int]) -> Worker:
+    """Rows of (cached, remaining) tokens."""
+    made = tuple(
+        RunningRow(a_request(f"r{n}", length=cached, predicted=left), 0, 0.0) for n, (cached, left) in enumerate(rows)
+    )
+    return Worker(f"w{tokens}", a_memory(tokens), FLAT, made)
+
+
+def heads_of(*requests: tuple[int, int]) -> BucketHeads:
+    return BucketHeads.of(
+        [WaitingRequest(a_request(f"h{n}", length=p, predicted=r)) for n, (p, r) in enumerate(requests)]
+    )
 
 
 def test_a_request_goes_to_the_worker_where_its_key_is_least_and_each_empty_worker_takes_one() -> None:
     key = np.array([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])
-    assert matched(fleet_of([], []), lanes_of(THREE), key) == [(0, "00"), (1, "02")]
+    assert matched(fleet_of([], []), buckets_of(THREE), key) == [(0, "00"), (1, "02")]
     key = np.array([[1.0, 9.0, 9.0], [9.0, 5.0, 9.0], [9.0, 4.0, 3.0]])
-    assert matched(fleet_of([], [], []), lanes_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
+    assert matched(fleet_of([], [], []), buckets_of(THREE), key) == [(0, "00"), (2, "02"), (1, "01")]
 
 
 def test_a_worker_tries_its_smallest_keys_only() -> None:
     long = [(length, predicted) for length in (10, 20) for predicted in (195, 250, 350, 500)]  # beside a row, too long
-    assert len(long) == TRIED
-    lanes, fleet = lanes_of([*long, (40, 10)]), fleet_of([10])
-    assert matched(fleet, lanes, np.array([[2.0] * TRIED + [3.0]])) == []
-    assert matched(fleet, lanes, np.array([[2.0] * (TRIED - 1) + [4.0, 3.0]])) == [(0, "08")]
+    assert len(long) == KEYS_TRIED
+    buckets, fleet = buckets_of([*long, (40, 10)]), fleet_of([10])
+    assert matched(fleet, buckets, np.array([[2.0] * KEYS_TRIED + [3.0]])) == []
+    assert matched(fleet, buckets, np.array([[2.0] * (KEYS_TRIED - 1) + [4.0, 3.0]])) == [(0, "08")]
 
 
 def test_of_many_workers_those_with_the_smallest_keys_are_tried() -> None:
-    workers = [[] for _ in range(WORKERS_TRIED + 2)]
+    workers: list[list[int]] = [[] for _ in range(WORKERS_TRIED + 2)]
     key = np.arange(float(len(workers)), 0.0, -1.0)[:, None]
-    assert matched(fleet_of(*workers), lanes_of([(10, 10), (10, 10)]), key) == [(257, "00"), (256, "01")]
+    assert matched(fleet_of(*workers), buckets_of([(10, 10), (10, 10)]), key) == [(257, "00"), (256, "01")]
 
 
 def test_a_round_adds_a_quarter_to_the_rows_of_a_worker() -> None:
-    fleet, key = fleet_of([1] * 3 * GROWTH, tokens=1000), np.array([[1.0, 3.0, 2.0]])
-    assert matched(fleet, lanes_of(THREE), key) == [(0, "00"), (0, "02"), (0, "01")]
-    assert len(matched(fleet_of([1] * 2 * GROWTH, tokens=1000), lanes_of(THREE), key)) == 2
+    fleet, key = fleet_of([1] * 3 * ROWS_PER_JOINER, tokens=1000), np.array([[1.0, 3.0, 2.0]])
+    assert matched(fleet, buckets_of(THREE), key) == [(0, "00"), (0, "02"), (0, "01")]
+    assert len(matched(fleet_of([1] * 2 * ROWS_PER_JOINER, tokens=1000), buckets_of(THREE), key)) == 2
 
 
-def test_the_next_of_a_lane_goes_when_its_later_arrival_is_its_turn() -> None:
-    lengths = [(10, 10), (20, 10), (10, 10), (10, 10)]  # the last two came 2 and 3 s after their lane's first
-    joined = matched(fleet_of([1] * 4 * GROWTH, tokens=1000), lanes_of(lengths, at=1.0), np.array([[1.0, 3.5]]))
+def test_the_next_of_a_bucket_goes_when_its_later_arrival_is_its_turn() -> None:
+    lengths = [(10, 10), (20, 10), (10, 10), (10, 10)]  # the last two came 2 and 3 s after their bucket's first
+    joined = matched(
+        fleet_of([1] * 4 * ROWS_PER_JOINER, tokens=1000), buckets_of(lengths, at=1.0), np.array([[1.0, 3.5]])
+    )
     assert joined == [(0, "00"), (0, "02"), (0, "01"), (0, "03")]
 
 
-def test_what_joined_before_it_in_the_round_leaves_no_room() -> None:
-    # ten rows of 2 tokens; beside one of 15 more the second has no room: 12 · (15 + 2) are more than 200
-    joined = matched(fleet_of([1] * 10), lanes_of([(15, 2), (12, 2)]), np.array([[1.0, 2.0]]))
+def test_what_joined_before_it_in_the_round_leaves_no_memory() -> None:
+    # ten rows of 2 tokens; beside one of 15 more the second does not fit: 12 · (15 + 2) are more than 200
+    joined = matched(fleet_of([1] * 10), buckets_of([(15, 2), (12, 2)]), np.array([[1.0, 2.0]]))
     assert joined == [(0, "00")]
+
+
+def test_a_round_ends_when_its_caller_says_so() -> None:
+    fleet, key = fleet_of([], []), np.array([[1.0, 2.0, 3.0], [5.0, 4.0, 3.5]])
+    assert matched(fleet, buckets_of(THREE), key, at_most=1) == [(0, "00")]
+
+
+def test_rows_and_joiner_must_fit_padded_to_the_longest() -> None:
+    fleet = FleetArrays([running(130, (40, 10)), running(84, (40, 10)), running(83, (40, 10))])
+    # two rows of 40 + 2 tokens; a joiner of 60 pads both to 62
+    two = heads_of((10, 5), (60, 5))
+    assert fits_now(fleet, two, np.arange(3)).tolist() == [[True, True], [True, False], [False, False]]
+
+
+def test_an_idle_worker_takes_what_it_holds_to_its_end_and_the_largest_anything() -> None:
+    fleet = FleetArrays([running(100), running(200)])
+    three = heads_of((60, 30), (60, 50), (60, 500))
+    assert fits_now(fleet, three, np.arange(2)).tolist() == [[True, False, False], [True, True, True]]
+    assert fits_to_the_end(fleet, three, np.array([1]), np.array([0]), np.array([2])).tolist() == [True]
+    for worker, fitting in enumerate(([True, False, False], [True, True, True])):
+        assert [admits(fleet, worker, a_request(length=60, predicted=more)) for more in (30, 50, 500)] == fitting
+
+
+def test_the_predicted_future_must_fit() -> None:
+    fleet = FleetArrays([running(120, (40, 10))])
+    # 2 · 50 when both end; then 10 + 110 alone; 121; 2 · 61
+    for (length, predicted), expected in (((10, 10), True), ((10, 110), True), ((10, 111), False), ((51, 10), False)):
+        one = np.array([0])
+        assert fits_to_the_end(fleet, heads_of((length, predicted)), one, one, one).tolist() == [expected]
+        assert admits(fleet, 0, a_request(length=length, predicted=predicted)) == expected
+
+
+def test_only_workers_that_could_admit_the_smallest_request_are_candidates() -> None:
+    fleet = FleetArrays([running(84, (40, 10)), running(83, (40, 10)), running(99, (40, 10)), running(100, (40, 10))])
+    assert candidate_workers(fleet, heads_of((10, 90), (60, 2))).tolist() == [0, 2, 3]  # 2 · (40 + 2) at once
+    assert candidate_workers(fleet, heads_of((10, 90), (60, 10))).tolist() == [3]  # 2 · (40 + 10) before both end
+    assert candidate_workers(FleetArrays([running(12), running(11)]), heads_of((10, 90))).tolist() == [0]
 
 
 @examples(60)
@@ -81,24 +148,24 @@ def test_what_joined_before_it_in_the_round_leaves_no_room() -> None:
 def test_what_is_matched_fits_and_the_least_key_of_all_that_fit_is_matched_first(
     rows: list[list[int]], lengths: list[tuple[int, int]], random: Random
 ) -> None:
-    fleet, lanes = fleet_of(*rows), lanes_of(lengths)
-    ids = [waiting.request.id for name in lanes.names() if (waiting := lanes.first(name))]
+    fleet, buckets = fleet_of(*rows), buckets_of(lengths)
+    ids = [waiting.request.id for bucket in buckets.bucket_keys() if (waiting := buckets.first(bucket))]
     key = np.array([[random.random() for _ in ids] for _ in rows])
-    joined = matched(fleet, lanes, key)
+    joined = matched(fleet, buckets, key)
     cached = [[length + 1 for length in one] for one in rows]
     for worker, request_id in joined:
         length, predicted = lengths[int(request_id)]
         assert would_fit(cached[worker], length, predicted)
         cached[worker].append(length)
-    fitting = [(worker, place) for worker in range(len(rows)) for place in range(len(ids))]
+    fitting = [(worker, column) for worker in range(len(rows)) for column in range(len(ids))]
     fitting = [
-        (worker, place)
-        for worker, place in fitting
-        if would_fit([length + 1 for length in rows[worker]], *lengths[int(ids[place])])
+        (worker, column)
+        for worker, column in fitting
+        if would_fit([length + 1 for length in rows[worker]], *lengths[int(ids[column])])
     ]
-    if fitting and len(ids) <= TRIED:
-        worker, place = min(fitting, key=lambda pair: float(key[pair]))
-        assert joined[0] == (worker, ids[place])
+    if fitting and len(ids) <= KEYS_TRIED:
+        worker, column = min(fitting, key=lambda pair: float(key[pair]))
+        assert joined[0] == (worker, ids[column])
 
 
 def would_fit(cached: list[int], length: int, predicted: int) -> bool:

@@ -4,23 +4,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduling.policies.fusion.length_buckets import Heads, WaitingRequest
-from scheduling.policies.fusion.priority_key import PRIORITY_S, FleetLoad, certainty, keys
+from scheduling.policies.continuous_constants import PRIORITY_S
+from scheduling.policies.fusion.length_buckets import BucketHeads, WaitingRequest
+from scheduling.policies.fusion.priority_key import FleetLoad, prediction_weight, priority_keys
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import a_request
 
 # a token to generate takes a tenth of a second of the fleet, nothing else does
-LOAD = FleetLoad(drain_s=20.0, step_s=0.1, feature_s=np.array([0.0, 0.0, 0.1, 0.0]))
+LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
 
 
 def key(
     request: Request, delay_s: float = 1.0, load: FleetLoad = LOAD, now: float = 0.0, ahead_tokens: float = 1e6
 ) -> float:
-    waiting = WaitingRequest(request, ahead=(0.0, 0.0, ahead_tokens, 0.0))
-    return float(keys(Heads.of([waiting]), np.array([[delay_s]]), load, now)[0, 0])
+    waiting = WaitingRequest(request, work_ahead=(0.0, 0.0, ahead_tokens, 0.0))
+    return float(priority_keys(BucketHeads.of([waiting]), np.array([[delay_s]]), load, now)[0, 0])
 
 
-def test_the_key_is_the_arrival_moved_back_by_the_logarithm_of_the_delay() -> None:
+def test_the_key_is_the_arrival_plus_the_logarithm_of_the_delay() -> None:
     assert key(a_request(at=3.0), delay_s=5.0) == pytest.approx(3.0 + 20 * math.log(5))
     assert key(a_request(at=3.0), delay_s=5.0, now=10.0) == pytest.approx(-7.0 + 20 * math.log(5))
 
@@ -51,4 +52,4 @@ def test_one_that_would_miss_its_deadline_goes_before_all_that_are_not_due() -> 
 
 @pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, math.sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])
 def test_predictions_weigh_as_much_as_their_rank_deserves(tau: float | None, weight: float) -> None:
-    assert certainty(tau) == pytest.approx(weight)
+    assert prediction_weight(tau) == pytest.approx(weight)

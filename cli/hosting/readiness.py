@@ -1,0 +1,68 @@
+"""When a started program is ready: the check of each kind, and the wait for it."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psycopg
+import redis
+from sqlalchemy import Engine
+
+from cli.hosting.child_process import ChildProgram, ProgramFailed
+from models import live_fleet
+
+POLL_S = 0.02  # delays the start of what comes next by half of this on average; not tuned
+# A worker is ready once its last heartbeat is at most so old: six times MAGNUS_HEARTBEAT_S (0.5 s), so that a slow one
+# counts, and short enough that the row of an earlier worker of the same name does not. Not tuned.
+WORKER_ALIVE_S = 3.0
+
+
+def _never() -> bool:
+    return False
+
+
+def await_ready(
+    program: ChildProgram, process: subprocess.Popen[bytes], log: Path, interrupted: Callable[[], bool] = _never
+) -> None:
+    """Return once the program is ready, or once `interrupted`; raises ProgramFailed if it ends or takes too long."""
+    deadline = time.monotonic() + program.ready_within_s
+    while not interrupted() and not program.ready():
+        if process.poll() is not None:
+            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
+        if time.monotonic() > deadline:
+            raise ProgramFailed(program.name, f"was not ready within {program.ready_within_s:.0f} s", log)
+        time.sleep(POLL_S)
+
+
+def postgres_answers(url: str) -> bool:
+    """Whether a Postgres accepts connections there."""
+    try:
+        psycopg.connect(url, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def broker_answers(url: str) -> bool:
+    """Whether a server that speaks the Redis protocol is there and accepts the URL's password."""
+    try:
+        with redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
+            return bool(client.ping())
+    except (redis.RedisError, ValueError):  # still loading, another server on that port, or no such address
+        return False
+
+
+def worker_is_alive(engine: Engine, name: str) -> bool:
+    """Whether the database has a fresh heartbeat of the worker, which it writes once its model is loaded."""
+    with engine.connect() as connection:
+        return any(worker.name == name for worker in live_fleet.live_workers(connection, WORKER_ALIVE_S))
+
+
+def api_is_ready(url: str) -> bool:
+    """Whether the API there can accept requests."""
+    try:
+        return httpx.get(f"{url}/readyz", timeout=2).is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,95 @@
+"""Requests as the planner reads them: newly queued ones, and those of batches that an earlier planner assigned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, select, update
+from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
+
+from models.tables import RequestStatus, StoredRequest
+from scheduling.request import Request
+
+REQUEST_COLUMNS = (
+    StoredRequest.id,
+    StoredRequest.model,
+    extract("epoch", StoredRequest.arrived_at).cast(DOUBLE_PRECISION).label("arrived_at"),
+    StoredRequest.prompt_tokens,
+    StoredRequest.limit_tokens,
+    StoredRequest.predicted_tokens,
+    StoredRequest.predicted_upper_tokens,
+    func.cardinality(StoredRequest.generated_ids).label("generated"),
+    StoredRequest.priority,
+    StoredRequest.tenant,
+    extract("epoch", StoredRequest.deadline_at).cast(DOUBLE_PRECISION).label("deadline_at"),
+    StoredRequest.application,
+    StoredRequest.sealed_group,
+)
+
+NEW_REQUESTS = select(StoredRequest.id).where(
+    StoredRequest.status == RequestStatus.queued,
+    StoredRequest.planner_epoch < bindparam("epoch", type_=BigInteger),
+    StoredRequest.predicted_tokens.is_not(None),
+)
+FETCH_NEW_REQUESTS = (
+    update(StoredRequest)
+    .where(StoredRequest.id.in_(NEW_REQUESTS.with_for_update(skip_locked=True)))
+    .values(planner_epoch=bindparam("epoch", type_=BigInteger))
+    .returning(*REQUEST_COLUMNS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A queued request with the model that it names.
+
+    `sealed_group` is set if the request was in a batch that ran out of memory: the batch whose halves run alone.
+    """
+
+    request: Request
+    model: str
+    sealed_group: str | None
+
+
+def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
+    """Every queued and predicted request that this epoch has not fetched yet, in order of arrival.
+
+    Marks them with the epoch, so that the next call does not return them again. Rows that another transaction has
+    locked, a predictor's for one, are skipped and come with a later call.
+    """
+    rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
+    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group) for row in rows]
+    return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
+
+
+def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dict[int, list[Request]]:
+    """The unfinished requests of these batches by batch id, in order of arrival; an empty list where none is left."""
+    found: dict[int, list[Request]] = {batch_id: [] for batch_id in batch_ids}
+    rows = connection.execute(
+        select(*REQUEST_COLUMNS, StoredRequest.batch_id)
+        .where(
+            StoredRequest.batch_id.in_(batch_ids),
+            StoredRequest.status == RequestStatus.in_progress,
+        )
+        .order_by(StoredRequest.arrived_at, StoredRequest.id)
+    )
+    for row in rows:
+        found[row.batch_id].append(to_request(row))
+    return found
+
+
+def to_request(row: Row[Any]) -> Request:
+    """A row of REQUEST_COLUMNS as policies see it."""
+    return Request(
+        id=row.id,
+        arrived_at=row.arrived_at,
+        length=row.prompt_tokens,
+        limit=row.limit_tokens,
+        predicted=row.predicted_tokens,
+        predicted_upper=row.predicted_upper_tokens,
+        generated=row.generated,
+        priority=row.priority,
+        tenant=row.tenant,
+        deadline_at=row.deadline_at,
+        application=row.application,
+    )

@@ -1,0 +1,74 @@
+"""Which process plans, and the small facts that it reads before each step: the policy in force, the predictor's health.
+
+Leadership is a Postgres advisory lock; the facts are rows of `service_state`, each written whole.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+PLANNER_LOCK = 0x706C616E  # "plan" in ASCII; any value does that no other advisory lock of the database has
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerInputs:
+    """What the planner reads before each step; instants and ages by the database's clock."""
+
+    now: float
+    policy: str | None  # None: nobody has set one, the planner's default is in force
+    predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None: there was never one
+    tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
+    serving_time_version: str | None  # the serving time estimator in service
+
+
+def try_to_lead(connection: Connection) -> int | None:
+    """Take the planner's lock and draw a new epoch; None if another process has the lock.
+
+    The lock is kept until `step_down` or until the connection closes.
+    """
+    taken = connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": PLANNER_LOCK}).scalar_one()
+    return next_epoch(connection) if taken else None
+
+
+def step_down(connection: Connection) -> None:
+    """Release the planner's lock now; closing the connection releases it too, but a moment later."""
+    connection.execute(text("select pg_advisory_unlock(:lock)"), {"lock": PLANNER_LOCK})
+
+
+def next_epoch(connection: Connection) -> int:
+    """Draw an epoch above all earlier ones; in a new epoch `fetch_new_requests` returns every queued request again."""
+    return int(connection.execute(text("select nextval('planner_epochs')")).scalar_one())
+
+
+def planner_inputs(connection: Connection) -> PlannerInputs:
+    """Read the clock, the policy in force, the predictor's state and the version of the serving time estimator."""
+    row = connection.execute(
+        text("""
+            select extract(epoch from clock_timestamp())::float8 as now,
+                max(value->>'name') filter (where name = 'policy') as policy,
+                extract(epoch from clock_timestamp() - max(updated_at) filter (where name = 'predictor'))::float8
+                    as predictor_silent_s,
+                max((value->>'tau')::float8) filter (where name = 'prediction') as tau,
+                (select version from model_versions where kind = 'serving_time' and active) as serving_time_version
+            from service_state where name in ('policy', 'predictor', 'prediction')
+        """)
+    ).one()
+    return PlannerInputs(**row._mapping)
+
+
+def set_policy(connection: Connection, name: str) -> None:
+    """Put a policy in force; at its next step the planner switches to it and feeds it every queued request."""
+    write_service_state(connection, "policy", {"name": name})
+
+
+def write_service_state(connection: Connection, name: str, value: dict[str, Any]) -> None:
+    """Insert or replace the row `name` of `service_state`, with the database's time."""
+    connection.execute(
+        text("""
+            insert into service_state (name, value, updated_at) values (:name, :value, clock_timestamp())
+            on conflict (name) do update set value = excluded.value, updated_at = excluded.updated_at
+        """).bindparams(bindparam("value", type_=JSONB)),
+        {"name": name, "value": value},
+    )

@@ -1,0 +1,81 @@
+"""What will happen when, in virtual time: known instants, the workers' next events, the policy's next decision."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+# Instants that differ by less are the same: well above the rounding error of sums of seconds, and well below an
+# iteration, of which no published engine takes less than a millisecond.
+ROUNDING_S = 1e-7
+
+
+class Timetable(Generic[T]):
+    """Items with instants that are known from the start."""
+
+    def __init__(self, entries: Iterable[tuple[float, T]]) -> None:
+        """The entries must be sorted by their instants."""
+        self._entries = deque(entries)
+
+    def next_at(self) -> float:
+        """The instant of the next item; infinity if there is none."""
+        return self._entries[0][0] if self._entries else math.inf
+
+    def pop_due(self, now: float) -> Iterator[T]:
+        """Remove the items whose instant has come, in order."""
+        while self.next_at() <= now:
+            yield self._entries.popleft()[1]
+
+
+class WorkerEvents:
+    """The next event of each worker: a heap in which an entry is out of date once its worker was scheduled again."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str]] = []  # instant, number of the entry, worker
+        self._current: dict[str, int] = {}  # by worker: the number of its only entry that is not out of date
+        self._entries = 0
+
+    def schedule(self, worker: str, at: float) -> None:
+        """Replace a worker's next event; at infinity it has none."""
+        self._entries += 1
+        self._current[worker] = self._entries
+        if at < math.inf:
+            heapq.heappush(self._heap, (at, self._entries, worker))
+
+    def cancel(self, worker: str) -> None:
+        """Forget a worker that has left."""
+        del self._current[worker]
+
+    def next_at(self) -> float:
+        """The instant of the next event; infinity if there is none."""
+        while self._heap and self._current.get(self._heap[0][2]) != self._heap[0][1]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def pop_due(self, now: float) -> Iterator[str]:
+        """Remove the events that are due, in order, those included that are scheduled meanwhile; their workers."""
+        while self.next_at() <= now:
+            yield heapq.heappop(self._heap)[2]
+
+
+class DecisionTimer:
+    """When the policy is asked next; with `tick_s` only at its multiples, as a planner on a clock would be."""
+
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self.next_at = math.inf
+
+    def request(self, at: float) -> None:
+        """Have the policy asked at this instant, or at the first tick after it."""
+        tick_at = math.ceil(at / self._tick_s - ROUNDING_S) * self._tick_s if self._tick_s else at
+        self.next_at = min(self.next_at, max(tick_at, at))
+
+    def pop_due(self, now: float) -> bool:
+        """Whether it is time to ask; if so, every request is met."""
+        if self.next_at > now:
+            return False
+        self.next_at = math.inf
+        return True

@@ -1,0 +1,63 @@
+"""The workers of a simulation, and how policies see them."""
+
+from collections.abc import Iterator
+
+from scheduling.policy import Mode, Worker
+from scheduling.simulation.simulated_worker import SimulatedWorker
+
+
+class SimulatedFleet:
+    """Workers by name; which of them are idle is tracked for policies of mode `batch`, which are asked only then.
+
+    Such a policy reads no `busy_s`, the one thing that changes between a worker's events, so descriptions are kept from
+    event to event. Policies of the other modes get fresh ones.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self._keeps_descriptions = mode == "batch"
+        self._workers: dict[str, SimulatedWorker] = {}
+        self._departed: list[SimulatedWorker] = []
+        self._descriptions: dict[str, Worker] = {}
+        self._idle: set[str] = set()
+
+    def __getitem__(self, name: str) -> SimulatedWorker:
+        return self._workers[name]
+
+    def __iter__(self) -> Iterator[SimulatedWorker]:
+        """Every worker that ever joined, those that have left last."""
+        yield from self._workers.values()
+        yield from self._departed
+
+    def join(self, worker: SimulatedWorker) -> None:
+        """Add a worker."""
+        self._workers[worker.instance.name] = worker
+
+    def leave(self, name: str) -> SimulatedWorker:
+        """Remove a worker."""
+        worker = self._workers.pop(name)
+        self._descriptions.pop(name, None)
+        self._idle.discard(name)
+        self._departed.append(worker)
+        return worker
+
+    def refresh(self, worker: SimulatedWorker, now: float) -> bool:
+        """Note that a worker's state has changed; whether the policy should be asked because it is idle."""
+        if not self._keeps_descriptions:
+            return False
+        name = worker.instance.name
+        description = self._descriptions[name] = worker.describe(now)
+        if description.idle:
+            self._idle.add(name)
+        else:
+            self._idle.discard(name)
+        return description.idle
+
+    def may_take_work(self) -> bool:
+        """Whether the contract lets the policy be asked: in mode `batch` only while some worker is idle."""
+        return bool(self._idle) or not self._keeps_descriptions
+
+    def describe(self, now: float) -> list[Worker]:
+        """The workers as policies see them, in the order in which they joined."""
+        if self._keeps_descriptions:
+            return list(self._descriptions.values())
+        return [worker.describe(now) for worker in self._workers.values()]

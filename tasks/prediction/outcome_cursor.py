@@ -1,0 +1,45 @@
+"""How far the log of outcomes has been read, so that each outcome is read once and none is skipped.
+
+A row of the log carries the instant at which the engine ended the request, but it becomes visible only when the result
+writer commits it, perhaps after rows that ended later. Therefore reads overlap, and leave out the ids already read.
+"""
+
+from collections.abc import Collection
+
+from models.training_log import FinishedRequest
+
+# How much later than its end an outcome may be committed and still be read. A worker that cannot write for
+# MAGNUS_LEASE_S, 10 s, loses its lease and writes nothing, so any value above that does. Larger only makes the query
+# leave out more ids: 3,000 at 100 requests a second.
+OVERLAP_S = 30.0
+# Reads come every 0.5 s. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
+# workers write what they kept as soon as they reach it again. Any value between some reads and OVERLAP_S does.
+OUTAGE_S = 5.0
+
+
+class OutcomeCursor:
+    """The next read needs the outcomes that ended later than `after`, seconds since the epoch, and are not known."""
+
+    def __init__(self, after: float = 0.0) -> None:
+        self.after = after
+        self._ended_at: dict[str, float] = {}  # when the requests read so far ended, by id
+        self._advanced_at: float | None = None
+        self._overlap_all_until = 0.0
+
+    @property
+    def known_ids(self) -> Collection[str]:
+        """The ids of requests that ended later than `after` and have been read."""
+        return self._ended_at.keys()
+
+    def advance(self, read: Collection[FinishedRequest], now: float) -> None:
+        """Note what a read at `now`, monotonic seconds, found; to be called after each read, also after an empty one.
+
+        After an outage the next reads start where the last one before it did, for `OVERLAP_S`.
+        """
+        if self._advanced_at is not None and now - self._advanced_at > OUTAGE_S:
+            self._overlap_all_until = now + OVERLAP_S
+        self._advanced_at = now
+        self._ended_at |= {request.id: request.at for request in read}
+        if self._ended_at and now >= self._overlap_all_until:
+            self.after = max(self.after, max(self._ended_at.values()) - OVERLAP_S)
+            self._ended_at = {request_id: at for request_id, at in self._ended_at.items() if at > self.after}

@@ -1,0 +1,115 @@
+"""The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
+
+The length predictor's job also publishes how well recent predictions ranked the answers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+from sqlalchemy import Connection, Engine
+
+from learning.calibration.recent_accuracy import accuracy_by_application
+from learning.features.text_encoders import Encoder
+from learning.predictors.length_predictor import Outcome
+from learning.predictors.predictor_factory import make_predictor
+from learning.retraining.refit import Candidate, refit, refit_serving_times
+from learning.retraining.training_set import TrainingSetBounds
+from learning.serving_time import ServedBatch
+from learning.store import DigestMismatch, NotStorable, digest, dump, load
+from models import model_versions, planner_state, training_log
+from scheduling.costs import ServingCurves
+from scheduling.rank_correlation import kendall_tau
+from tasks.outcomes import outcome_of
+
+# Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
+# set among them. Not tuned.
+MOST_READ = 20_000
+# Newest answers by which predictions are judged. More reacts later to a change, fewer makes tau noisier. Not tuned.
+MOST_JUDGED = 500
+FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
+
+log = structlog.get_logger()
+
+
+@dataclass
+class RefitJobs:
+    """Both jobs of one trainer process."""
+
+    database: Engine
+    predictor: str
+    encoder: Encoder
+    _lengths_until: float = 0.0  # the newest outcome of the last refit, whether or not it was published
+    _batches_until: float = 0.0
+
+    def refit_length(self) -> None:
+        """Magnus III-B: fit a fresh length predictor, with those outcomes added that the active one got wrong."""
+        with self.database.begin() as connection:
+            now = training_log.now(connection)
+            finished = training_log.finished_requests(connection, MOST_READ, TrainingSetBounds().age_s)
+            outcomes = [outcome_of(request) for request in finished]
+            self._judge_predictions(connection, outcomes[-MOST_JUDGED:])
+            active = _load_active(connection, "length")
+        candidate = refit(
+            active,
+            make_predictor(self.predictor, self.encoder),
+            outcomes,
+            since=self._lengths_until,
+            now=now,
+        )
+        self._lengths_until = self._conclude("length", candidate, self._lengths_until)
+
+    def refit_serving_time(self) -> None:
+        """Magnus III-D: refit each worker's serving time estimator on the batches that the active one got wrong."""
+        with self.database.begin() as connection:
+            now = training_log.now(connection)
+            batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
+            curves = training_log.worker_profiles(connection)
+            active = _load_active(connection, "serving_time")
+        candidate = refit_serving_times(
+            active,
+            [ServedBatch(b.worker, b.model, b.size, b.length, b.generation_length, b.serving_s, b.at) for b in batches],
+            {key: ServingCurves(tuple(c["prefill"]), tuple(c["decode"])) for key, c in curves.items()},
+            since=self._batches_until,
+            now=now,
+        )
+        self._batches_until = self._conclude("serving_time", candidate, self._batches_until)
+
+    def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
+        """Publish the candidate if it passed; returns up to which instant the log has been learned from."""
+        if candidate is None:
+            return until
+        version = None
+        if candidate.publish:
+            stored = dump(candidate.model)
+            with self.database.begin() as connection:
+                version = model_versions.publish(
+                    connection, kind, stored, digest(stored), candidate.scores, candidate.data
+                )
+        log.info("refitted", kind=kind, published=version, reason=candidate.reason, scores=candidate.scores)
+        return float(candidate.data["until"])
+
+    def _judge_predictions(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
+        """Publish how well recent predictions ranked the answers; policies rely on predictions accordingly."""
+        judged = [o for o in outcomes if not o.censored and o.predicted_tokens is not None]
+        if len(judged) < FEWEST_JUDGED:
+            return
+        predicted = np.array([o.predicted_tokens for o in judged], np.float64)
+        actual = np.array([o.generated_tokens for o in judged], np.float64)
+        by_application = {name: asdict(accuracy) for name, accuracy in accuracy_by_application(judged).items()}
+        state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
+        planner_state.write_service_state(connection, "prediction", state)
+
+
+def _load_active(connection: Connection, kind: str) -> Any:
+    """The active version's model; None if there is none or it cannot be read."""
+    published = model_versions.active_version(connection, kind)
+    if published is None:
+        return None
+    try:
+        return load(published.stored, published.sha256)
+    except (DigestMismatch, NotStorable) as error:
+        log.error("active version cannot be read", version=published.version, error=str(error))
+        return None

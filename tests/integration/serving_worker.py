@@ -1,0 +1,93 @@
+"""A worker's threads as the tests of serving start them: on a real engine with a small model, and a real Postgres."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel, load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.sequences import Sequence
+from models.leases import WorkerRegistration
+from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.lease_heartbeat import LeaseTerms
+from tests.integration.database_stage import MODEL, Stage, eventually
+from tests.integration.small_model import make_small_model
+
+TERMS = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, max_attempts=3)
+
+
+@cache
+def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
+    torch.set_num_threads(1)
+    make_small_model(directory)
+    return load_model(str(directory)), load_prompt_format(str(directory))
+
+
+class Serving:
+    """A started worker with a thread for each batch that it serves, as Celery's pool would give it."""
+
+    def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
+        self.stage, self.loaded, self.format = stage, loaded, prompt_format
+        self.broken: list[str] = []
+        budget = kv_tokens * loaded.delta_bytes
+        self.runner = BatchRunner(
+            stage.database,
+            lambda: Engine(loaded, budget),
+            prompt_format,
+            WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
+            TERMS,
+            kick_planner=lambda: None,
+            on_broken=self.broken.append,
+        )
+        self.runner.start()
+        self._pool = ThreadPoolExecutor(16)
+
+    def assign(self, *ids: str, **columns: object) -> int:
+        """What the planner does: a batch of these requests for this worker."""
+        columns = {"joins": False, "iteration_limit": None, "preempts": []} | columns
+        ((batch_id,),) = self.stage.sql(
+            """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, joins,
+                iteration_limit, preempts) values ('w1', 'test', :size, 1, 1, 1.0, :joins, :iteration_limit, :preempts)
+            returning id""",
+            size=len(ids),
+            **columns,
+        )
+        self.stage.sql(
+            """update requests set status = 'in_progress', batch_id = :batch_id, attempts = attempts + 1
+            where id = any(:ids)""",
+            batch_id=batch_id,
+            ids=list(ids),
+        )
+        return int(batch_id)
+
+    def start(self, batch_id: int) -> Future[None]:
+        """What a message does."""
+        return self._pool.submit(self.runner.serve, batch_id)
+
+    def serve(self, *ids: str, **columns: object) -> int:
+        """Assign, send, wait."""
+        batch_id = self.assign(*ids, **columns)
+        self.start(batch_id).result(timeout=60)
+        return batch_id
+
+    def running(self, batch_id: int) -> None:
+        """Wait until the engine is some tokens into this batch."""
+        eventually(lambda: self.stage.sql("select 1 from batches where id = :id and progress_tokens > 2", id=batch_id))
+
+    def alone(self, input: str, limit: int) -> str:
+        """What the model generates for this request alone."""
+        engine = Engine(self.loaded, 10**9)
+        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode("", input)), limit)])
+        return self.format.decode(row.generated_ids)
+
+    def batch(self, batch_id: int, columns: str = "status") -> object:
+        """Columns of a batch."""
+        ((*row,),) = self.stage.sql(f"select {columns} from batches where id = :id", id=batch_id)
+        return row[0] if len(row) == 1 else tuple(row)
+
+    def close(self) -> None:
+        self.runner.stop()
+        self._pool.shutdown()

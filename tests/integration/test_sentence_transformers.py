@@ -1,0 +1,73 @@
+"""A real sentence-transformers model, loaded by its path: small, of random weights, and made here, not downloaded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from learning.features.compressed_features import user_features
+from learning.features.text_encoders import make_encoder
+from learning.predictors.predictor_factory import PREDICTORS, make_predictor
+from learning.store import digest, dump, load
+from tests.unit.learning.made_up_lengths import WORDS, outcomes, prompt
+
+DIMENSION = 32
+
+
+def make_sentence_model(directory: Path) -> Path:
+    """A BERT of two layers with mean pooling, as sentence-transformers itself saves one."""
+    bert, whole = directory / "bert", directory / "sentence-model"
+    bert.mkdir()
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"abcdefghijklmnopqrstuvwxyz"]
+    (bert / "vocab.txt").write_text("\n".join(vocabulary))
+    BertTokenizerFast(str(bert / "vocab.txt")).save_pretrained(bert)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=DIMENSION,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertModel(config).save_pretrained(bert)
+    SentenceTransformer(modules=[Transformer(str(bert)), Pooling(DIMENSION, "mean")], device="cpu").save(str(whole))
+    return whole
+
+
+@pytest.fixture(scope="module")
+def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_sentence_model(tmp_path_factory.mktemp("encoder")))
+
+
+def test_a_sentence_encoder_is_loaded_by_its_path_and_gives_unit_vectors(sentence_model: str) -> None:
+    encoder = make_encoder(sentence_model)
+    vectors = encoder.encode(["red house", "green river", ""])
+    assert (encoder.name, encoder.dimension, vectors.shape) == (sentence_model, DIMENSION, (3, DIMENSION))
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
+    assert not np.allclose(vectors[0], vectors[1])
+    assert encoder.encode([]).shape == (0, DIMENSION)
+
+
+def test_its_vectors_are_compressed_to_the_papers_sixteen_values(sentence_model: str) -> None:
+    encoder = make_encoder(sentence_model)
+    (values,) = user_features([prompt(text="red house")], encoder)
+    pairs = encoder.encode(["red house"]).reshape(16, 2)
+    assert values == pytest.approx(pairs.sum(axis=1) / np.sqrt(2), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(set(PREDICTORS) - {"uilo", "raft"}))
+def test_predictors_learn_with_it_and_find_it_again_from_the_store(name: str, sentence_model: str) -> None:
+    predictor = make_predictor(name, make_encoder(sentence_model))
+    predictor.fit(outcomes(120))
+    stored = dump(predictor)
+    asked = [o.prompt for o in outcomes(10, seed=1)]
+    again = load(stored, digest(stored))
+    assert again.encoder.name == sentence_model
+    assert again.predict(asked) == predictor.predict(asked)

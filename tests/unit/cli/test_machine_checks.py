@@ -1,0 +1,37 @@
+"""The doctor's checks name a remedy where something has to be done, and none where nothing has."""
+
+import socket
+from pathlib import Path
+
+from cli.machine_checks import Finding, findings
+from settings import Settings
+
+
+def by_check(settings: Settings) -> dict[str, Finding]:
+    found: dict[str, Finding] = {}
+    for finding in findings(settings):
+        found[finding.check] = finding
+        if finding.check == "Redis":  # the checks behind it load the model and torch
+            break
+    return found
+
+
+def test_a_taken_port_is_found_with_the_setting_that_changes_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finding = by_check(Settings(state_dir=tmp_path, port=port, flower_port=0))["port of the API"]
+    assert finding.remedy == "stop what uses it, or set MAGNUS_PORT"
+
+
+def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path: Path) -> None:
+    found = by_check(Settings(state_dir=tmp_path / "not" / "there", port=0, flower_port=0))
+    assert found["Postgres"] == Finding("Postgres", "an embedded one, started by `magnus up`")
+    assert found["Redis"] == Finding("Redis", "an embedded one, started by `magnus up`")
+    assert found["port of the API"].remedy is None
+
+
+def test_an_address_that_is_none_asks_for_another(tmp_path: Path) -> None:
+    found = by_check(Settings(state_dir=tmp_path, port=0, flower_port=0, redis_url="nonsense"))
+    assert found["Redis"].remedy == "check MAGNUS_REDIS_URL, and that the server runs"

@@ -1,0 +1,126 @@
+"""What the engine's cache holds, what happens when it or the device is full, and that no answer changes."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+
+from inference.engine_errors import OutOfMemory
+from inference.local.engine import Engine
+from inference.sequences import FinishedSequence, Sequence
+from tests.unit.inference.tiny_models import ANSWER
+
+AMPLE = 2**24
+
+
+def drain(engine):
+    """Step until no row runs; returns the finished rows by id."""
+    done: dict[str, FinishedSequence] = {}
+    while engine.rows:
+        done |= {row.id: row for row in engine.step()}
+    return done
+
+
+def test_a_joiner_pads_no_running_row(endless):
+    engine = Engine(endless.loaded, AMPLE)
+    shortest, longest = sorted(endless.pool, key=lambda known: len(known.prompt_ids))[:: len(endless.pool) - 1]
+    engine.insert([shortest.sequence("short")])
+    engine.step()
+    engine.insert([longest.sequence("long")])
+    done = drain(engine)
+    assert engine.figures.pad_tokens == 0
+    assert engine.figures.invalid_tokens == 0
+    assert {row.id: row.generated_ids for row in done.values()} == {"short": shortest.answer, "long": longest.answer}
+
+
+def test_the_cache_shrinks_when_the_long_rows_leave(endless):
+    engine = Engine(endless.loaded, AMPLE)
+    engine.insert([Sequence(str(n), (9,) * 100, 20) for n in range(8)])
+    engine.step()
+    full = engine.kv_bytes
+    for n in range(7):
+        engine.remove(str(n))
+    engine.step()
+    assert engine.kv_bytes <= full / 4
+    drain(engine)
+    engine.step()
+    assert engine.kv_bytes == 0
+
+
+def test_kv_bytes_are_the_bytes_that_the_engine_holds(endless):
+    def tensors():
+        gc.collect()
+        return sum(
+            thing.untyped_storage().nbytes() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)
+        )
+
+    engine = Engine(endless.loaded, AMPLE)
+    before = tensors()
+    engine.insert([known.sequence(str(n)) for n, known in enumerate(endless.pool)])
+    beside = 8 * 2**10  # positions, slots and mask
+    assert 0 <= tensors() - before - engine.kv_bytes < beside
+
+
+def test_a_batch_beyond_the_budget_is_out_of_memory_and_the_next_one_runs(endless):
+    tokens = 6 * 30
+    engine = Engine(endless.loaded, tokens * endless.loaded.delta_bytes)
+    with pytest.raises(OutOfMemory) as raised:
+        engine.run([Sequence(str(n), (9,) * 20, 60) for n in range(6)])
+    assert raised.value.needed_bytes == 6 * 31 * endless.loaded.delta_bytes
+    assert raised.value.budget_bytes == tokens * endless.loaded.delta_bytes
+    results, figures = engine.run([endless.pool[0].sequence("next")])
+    assert results[0].generated_ids == endless.pool[0].answer
+    assert figures.peak_kv_bytes <= engine.kv_budget_bytes
+
+
+def test_a_batch_that_fits_to_the_last_token_runs(endless):
+    engine = Engine(endless.loaded, 6 * 30 * endless.loaded.delta_bytes)
+    _, figures = engine.run([Sequence(str(n), (9,) * 20, 11) for n in range(6)])  # the last token is never cached
+    assert figures.peak_kv_bytes == engine.kv_budget_bytes
+
+
+def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
+    pool = endless.pool
+    longest = max(len(known.prompt_ids) for known in pool) + ANSWER
+    engine = Engine(endless.loaded, 8 * longest * endless.loaded.delta_bytes, memory_threshold=0.4)
+    engine.insert([known.sequence(str(n)) for n, known in enumerate(pool)])
+    done = drain(engine)
+    assert [done[str(n)].generated_ids for n in range(len(pool))] == [known.answer for known in pool]
+
+
+class RunsOut:
+    """A model on a device whose memory runs out at chosen forward passes."""
+
+    def __init__(self, decoder, at):
+        self.decoder, self.at, self.passes = decoder, at, 0
+
+    def __call__(self, *args, **kwargs):
+        self.passes += 1
+        if self.passes in self.at:
+            raise torch.OutOfMemoryError("the device has no more")
+        return self.decoder(*args, **kwargs)
+
+
+def test_a_device_out_of_memory_ends_a_batch_and_leaves_the_engine_usable(endless):
+    known = endless.pool[0]
+    engine = Engine(replace(endless.loaded, decoder=RunsOut(endless.loaded.decoder, {4})), AMPLE)
+    with pytest.raises(OutOfMemory):
+        engine.run([known.sequence("a")])
+    assert (engine.rows, engine.kv_bytes) == ({}, 0)
+    assert engine.run([known.sequence("a")])[0][0].generated_ids == known.answer
+
+
+def test_a_device_out_of_memory_while_stepping_costs_a_prefill_and_no_token(endless):
+    first, second = endless.pool[:2]
+    engine = Engine(replace(endless.loaded, decoder=RunsOut(endless.loaded.decoder, {5, 6})), AMPLE)
+    engine.insert([first.sequence("a")])
+    engine.step()
+    engine.step()
+    engine.step()
+    with pytest.raises(OutOfMemory):
+        engine.step()
+    with pytest.raises(OutOfMemory):
+        engine.insert([second.sequence("b")])
+    assert list(engine.rows) == ["a"]
+    assert drain(engine)["a"].generated_ids == first.answer

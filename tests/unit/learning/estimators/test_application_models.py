@@ -1,0 +1,60 @@
+"""Groups of prompts, and what each group's models predict."""
+
+import numpy as np
+import pytest
+
+from learning.estimators.application_models import FEWEST_ANSWERS, ApplicationModels, fit_application_models, group_key
+from learning.features.hashed_text import hash_texts
+from learning.predictors.length_predictor import Outcome, Prompt
+from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
+
+
+def fitted(learned: list[Outcome]) -> tuple[ApplicationModels, np.ndarray]:
+    prompts = [o.prompt for o in learned]
+    lengths = np.array([o.generated_tokens for o in learned], np.float64)
+    return fit_application_models(prompts, lengths, hash_texts([p.input for p in prompts]))
+
+
+def test_an_application_with_enough_answers_is_a_group_and_all_others_share_group_0() -> None:
+    models, _ = fitted(
+        [*outcomes(FEWEST_ANSWERS, application="known"), *outcomes(FEWEST_ANSWERS - 1, application="rare")]
+    )
+    assert models.keys.tolist() == ["", group_key("known")]
+    assert models.groups([prompt("known"), prompt("rare"), prompt("unseen")]).tolist() == [1, 0, 0]
+
+
+def test_an_instruction_with_enough_answers_is_a_group_where_its_application_has_several() -> None:
+    def asked(instruction: str, text: str) -> Prompt:
+        return Prompt("chat", instruction, text, 5, 8, 100)
+
+    learned = [Outcome(asked("Explain:", f"a {i}"), 50) for i in range(40)]
+    learned += [Outcome(asked("Name:", f"b {i}"), 5) for i in range(10)]
+    models, _ = fitted(learned)
+    assert set(models.keys) == {"", group_key("chat"), group_key("chat", "Explain:")}
+    explain, name = models.groups([asked("Explain:", "x"), asked("Name:", "x")])
+    assert models.keys[explain] == group_key("chat", "Explain:")
+    assert models.keys[name] == group_key("chat")
+
+
+def test_each_group_has_a_regression_of_its_own() -> None:
+    models, _ = fitted([*outcomes(100, slope=2, application="a"), *outcomes(100, slope=5, application="b")])
+    groups = models.groups([prompt("a", 30), prompt("b", 30)])
+    assert models.regression(groups).predict(np.array([30.0, 30.0])) == pytest.approx(
+        [63, 153], abs=2
+    )  # slope · 30 + 3
+
+
+def test_text_scores_tell_a_story_from_a_name() -> None:
+    models, left_out = fitted(wordy_outcomes(200))
+    groups = models.groups([prompt("chat"), prompt("chat")])
+    story, name = models.text_scores(groups, hash_texts(["story about rivers", "name of a river"]))
+    assert story > 0 > name
+    assert left_out[::2].mean() > 0 > left_out[1::2].mean()  # stories and names alternate
+
+
+def test_the_models_survive_their_arrays() -> None:
+    models, _ = fitted(outcomes(60))
+    again = ApplicationModels.from_arrays(models.to_arrays())
+    assert again.keys.tolist() == models.keys.tolist()
+    assert np.array_equal(again.regressions, models.regressions)
+    assert again.text_weights == pytest.approx(models.text_weights, abs=1e-3)  # stored in half precision

@@ -1,0 +1,52 @@
+"""The paper's features and their compression."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from learning.features.compressed_features import (
+    application_features,
+    compress,
+    user_features,
+    user_input_length,
+)
+from learning.features.text_encoders import make_encoder
+from tests.unit.learning.made_up_lengths import prompt
+
+
+def test_compression_sums_groups_over_the_root_of_their_size() -> None:
+    vectors = np.arange(768, dtype=np.float32)[None]
+    compressed = compress(vectors, 16)
+    assert compressed.shape == (1, 16)
+    assert compressed[0, 0] == pytest.approx(sum(range(48)) / np.sqrt(48))  # 768 / 16 = 48 values a group
+    assert compressed[0, 15] == pytest.approx(sum(range(720, 768)) / np.sqrt(48))
+
+
+def test_compression_takes_any_dimension() -> None:
+    assert compress(np.ones((2, 50), np.float32), 16).shape == (2, 16)
+    assert compress(np.ones((1, 50), np.float32), 16)[0] @ np.ones(16) == pytest.approx(
+        sum(np.sqrt(size) for size in np.diff(np.linspace(0, 50, 17).astype(int)))
+    )
+
+
+class Letters:
+    """An encoder that is not hashing: how many of the first 32 codes a text has."""
+
+    name, dimension = "letters", 32
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        return np.array([[text.count(chr(code)) for code in range(97, 129)] for text in texts], np.float32)
+
+
+def test_the_papers_features_are_twenty_one() -> None:
+    prompts = [prompt(words=7), prompt("other", 9)]
+    parts = [user_input_length(prompts), application_features(prompts, Letters()), user_features(prompts, Letters())]
+    assert [part.shape for part in parts] == [(2, 1), (2, 4), (2, 16)]
+    assert parts[0].tolist() == [[7], [9]]
+    assert not np.array_equal(parts[1][0], parts[1][1])  # the instructions differ
+
+
+def test_hashed_words_are_not_summed_with_others() -> None:
+    encoder = make_encoder("hashing")
+    assert np.array_equal(user_features([prompt(text="red house")], encoder), encoder.encode(["red house"]))

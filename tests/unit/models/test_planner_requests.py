@@ -1,0 +1,39 @@
+"""A row of `requests` becomes the request that policies schedule, field by field."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from models.planner_requests import REQUEST_COLUMNS, to_request
+from scheduling.request import Request
+
+
+def test_every_column_that_a_policy_needs_is_read() -> None:
+    row: Any = SimpleNamespace(
+        id="resp_1",
+        model="small",
+        arrived_at=100.5,
+        prompt_tokens=30,
+        limit_tokens=64,
+        predicted_tokens=20,
+        predicted_upper_tokens=40,
+        generated=8,
+        priority=2,
+        tenant="acme",
+        deadline_at=200.0,
+        application="copy",
+        sealed_group=None,
+    )
+    assert vars(row).keys() == {column.key for column in REQUEST_COLUMNS}
+    assert to_request(row) == Request(
+        id="resp_1",
+        arrived_at=100.5,
+        length=30,
+        limit=64,
+        predicted=20,
+        predicted_upper=40,
+        generated=8,
+        priority=2,
+        tenant="acme",
+        deadline_at=200.0,
+        application="copy",
+    )

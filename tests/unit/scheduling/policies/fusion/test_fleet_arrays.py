@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.fusion.fleet_arrays import FleetArrays, FutureMemory, peak_tokens, reserved
+from scheduling.policy import RunningRow
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, examples
+
+ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=0, max_size=8)
+
+
+def future_of(*workers: list[tuple[int, int]]) -> FutureMemory:
+    width = max(len(rows) for rows in workers) + 1
+    cached, remaining = np.zeros((len(workers), width)), np.full((len(workers), width), -np.inf)
+    for worker, rows in enumerate(workers):
+        for row, (tokens, left) in enumerate(rows):
+            cached[worker, row], remaining[worker, row] = tokens, left
+    return FutureMemory.of(cached, remaining)
+
+
+def peak_of(rows: list[tuple[int, int]]) -> float:
+    cached, remaining = np.array(rows, np.float64).T
+    return peak_tokens(cached, remaining)
+
+
+def peak_step_by_step(rows: list[tuple[int, int]]) -> int:
+    """Decode one token at a time; finished rows leave, the others are padded to the longest."""
+    most, iterations = 0, 0
+    while left := [(cached, remaining) for cached, remaining in rows if remaining > iterations]:
+        iterations += 1
+        most = max(most, len(left) * (max(cached for cached, _ in left) + iterations))
+    return most
+
+
+def test_the_peak_is_just_before_some_row_ends() -> None:
+    # 3 rows of up to 10 + 2, then 2 of up to 10 + 5, then one of 4 + 30: 36, 30, 34
+    assert peak_of([(10, 5), (4, 30), (8, 2)]) == 36
+
+
+@examples(30)
+@given(ROWS.filter(bool))
+def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]]) -> None:
+    assert peak_of(rows) == peak_step_by_step(rows)
+
+
+@examples(30)
+@given(ROWS, ROWS, st.integers(1, 40), st.integers(1, 40))
+def test_with_a_joiner_it_is_too(
+    one: list[tuple[int, int]], other: list[tuple[int, int]], cached: int, remaining: int
+) -> None:
+    peaks = future_of(one, other).peaks_with(np.array([1, 0]), np.array([cached] * 2), np.array([remaining] * 2))
+    assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)]) for rows in (other, one)]
+
+
+def test_rows_are_reserved_in_tokens_of_the_padded_batch() -> None:
+    # beside one row of 100 + 10, a short row takes as much as the long one: 2 · 105; a long one makes both as long
+    future = future_of([(100, 10)])
+    assert future.peaks_with(np.array([0]), np.array([5.0]), np.array([5.0])).tolist() == [210]
+    assert future.peaks_with(np.array([0]), np.array([200.0]), np.array([5.0])).tolist() == [410]
+    assert pytest.approx(future.peaks_with(np.array([0]), np.array([5.0]), np.array([50.0]))) == [220]
+
+
+def test_a_row_reserves_less_above_its_median_the_more_rows_share_the_risk() -> None:
+    assert [reserved(100.0, 160.0, size) for size in (1, 4, 9)] == pytest.approx([160, 130, 120])
+
+
+def test_running_rows_are_predicted_from_what_they_have_generated_and_never_beyond_their_limit() -> None:
+    outlived = RunningRow(a_request("outlived", length=5, predicted=10, limit=1024), 40, 0.0)
+    limited = RunningRow(a_request("limited", length=5, predicted=50, limit=45), 40, 0.0)
+    fleet = FleetArrays([a_worker(rows=[outlived, limited]), a_worker("idle")])
+    assert fleet.cached[0, :2].tolist() == [45, 45]
+    assert fleet.remaining[0, :2].tolist() == [1, 5]  # a certain prediction that was outlived; 45 - 40 tokens
+    assert (fleet.size.tolist(), fleet.longest.tolist()) == ([2, 0], [45, 0])
+    assert np.isneginf(fleet.remaining[1]).all()
+
+
+def test_a_joiner_counts_among_the_rows_of_its_worker_at_once() -> None:
+    fleet = FleetArrays([a_worker(tokens=130, rows=[a_row(length=39)])])
+    assert [fleet.fits_one_more(0, prefill) for prefill in (63, 64)] == [True, False]  # 2 · (63 + 2) of 130 tokens
+    before = fleet.future.peaks_with(np.array([0]), np.array([10.0]), np.array([5.0]))
+    fleet.join(0, a_request("a", length=20))
+    fleet.join(0, a_request("b", length=50))
+    assert (fleet.size.tolist(), fleet.joiners.tolist(), fleet.longest.tolist()) == ([3], [2], [50])
+    assert not fleet.fits_one_more(0, 10)  # 4 · (50 + 2)
+    assert fleet.future.peaks_with(np.array([0]), np.array([10.0]), np.array([5.0])) > before
+
+
+def test_a_join_costs_the_fixed_time_of_a_prefill_for_each_row_that_ran_before() -> None:
+    fleet = FleetArrays([a_worker(costs=SLOPED, rows=[a_row(str(number)) for number in range(3)])])
+    fleet.join(0, a_request())
+    assert fleet.join_s().tolist() == pytest.approx([3 * 0.0436])
+    # four rows of 11 tokens: 43.6 + 4 · (0.8 + 11 · 0.003) ms
+    assert fleet.step_s().tolist() == pytest.approx([0.0436 + 4 * (0.0008 + 11 * 3e-6)])

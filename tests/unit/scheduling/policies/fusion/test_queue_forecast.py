@@ -1,0 +1,47 @@
+import numpy as np
+
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
+from scheduling.policies.fusion.length_buckets import WaitingRequest
+from scheduling.policies.fusion.priority_key import FleetLoad
+from scheduling.policies.fusion.queue_forecast import REQUESTS_BY_KEY, in_batches, serving_order
+from scheduling.policies.fusion.tenant_queues import TenantQueues
+from scheduling.request import Request
+from tests.unit.scheduling.scheduling_builders import a_request, a_worker
+
+# a token to generate takes a tenth of a second of the fleet, nothing else does
+LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
+NOT_DUE = (0.0, 0.0, 1e6, 0.0)
+
+
+def order_of(*requests: Request, served_s: dict[str, float] | None = None) -> list[str]:
+    queues = TenantQueues()
+    for request in requests:
+        queues.add(WaitingRequest(request, NOT_DUE))
+    for tenant, seconds in (served_s or {}).items():
+        queues.counters.charge(tenant, seconds)
+    return [request.id for request in serving_order(queues.by_tenant, queues.counters, LOAD, 10.0)]
+
+
+def test_a_tenants_requests_come_by_key_so_short_ones_overtake() -> None:
+    assert order_of(a_request("long", predicted=100), a_request("short", at=1.0)) == ["short", "long"]
+
+
+def test_tenants_take_turns_by_the_work_that_they_will_have_been_served() -> None:
+    # each request of a takes 1 s, each of b 3 s
+    requests = [a_request(f"a{n}", at=n, tenant="a") for n in range(4)]
+    requests += [a_request(f"b{n}", at=n, tenant="b", predicted=30) for n in range(2)]
+    assert order_of(*requests) == ["a0", "b0", "a1", "a2", "a3", "b1"]
+    assert order_of(*requests, served_s={"a": 3.5}) == ["b0", "b1", "a0", "a1", "a2", "a3"]
+
+
+def test_what_lies_behind_the_front_of_its_bucket_follows_by_arrival() -> None:
+    requests = [a_request(f"{n:04}", at=n / 1000) for n in range(REQUESTS_BY_KEY + 2)]
+    assert order_of(*reversed(requests)) == [request.id for request in requests]
+
+
+def test_requests_are_cut_where_one_more_would_not_fit_a_worker_of_mean_capacity() -> None:
+    fleet = FleetArrays([a_worker("a", tokens=50), a_worker("b", tokens=70)])
+    requests = [a_request(str(n)) for n in range(4)] + [a_request("big", length=90)]
+    shown = [[request.id for request in batch.requests] for batch in in_batches(requests, fleet, 0.0)]
+    assert shown == [["0", "1", "2"], ["3"], ["big"]]  # 3 · (10 + 10) tokens of 60
+    assert list(in_batches([], fleet, 0.0)) == []

@@ -1,0 +1,46 @@
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.rank_correlation import ANSWERS_BETWEEN_UPDATES, RECENT_ANSWERS, RankCorrelation, kendall_tau
+from tests.unit.scheduling.scheduling_builders import examples
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tau"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1.0),
+        ([1, 2, 3], [30, 20, 10], -1.0),
+        ([1, 2, 3], [10, 30, 20], 1 / 3),  # two pairs agree, one does not
+        ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),  # five pairs agree, one does not
+        ([1, 1, 2], [1, 2, 3], 2 / 6**0.5),  # one pair is tied on one side: 2 / √(2 · 3)
+        ([1, 1, 2], [3, 3, 5], 1.0),  # a pair that is tied on both sides does not count
+        ([5, 5, 5], [1, 2, 3], 0.0),
+        ([7], [7], 0.0),
+        ([], [], 0.0),
+    ],
+)
+def test_tau_counts_pairs_in_the_same_order(first: list[int], second: list[int], tau: float) -> None:
+    assert kendall_tau(np.array(first), np.array(second)) == pytest.approx(tau)
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.5, 1.0, 2.5, 7.0])), max_size=25))
+def test_tau_equals_pairs_looked_at_one_by_one(drawn: list[tuple[int, float]]) -> None:
+    signs = [(np.sign(a - c), np.sign(b - d)) for (a, b), (c, d) in combinations(drawn, 2)]
+    untied = sqrt(sum(one != 0 for one, _ in signs) * sum(other != 0 for _, other in signs))
+    expected = sum(one * other for one, other in signs) / untied if untied else 0.0
+    first, second = np.array(drawn, np.float64).reshape(-1, 2).T
+    assert kendall_tau(first, second) == expected
+
+
+def test_tau_of_the_recent_answers_is_computed_now_and_then() -> None:
+    recent = RankCorrelation()
+    right = [recent.update(number, number) for number in range(RECENT_ANSWERS)]
+    assert [tau for tau in right if tau is not None] == [1.0] * (RECENT_ANSWERS // ANSWERS_BETWEEN_UPDATES)
+    wrong = [recent.update(-number, number) for number in range(RECENT_ANSWERS, 2 * RECENT_ANSWERS)]
+    assert wrong[-1] == -1.0  # the right predictions of before no longer count

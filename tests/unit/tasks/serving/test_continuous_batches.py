@@ -1,0 +1,123 @@
+from typing import Any
+
+from models.tables import BatchStatus
+from tasks.serving.continuous_batches import ContinuousBatches
+from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
+
+
+class Setting:
+    """Continuous batches on a tiny engine, and what they recorded."""
+
+    def __init__(self, most_rows: int = 100) -> None:
+        self.events: list[EngineEvent] = []
+        self.engine = TinyEngine(most_rows)
+        self.batches = ContinuousBatches(self.engine, self.events.append)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def drain(self) -> None:
+        while self.batches.open:
+            self.batches.step()
+
+
+def test_each_batch_ends_with_its_own_last_row():
+    setting = Setting()
+    setting.batches.admit(job(1, row("long", 6), joins=True))
+    setting.batches.step()
+    setting.batches.admit(job(2, row("short", 2), row("shorter", 1), joins=True))
+    setting.drain()
+    assert [event.lease.batch_id for event in setting.of(BatchEnded)] == [2, 1]
+    figures = {event.lease.batch_id: event.figures for event in setting.of(BatchEnded)}
+    assert (figures[2].valid_tokens, figures[2].generation_length, figures[2].iterations) == (3, 2, 2)
+    assert (figures[1].valid_tokens, figures[1].generation_length, figures[1].iterations) == (
+        6,
+        6,
+        7,
+    )  # one of them is the prefill of those that joined
+
+
+def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_row_goes_on():
+    setting = Setting(most_rows=1)
+    setting.batches.admit(job(1, row("a", 2), joins=True))
+    setting.batches.admit(job(2, row("b"), joins=True))
+    setting.drain()
+    assert [(event.lease.batch_id, event.status) for event in setting.of(BatchEnded)] == [
+        (2, BatchStatus.out_of_memory),
+        (1, BatchStatus.finished),
+    ]
+
+
+def test_a_row_that_does_not_fit_alone_fails():
+    setting = Setting(most_rows=0)
+    setting.batches.admit(job(1, row("a"), joins=True))
+    assert [(event.request_id, event.code) for event in setting.of(RowFailed)] == [("a", "out_of_memory")]
+    assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.finished]
+
+
+def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
+    setting = Setting()
+    setting.batches.admit(job(1, row("first", 3), joins=True))
+    setting.batches.admit(job(2, row("second", 3), joins=True))
+    setting.batches.step()
+    setting.engine.device.error = out_of_memory()
+    setting.batches.step()
+    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("second", 2)]
+    setting.drain()
+    assert [event.ended.id for event in setting.of(RowEnded)] == ["first"]
+
+
+def test_the_last_row_that_outgrows_the_memory_fails():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a"), joins=True))
+    setting.engine.device.error = out_of_memory()
+    setting.batches.step()
+    assert [event.request_id for event in setting.of(RowFailed)] == ["a"]
+    assert setting.batches.open == []
+
+
+def test_preempted_rows_go_back_before_the_joiners_run():
+    setting = Setting(most_rows=1)
+    setting.batches.admit(job(1, row("a", 9), joins=True))
+    setting.batches.step()
+    setting.batches.admit(job(2, row("b", 1), joins=True, preempts=["a"]))
+    setting.drain()
+    assert [(event.request_id, len(event.generated_ids)) for event in setting.of(RowReturned)] == [("a", 2)]
+    assert [event.ended.id for event in setting.of(RowEnded)] == ["b"]
+
+
+def test_abandoned_rows_leave_the_engine_without_an_answer():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), joins=True))
+    setting.batches.admit(job(2, row("b", 2), joins=True))
+    setting.batches.abandon(frozenset({1}))
+    setting.drain()
+    assert [event.ended.id for event in setting.of(RowEnded)] == ["b"]
+    assert "a" not in setting.engine.rows
+
+
+def test_a_request_that_comes_again_while_its_lost_row_still_runs_replaces_it():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), joins=True))
+    setting.batches.step()
+    setting.batches.admit(job(2, row("a", 2), joins=True))
+    setting.drain()
+    assert [(e.lease.batch_id, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [(2, 2)]
+
+
+def test_a_cancelled_row_ends_with_the_tokens_that_it_has():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), joins=True))
+    setting.batches.step()
+    setting.batches.remove(frozenset({"a", "elsewhere"}))
+    assert [(e.ended.reason, len(e.ended.generated_ids)) for e in setting.of(RowEnded)] == [("removed", 2)]
+    assert setting.batches.open == []
+
+
+def test_returned_rows_leave_nothing_open():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), row("b", 9), joins=True))
+    setting.batches.return_rows()
+    assert {event.request_id for event in setting.of(RowReturned)} == {"a", "b"}
+    assert setting.batches.open == []

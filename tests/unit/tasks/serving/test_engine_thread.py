@@ -1,0 +1,156 @@
+"""The thread's loop, run in the test's own thread: it returns once it was stopped and nothing is left to serve."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from models.tables import BatchStatus
+from tasks.serving.batch_job import Unservable
+from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.engine_thread import MOST_FAILURES, EngineThread
+from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+class Setting:
+    """A thread that is asked to stop as soon as the last of `batches` has ended."""
+
+    def __init__(self, batches: int, failing: bool = False) -> None:
+        self.events: list[EngineEvent] = []
+        self.left, self.failing, self.made = batches, failing, 0
+        self.thread = EngineThread(self.make_engine, self.record)
+
+    def make_engine(self) -> TinyEngine:
+        self.made += 1
+        engine = TinyEngine()
+        engine.device.error = RuntimeError("a broken device") if self.failing else None
+        return engine
+
+    def record(self, event: EngineEvent) -> None:
+        self.events.append(event)
+        self.left -= isinstance(event, BatchEnded)
+        if not self.left and not self.thread.stopping:
+            self.thread.stop(within_s=1000.0)
+
+    def ended(self) -> list[tuple[int, BatchStatus]]:
+        return [(event.lease.batch_id, event.status) for event in self.events if isinstance(event, BatchEnded)]
+
+
+def test_static_batches_run_one_after_the_other():
+    setting = Setting(batches=2)
+    setting.thread.submit(job(1, row("a")))
+    setting.thread.submit(job(2, row("b")))
+    setting.thread.run()
+    order = [(type(event), event.lease.batch_id) for event in setting.events if not isinstance(event, RowEnded)]
+    assert order == [(BatchBegan, 1), (BatchEnded, 1), (BatchBegan, 2), (BatchEnded, 2)]
+    assert setting.thread.steps == 6
+
+
+def test_batches_that_join_share_the_engine():
+    setting = Setting(batches=2)
+    setting.thread.submit(job(1, row("a", 4), joins=True))
+    setting.thread.submit(job(2, row("b", 2), joins=True))
+    setting.thread.run()
+    assert setting.ended() == [(2, BatchStatus.finished), (1, BatchStatus.finished)]
+    assert setting.thread.steps == 3  # prefilling gives each row its first token
+
+
+def test_a_static_batch_waits_until_no_joined_row_is_left():
+    setting = Setting(batches=2)
+    setting.thread.submit(job(1, row("a", 4), joins=True))
+    setting.thread.submit(job(2, row("b", 1)))
+    setting.thread.run()
+    assert [batch_id for batch_id, _ in setting.ended()] == [1, 2]
+
+
+def test_unservable_requests_fail_when_their_batch_begins():
+    setting = Setting(batches=1)
+    partly = job(1, row("a"))
+    partly.unservable = (Unservable("b", "invalid_prompt", "why"),)
+    setting.thread.submit(partly)
+    setting.thread.run()
+    assert [(e.request_id, e.code) for e in setting.events if isinstance(e, RowFailed)] == [("b", "invalid_prompt")]
+
+
+def test_a_failed_batch_is_lost_as_an_attempt_and_the_next_one_gets_a_new_engine():
+    setting = Setting(batches=2, failing=True)
+    setting.failing = False  # only the first engine fails
+    setting.thread.submit(job(1, row("a")))
+    setting.thread.submit(job(2, row("b")))
+    setting.thread.run()
+    assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.finished)]
+    assert [e.counts_as_attempt for e in setting.events if isinstance(e, BatchEnded)] == [True, False]
+    assert setting.made == 2
+
+
+def test_a_device_that_fails_again_and_again_ends_the_thread_without_being_stopped():
+    setting = Setting(batches=-1, failing=True)
+    for n in range(MOST_FAILURES + 1):
+        setting.thread.submit(job(n, row(f"r{n}")))
+    setting.thread.run()
+    assert [status for _, status in setting.ended()] == [BatchStatus.lost] * MOST_FAILURES
+    assert not setting.thread.stopping
+
+
+def test_a_stopped_thread_returns_what_is_queued_and_what_is_submitted_later():
+    setting = Setting(batches=-1)
+    setting.thread.submit(job(1, row("a")))
+    setting.thread.stop(within_s=0.0)
+    setting.thread.submit(job(2, row("b")))
+    setting.thread.run()
+    assert setting.ended() == [(2, BatchStatus.lost), (1, BatchStatus.lost)]
+    assert not any(event.counts_as_attempt for event in setting.events if isinstance(event, BatchEnded))
+
+
+def test_rows_that_still_run_when_the_time_is_over_go_back_with_their_tokens():
+    setting = Setting(batches=-1)
+    record = setting.record
+
+    def stop_at_once(event: EngineEvent) -> None:
+        record(event)
+        if isinstance(event, BatchBegan):
+            setting.thread.stop(within_s=0.0)
+
+    setting.thread = EngineThread(setting.make_engine, stop_at_once)
+    setting.thread.submit(job(1, row("a", 50)))
+    setting.thread.run()
+    assert [len(e.generated_ids) for e in setting.events if isinstance(e, RowReturned)] == [1]
+
+
+def test_a_queued_request_that_is_cancelled_never_runs():
+    setting = Setting(batches=2)
+    setting.thread.submit(job(1, row("a")))
+    setting.thread.submit(job(2, row("b"), row("c")))
+    setting.thread.remove(frozenset({"b"}))
+    setting.thread.run()
+    ended = {
+        e.ended.id: (e.ended.reason, len(e.ended.generated_ids)) for e in setting.events if isinstance(e, RowEnded)
+    }
+    assert ended == {"a": ("limit", 3), "b": ("removed", 0), "c": ("limit", 3)}
+
+
+def test_an_abandoned_batch_that_is_queued_is_dropped():
+    setting = Setting(batches=1)
+    setting.thread.submit(job(1, row("a")))
+    setting.thread.submit(job(2, row("b")))
+    setting.thread.abandon(frozenset({2}))
+    setting.thread.run()
+    assert {event.lease.batch_id for event in setting.events} == {1}
+
+
+def test_progress_counts_steps_since_a_batch_began():
+    setting = Setting(batches=2)
+    first, second = job(1, row("a", 4)), job(2, row("b", 2))
+    setting.thread.submit(first)
+    setting.thread.submit(second)
+    assert setting.thread.progress(second) == 0
+    setting.thread.run()
+    assert (setting.thread.progress(first), setting.thread.progress(second)) == (6, 2)

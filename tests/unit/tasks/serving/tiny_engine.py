@@ -1,0 +1,58 @@
+"""The real engine on a tiny random model without an EOS, so that rows end at their limits; and jobs for it."""
+
+from collections.abc import Sequence as Several
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from inference.local.engine import Engine
+from inference.local.kv_cache import COLUMN_STEP
+from inference.sequences import Sequence
+from models.leases import Lease
+from tasks.serving.batch_job import BatchJob
+from tests.unit.inference.tiny_models import known
+
+PROMPT = (9, 10) * 20  # two such rows take more than the columns of one step of the cache, one takes less
+
+
+class FailingDecoder:
+    """A model's forward pass that raises what it was given, once, as a device does."""
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+        self.error: Exception | None = None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return self._decoder(*args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+
+class TinyEngine(Engine):
+    """An engine whose cache holds so many short rows, and whose device can be made to fail."""
+
+    def __init__(self, most_rows: int = 100) -> None:
+        loaded = known("llama").loaded
+        self.device = FailingDecoder(loaded.decoder)
+        row_bytes = COLUMN_STEP * loaded.delta_bytes
+        super().__init__(replace(loaded, eos_ids=frozenset(), decoder=self.device), most_rows * row_bytes)
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    """What a device raises that has no memory left."""
+    return torch.OutOfMemoryError("no memory left")
+
+
+def job(
+    batch_id: int, *rows: Sequence, joins: bool = False, iteration_limit: int | None = None, preempts: Several[str] = ()
+) -> BatchJob:
+    return BatchJob(Lease(batch_id, 1), joins, iteration_limit, tuple(preempts), rows)
+
+
+def row(id: str, limit: int = 3) -> Sequence:
+    return Sequence(id, PROMPT, limit)

@@ -1,0 +1,36 @@
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tasks import logs
+
+
+@pytest.fixture(autouse=True)
+def _loggers_afterwards() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    for name in logs.CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+
+
+def test_celerys_lines_are_written_as_our_own_are(capsys: pytest.CaptureFixture[str]):
+    logs.configure("info")
+    logging.getLogger("celery.worker").info("Connected to %s", "redis")
+    structlog.get_logger().info("ready")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["Connected to redis", "ready"]
+    assert [line.keys() for line in lines] == [{"event", "level", "timestamp"}] * 2
+
+
+def test_what_celery_writes_at_every_tick_is_left_out_but_its_warnings_are_not(capsys: pytest.CaptureFixture[str]):
+    logs.configure("info")
+    beat = logging.getLogger("celery.beat")
+    beat.info("Scheduler: Sending due task plan")
+    beat.warning("no broker")
+    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["no broker"]

@@ -1,0 +1,28 @@
+"""What a body of /v1/responses may ask, beyond the types of its fields."""
+
+import pytest
+from pydantic import ValidationError
+
+from webapp.response_schemas import CreateResponse
+
+
+def test_the_parts_of_a_message_are_one_text() -> None:
+    parts = [{"type": "input_text", "text": "eins"}, {"type": "input_text", "text": " zwei"}]
+    body = CreateResponse.model_validate({"model": "words", "input": [{"role": "user", "content": parts}]})
+    assert isinstance(body.input, list)
+    assert body.input[0].text == "eins zwei"
+
+
+@pytest.mark.parametrize(
+    "input",
+    [" \n", [{"role": "user", "content": " "}], [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]],
+    ids=["blank text", "blank last message", "last message not the user's"],
+)
+def test_a_body_without_a_question_is_refused(input: object) -> None:
+    with pytest.raises(ValidationError):
+        CreateResponse.model_validate({"model": "words", "input": input})
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValidationError, match="max_tokens"):
+        CreateResponse.model_validate({"model": "words", "input": "eins", "max_tokens": 5})

@@ -1,0 +1,62 @@
+"""From a valid body to the row: what is stored, which ids can exist, which bodies mean the same."""
+
+import dataclasses
+
+import pytest
+
+from webapp.client_errors import NotFound
+from webapp.client_prompt import ClientPrompt, Turn
+from webapp.response_schemas import CreateResponse
+from webapp.submission import Submission, canonical_digest, require_response_id, stored_body
+
+BODY = CreateResponse(model="words", input="eins")
+SUBMISSION = Submission(
+    tenant="acme",
+    idempotency_key=None,
+    model="words",
+    prompt=ClientPrompt("", "eins"),
+    limit_tokens=None,
+    metadata={"ticket": "7"},
+    background=True,
+    temperature=None,
+    top_p=None,
+    top_k=0,
+    seed=None,
+    stop=["END"],
+    priority=0,
+    deadline_s=None,
+    body=BODY,
+)
+
+
+def test_decoding_is_greedy_unless_the_client_asks_for_sampling() -> None:
+    assert stored_body(SUBMISSION)["sampling"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None}
+    sampled = dataclasses.replace(SUBMISSION, temperature=0.7, top_p=0.9, seed=5)
+    assert stored_body(sampled)["sampling"] == {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": 5}
+
+
+def test_only_a_conversation_stores_its_messages() -> None:
+    assert "messages" not in stored_body(SUBMISSION)
+    prompt = ClientPrompt("", "user: eins\n\nuser: zwei", (Turn("user", "eins"), Turn("user", "zwei")))
+    conversation = dataclasses.replace(SUBMISSION, prompt=prompt)
+    assert stored_body(conversation)["messages"] == [
+        {"role": "user", "content": "eins"},
+        {"role": "user", "content": "zwei"},
+    ]
+
+
+def test_the_digest_of_a_body_does_not_depend_on_the_order_of_its_fields() -> None:
+    reordered = CreateResponse.model_validate({"input": "eins", "model": "words"})
+    assert canonical_digest(reordered) == canonical_digest(BODY)
+    assert canonical_digest(CreateResponse(model="words", input="zwei")) != canonical_digest(BODY)
+
+
+@pytest.mark.parametrize("id", ["", "resp_", "resp_" + "0" * 31, "resp_" + "G" * 32, "resp_" + "0" * 32 + "\n"])
+def test_what_cannot_be_an_id_is_not_found_without_asking_the_database(id: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        require_response_id(id)
+    assert (caught.value.param, caught.value.code) == ("id", "response_not_found")
+
+
+def test_an_id_of_ours_passes() -> None:
+    require_response_id("resp_" + "0" * 32)
