@@ -75,7 +75,11 @@ class Settings(BaseSettings):
     )
 
     # workers
-    workers: int = Field(2, ge=0, description="Workers that `magnus up` starts; if unset, one a GPU, else 2 on the CPU")
+    workers: int = Field(
+        2,
+        ge=0,
+        description="Workers that `magnus up` starts; if unset, one a GPU; on a CPU 2, or 1 for a large model",
+    )
     devices: str = Field(
         "auto",
         description="Comma-separated devices for the workers, for example cuda:0,cuda:1; auto: every GPU, else cpu",

@@ -2,18 +2,23 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 
-from cli.api_client import Json
+from cli.api_client import Json, output_text
+
+TITLE_CHARACTERS = 70  # of what was asked, above its answer: leaves room for the figures in a line of a terminal
+WHOLE = frozenset({"completed"})  # statuses of answers that ended by themselves
+WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # and of those that met their limit
 
 
-def summary(responses: Sequence[Json], stats: Json, requests: int) -> Json:
-    """The run's figures. A request counts as completed if it has its whole answer, not one cut off at its limit."""
-    completed = [response for response in responses if response["status"] == "completed"]
+def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set[str] = WHOLE) -> Json:
+    """The run's figures. A request counts as completed if its status is one of `answered`."""
+    completed = [response for response in responses if response["status"] in answered]
     ended = [response for response in responses if response["completed_at"] is not None]
     first = min((response["created_at"] for response in responses), default=0.0)
     last = max((response["completed_at"] for response in ended), default=first)
@@ -36,12 +41,12 @@ def summary(responses: Sequence[Json], stats: Json, requests: int) -> Json:
         "mean_batch_size": _rounded(stats["mean_batch_size"]),
         "worker_idle_share": _rounded(stats["worker_idle_share"]),
         "response_s": _response_s(completed),
-        "applications": {name: _application(group) for name, group in sorted(by_application.items())},
+        "applications": {name: _application(group, answered) for name, group in sorted(by_application.items())},
     }
 
 
-def _application(responses: Sequence[Json]) -> Json:
-    completed = [response for response in responses if response["status"] == "completed"]
+def _application(responses: Sequence[Json], answered: Set[str]) -> Json:
+    completed = [response for response in responses if response["status"] in answered]
     predicted = [response["magnus"]["predicted_tokens"] for response in completed]
     actual = [response["usage"]["output_tokens"] for response in completed]
     pairs = [(p, a) for p, a in zip(predicted, actual, strict=True) if p is not None]
@@ -69,6 +74,21 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
     below = math.floor(index)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (index - below) * (ordered[above] - ordered[below])
+
+
+def print_answer(console: Console, input: str, response: Json) -> None:
+    """Print one answer, below what was asked and how long it was predicted to be."""
+    predicted, tokens = response["magnus"]["predicted_tokens"], response["usage"]["output_tokens"]
+    seconds = response["completed_at"] - response["created_at"]
+    title = f"{response['magnus']['application']}: {_first_line(input)}"
+    ending = " (cut off)" if response["status"] == "incomplete" else ""
+    console.print(f"[bold]{escape(title)}[/bold]  {predicted} tokens predicted, {tokens} came, {seconds:.1f} s")
+    console.print(f"  {escape(' '.join(output_text(response).split()))}{ending}", soft_wrap=True, highlight=False)
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= TITLE_CHARACTERS else line[: TITLE_CHARACTERS - 1] + "…"
 
 
 def print_report(console: Console, figures: Json) -> None:

@@ -25,7 +25,7 @@ from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_peers import PEERS
 from benchmarks.live.live_plot import plot
 from cli.api_client import Client, Json
-from cli.demo_workload import DemoArrival, send_all
+from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
 from cli.run_report import summary
@@ -104,9 +104,9 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
     """Replay the arrivals, wait for every answer, and gather the figures."""
     url, key = api_address(read_settings(state_dir=state_dir))
     with Client(url, key) as client, ServiceMonitor(service, state_dir) as monitor:
-        since, sent = client.stats()["now"], set[str]()
+        since, sent = client.stats()["now"], dict[str, DemoRequest]()
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.add)
+            sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.__setitem__)
             pause = threading.Event()
             while not sending.done() or monitor.open_requests():
                 monitor.sample()

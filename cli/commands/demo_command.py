@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
@@ -18,18 +18,30 @@ from rich.console import Console
 from cli.api_client import Client, Json
 from cli.command_errors import CommandFailed
 from cli.demo_progress import Progress
-from cli.demo_workload import DemoArrival, poisson_arrivals, send_all, training_examples
+from cli.demo_workload import (
+    DemoArrival,
+    DemoRequest,
+    poisson_arrivals,
+    real_arrivals,
+    real_requests,
+    send_all,
+    training_examples,
+)
 from cli.hosting.child_process import ChildProgram, ProgramFailed, start, stop
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, running_service
 from cli.hosting.supervisor import AlreadyRunning, clear_state_dir, stop_signals
 from cli.options import POLICIES, service_options, settings_with
-from cli.run_report import print_report, summary
+from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_answer, print_report, summary
 from cli.terminal import make_console
 from settings import Settings
 
 RATE = 240.0  # a second: keeps two CPU workers busy with more than four rows each (8.7 measured; 2.2 at half the rate)
+REQUESTS = 240  # two CPU workers answer them in a few seconds
+# A real model on two cores answers about two of these a second. At 4 a queue builds up, and there is an order to see.
+REAL_RATE = 4.0
+REAL_KV_BUDGET = "256MiB"  # about 11,000 tokens of smollm2 in bfloat16, fifty rows of the demo's length
 TRAINING_EXAMPLES = 1500  # more would teach the predictor more and delay the demo's start; not tuned
 POLL_S = (
     0.4  # between updates of the progress bars; each is a call that the service answers beside the demo's. Not tuned
@@ -45,15 +57,17 @@ class Interrupted(Exception):
 
 
 @click.command()
-@click.option("--requests", type=click.IntRange(1), default=240, show_default=True, help="Requests to send.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=RATE, show_default=True, help="A second.")
+@click.option("--model", help="A real model instead: the name of a fetched one (smollm2) or its directory.")
+@click.option("--requests", type=click.IntRange(1), help="Requests to send; 240, or all 218 real ones.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="A second; 240, or 4 to a real model.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Policy of the service that the demo starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the requests and of their arrival times.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
 @service_options
 def demo(
-    requests: int,
-    rate: float,
+    model: str | None,
+    requests: int | None,
+    rate: float | None,
     policy: str | None,
     seed: int,
     json_file: Path | None,
@@ -63,10 +77,18 @@ def demo(
 ) -> None:
     """Send requests of six toy applications and show what came of them; exit status 0 if all were completed.
 
+    With --model smollm2 the requests are real instructions of nine applications, and each answer is shown when it is
+    there, with its predicted and its actual length. `magnus model fetch smollm2` comes first.
+
     Without --url a whole service is started for the demo and stopped after it; its logs stay in .magnus/demo.
     """
-    arrivals = poisson_arrivals(requests, rate, seed)
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
+    real = model is not None
+    if model is not None:
+        model = settings_with(model=model).model  # the directory that the name of a fetched model means
+        arrivals = real_arrivals(requests or len(real_requests()), rate or REAL_RATE, seed)
+    else:
+        arrivals = poisson_arrivals(requests or REQUESTS, rate or RATE, seed)
     console = make_console()
     with interruptible():
         if settings.url:
@@ -76,18 +98,20 @@ def demo(
                 )
             service: AbstractContextManager[tuple[str, str]] = nullcontext(api_address(settings))
         else:
-            service = own_service(console, state_dir or empty_state_dir(settings), policy, arrivals, seed)
+            service = own_service(console, state_dir or empty_state_dir(settings), policy, arrivals, seed, model)
         try:
             with service as address, Client(*address) as client:
-                figures = run_workload(console, client, arrivals)
+                figures = run_workload(console, client, arrivals, show_answers=real)
         except Interrupted:
             console.print("interrupted; everything that the demo started is stopped")
             sys.exit(130)
     print_report(console, figures)
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
-    if figures["completed"] != requests:
-        raise CommandFailed(f"{figures['failed']} of {requests} requests were not completed")
+    if figures["failed"]:
+        raise CommandFailed(f"{figures['failed']} of {len(arrivals)} requests were not completed")
+    if not real:
+        console.print("next: `magnus model fetch smollm2`, then `magnus demo --model smollm2`: a real language model")
 
 
 def empty_state_dir(settings: Settings) -> Path:
@@ -102,15 +126,27 @@ def empty_state_dir(settings: Settings) -> Path:
 
 @contextmanager
 def own_service(
-    console: Console, state_dir: Path, policy: str | None, arrivals: list[DemoArrival], seed: int
+    console: Console,
+    state_dir: Path,
+    policy: str | None,
+    arrivals: list[DemoArrival],
+    seed: int,
+    model: str | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Start a service, pretrain its length predictor, yield its URL and key; stop it at the end."""
+    """Start a service, pretrain its length predictor, yield its URL and key; stop it at the end.
+
+    With a real model nothing is pretrained: its answers are not known before it has given them.
+    """
     state_dir.mkdir(parents=True, exist_ok=True)
     console.print(f"starting Postgres, broker, API, planner, predictor, workers, trainer, Flower in {state_dir} …")
     command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
     program = ChildProgram(
         "magnus up",
-        (*command, *(("--policy", policy) if policy else ())),
+        (
+            *command,
+            *(("--policy", policy) if policy else ()),
+            *(("--model", model, "--kv-budget", REAL_KV_BUDGET) if model else ()),
+        ),
         ready=lambda: (service := running_service(state_dir)) is not None and service.pid == process.pid,
         ready_within_s=600.0,
         stop_within_s=60.0,
@@ -121,8 +157,9 @@ def own_service(
     process = start(program, log)
     try:
         await_ready(program, process, log)
-        console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of the same applications …")
-        train_predictor(state_dir, arrivals, seed)
+        if model is None:
+            console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of these applications …")
+            train_predictor(state_dir, arrivals, seed)
         yield api_address(settings_with(state_dir=state_dir))
     except ProgramFailed as error:
         raise CommandFailed(str(error)) from error
@@ -145,26 +182,48 @@ def train_predictor(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> 
         stop((program, process))
 
 
-def run_workload(console: Console, client: Client, arrivals: list[DemoArrival]) -> Json:
-    """Send the arrivals, wait until all responses are final, and return the run's figures."""
+def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], *, show_answers: bool = False) -> Json:
+    """Send the arrivals, wait until all responses are final, and return the run's figures.
+
+    `show_answers` prints each answer when it is there; one that was cut off at its limit is an answer, too.
+    """
     since = client.stats()["now"]
-    sent: set[str] = set()
+    sent: dict[str, DemoRequest] = {}
+    shown: set[str] = set()
     stopping, pause = threading.Event(), threading.Event()
     with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send_all, client, arrivals, stopping, sent.add)
+        sending = pool.submit(send_all, client, arrivals, stopping, sent.__setitem__)
         try:
-            while (responses := final_responses(client, sending, sent, since)) is None:
+            while (responses := final_responses(client, sending, sent.keys(), since)) is None:
                 progress.show(len(sent), client.stats(since))
+                if show_answers:
+                    print_new_answers(console, client, sent, shown)
                 pause.wait(POLL_S)
             progress.show(len(sent), client.stats(since))
+            if show_answers:
+                print_new_answers(console, client, sent, shown)
         finally:
             stopping.set()
     last = max(response["completed_at"] for response in responses)
-    return summary(responses, closing_stats(client, since, last), len(arrivals))
+    answered = WHOLE_OR_CUT_OFF if show_answers else WHOLE
+    return summary(responses, closing_stats(client, since, last), len(arrivals), answered)
+
+
+def print_new_answers(console: Console, client: Client, sent: Mapping[str, DemoRequest], shown: set[str]) -> None:
+    """Print the answers that came since the last call, in the order of their ends, and add their ids to `shown`."""
+    ended = [
+        response
+        for status in sorted(WHOLE_OR_CUT_OFF)
+        for response in client.responses(status=status)
+        if response["id"] in sent.keys() - shown
+    ]
+    for response in sorted(ended, key=lambda response: (response["completed_at"], response["id"])):
+        shown.add(response["id"])
+        print_answer(console, sent[response["id"]].input, response)
 
 
 def final_responses(
-    client: Client, sending: Future[list[Future[None]]], sent: set[str], since: float
+    client: Client, sending: Future[list[Future[None]]], sent: Set[str], since: float
 ) -> list[Json] | None:
     """All responses once everything is sent and all are final, else None; raises what sending raised."""
     if not sending.done():

@@ -30,6 +30,7 @@ from cli.hosting.service_files import (
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
+from inference.local.cpu_dtype import FEWEST_PARAMETERS, parameters_of
 from models import api_keys, planner_state
 from models.schema_upgrade import upgrade
 from models.session import make_engine, make_sessions
@@ -41,7 +42,11 @@ from settings import DASHBOARD_USER, Settings
 @click.option("--host", help="Address of the API and the dashboard.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Their port; 0 picks a free one.")
 @click.option("--flower-port", type=click.IntRange(0, 65535), help="Port of Flower on loopback; 0 picks a free one.")
-@click.option("--workers", type=click.IntRange(0), help="Workers to start; one a GPU, or two on the CPU, if not given.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Workers to start; if not given one a GPU, on a CPU one or two.",
+)
 @click.option("--devices", help="Their devices, for example cuda:0,cuda:1.")
 @click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
 @click.option("--model", help="Directory or hub id of the served causal LM.")
@@ -152,7 +157,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.predictor(),
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
     )
-    devices = worker_devices(settings.devices, _requested_workers(settings), gpu_count())
+    devices = worker_devices(settings.devices, _requested_workers(settings), gpu_count(), _cpu_workers(settings))
     threads = settings.torch_threads or threads_each(len(devices))
     workers = [
         process_commands.worker(name, device, threads, partial(worker_is_alive, engine, name))
@@ -164,6 +169,11 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.beat(),
         process_commands.trainer(),
     )
+
+
+def _cpu_workers(settings: Settings) -> int:
+    """Two, or one for a large model, whose step reads the weights once for all rows: one batch beats two halves."""
+    return 1 if (parameters_of(Path(settings.model)) or 0) >= FEWEST_PARAMETERS else 2
 
 
 def _requested_workers(settings: Settings) -> int | None:

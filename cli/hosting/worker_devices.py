@@ -6,16 +6,16 @@ import subprocess
 import sys
 
 
-def worker_devices(devices: str, workers: int | None, gpus: int) -> list[str]:
+def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: int = 2) -> list[str]:
     """The device of each worker: the named devices in turn, for "auto" every GPU, else the CPU.
 
-    `workers` None means one worker a device, or two on the CPU.
+    `workers` None means one worker a device, or `cpu_workers` on the CPU.
     """
     named = [name.strip() for name in devices.split(",") if name.strip()]
     if named == ["auto"]:
         named = [f"cuda:{index}" for index in range(gpus)]
         if not named:
-            return ["cpu"] * (2 if workers is None else workers)
+            return ["cpu"] * (cpu_workers if workers is None else workers)
     count = len(named) if workers is None else workers
     return [named[index % len(named)] for index in range(count)]
 
