@@ -1,4 +1,4 @@
-"""The predictor's queries: claim unpredicted requests, write predictions, write the predictor's heartbeat."""
+"""The predictor's queries: claim requests without a prediction or with an old one, write predictions and heartbeat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +46,29 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
     return [Unpredicted(*row) for row in rows]
 
 
+def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpredicted]:
+    """Lock up to `limit` of the oldest queued requests whose prediction is by a running version below `before`.
+
+    Requests that have run already, and those that another transaction has locked, are skipped.
+    """
+    rows = connection.execute(
+        text("""
+            select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
+            where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
+                and generated_ids = '{}' and sealed_group is null
+            order by arrived_at limit :limit for update skip locked
+        """),
+        {"before": before, "limit": limit},
+    )
+    return [Unpredicted(*row) for row in rows]
+
+
 def write_predictions(connection: Connection, predicted: Sequence[Predicted], version: str) -> None:
-    """Write predictions made by one version of the predictor."""
+    """Write predictions made by one version of the predictor; the planner fetches these requests, perhaps again."""
     connection.execute(
         text("""
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
-                predictor_version = :version
+                predictor_version = :version, planner_epoch = 0
             from unnest(cast(:ids as text[]), cast(:tokens as int[]), cast(:upper_tokens as int[]))
                 as p (id, tokens, upper_tokens)
             where r.id = p.id

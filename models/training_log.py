@@ -53,6 +53,22 @@ def now(connection: Connection) -> float:
     return float(connection.execute(text("select extract(epoch from clock_timestamp())::float8")).scalar_one())
 
 
+def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int:
+    """How many answered requests a refit would find, counted up to `at_most`."""
+    counted = connection.execute(
+        text("""
+            select count(*) from (
+                select from requests
+                where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
+                    and status in ('completed', 'incomplete') and output_tokens > 0
+                limit :at_most
+            ) answers
+        """),
+        {"at_most": at_most, "max_age_s": max_age_s},
+    )
+    return int(counted.scalar_one())
+
+
 def finished_requests(
     connection: Connection, limit: int, max_age_s: float, after: float = 0.0, known_ids: Collection[str] = ()
 ) -> list[FinishedRequest]:

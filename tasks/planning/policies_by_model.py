@@ -33,10 +33,14 @@ class PoliciesByModel:
         return self._by_model[model]
 
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
-        """Add requests; those left of one batch that ran out of memory are handed over together, to be split again."""
+        """Add requests, in place of those with the same ids that were predicted anew while they waited.
+
+        Those left of one batch that ran out of memory are handed over together, to be split again.
+        """
         sealed: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for one in queued:
             if one.sealed_group is None:
+                self.of(one.model).discard(one.request.id)
                 self.of(one.model).add(one.request, now)
             else:
                 sealed[one.model, one.sealed_group].append(one.request)

@@ -19,7 +19,9 @@ log = structlog.get_logger()
 def predictor() -> PredictorInService:
     """This process's predictor."""
     engine = make_engine(database_url, pool_size=1, name="magnus predictor")
-    return PredictorInService(engine, make_predictor(settings.predictor, make_encoder(settings.encoder)))
+    if settings.predictor == "uilo":  # the baseline that learns nothing before it is fitted
+        return PredictorInService(engine, make_predictor(settings.predictor, make_encoder(settings.encoder)))
+    return PredictorInService(engine)
 
 
 @cache

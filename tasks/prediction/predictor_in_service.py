@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Engine
 
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.predictors.length_predictor import LengthPredictor, Prompt
+from learning.predictors.running_quantiles import RunningQuantiles
 from learning.store import DigestMismatch, NotStorable, load
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
@@ -21,17 +22,33 @@ OBSERVED_AGE_S = 3600.0  # a first read goes back this far: older outcomes say l
 # Requests that one transaction claims and predicts. Their rows stay locked meanwhile; with a smaller chunk, fewer texts
 # are encoded in one batch. Not tuned.
 CHUNK = 256
+OUTDATED_CHUNK = 64  # requests predicted again at once: the planner may want to claim these rows meanwhile. Not tuned.
+ALL_RUNNING_VERSIONS = "running-~"  # sorts behind every running version
 
 log = structlog.get_logger()
+
+
+def running_version(answers: int) -> str:
+    """The version of quantiles of so many answers; more answers sort behind fewer."""
+    return f"running-{answers:09}"
 
 
 class PredictorInService:
     """Predicts with the active version of the length predictor; any number of these may run side by side."""
 
-    def __init__(self, engine: Engine, untrained: LengthPredictor, check_every_s: float = 0.5) -> None:
-        """`untrained` predicts until a version is published; every `check_every_s` a newer one is looked for."""
+    def __init__(self, engine: Engine, untrained: LengthPredictor | None = None, check_every_s: float = 0.5) -> None:
+        """Until a version is published `untrained` predicts, by default quantiles of the answers so far.
+
+        Every `check_every_s` a newer version and new outcomes are looked for.
+        """
         self._engine, self._check_every_s = engine, check_every_s
-        self._predictor, self._version = CalibratedPredictor(untrained), untrained.name
+        self._predictor: CalibratedPredictor | RunningQuantiles
+        if untrained is None:
+            self._predictor, self._version = RunningQuantiles(), running_version(0)
+        else:
+            self._predictor, self._version = CalibratedPredictor(untrained), untrained.name
+        self._answers = self._answers_in_version = 0  # that the running quantiles have seen
+        self._outdated_before: str | None = None  # running versions below it are to be replaced in waiting requests
         self._outcomes = OutcomeCursor()
         self._check_at = 0.0
         self._tried_version: str | None = None  # adopted, or not readable: either way not to be loaded again
@@ -54,7 +71,10 @@ class PredictorInService:
                 on_predicted()
             total += len(chunk)
             if len(chunk) < CHUNK:
-                return total
+                break
+        if self._outdated_before is not None and self._predict_again(self._outdated_before):
+            on_predicted()
+        return total
 
     def _adopt_active_version(self, connection: Connection) -> None:
         """Choose the predictor in service: the active published version, or the present one if that cannot be read."""
@@ -71,6 +91,7 @@ class PredictorInService:
             log.error("predictor not adopted", version=published.version, error=str(error))
             return
         self._version, self._outcomes = published.version, OutcomeCursor(published.until)
+        self._outdated_before = ALL_RUNNING_VERSIONS
         log.info("predictor adopted", version=published.version)
 
     def _correct(self, connection: Connection) -> None:
@@ -79,8 +100,26 @@ class PredictorInService:
             connection, MOST_OBSERVED, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
         )
         self._outcomes.advance(new, monotonic())
-        if new:
-            self._predictor.observe([outcome_of(request) for request in new])
+        if not new:
+            return
+        self._predictor.observe([outcome_of(request) for request in new])
+        self._answers += len(new)
+        if isinstance(self._predictor, RunningQuantiles) and self._answers >= max(1, 2 * self._answers_in_version):
+            self._answers_in_version = self._answers
+            self._version = self._outdated_before = running_version(self._answers)
+
+    def _predict_again(self, outdated_before: str) -> int:
+        """Predict some of the waiting requests again that an older running version predicted; returns how many.
+
+        At a cold start most requests arrive before the first answers are there, and may wait for minutes.
+        """
+        with self._engine.begin() as connection:
+            chunk = request_predictions.claim_outdated(connection, outdated_before, OUTDATED_CHUNK)
+            if chunk:
+                request_predictions.write_predictions(connection, self._predict(chunk), self._version)
+        if len(chunk) < OUTDATED_CHUNK:
+            self._outdated_before = None
+        return len(chunk)
 
     def _predict(self, requests: list[Unpredicted]) -> list[Predicted]:
         prompts = [

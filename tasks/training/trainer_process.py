@@ -23,6 +23,7 @@ from tasks.training.refit_jobs import RefitJobs
 # How often a trainer tries to take the lock, or checks that its connection still holds it. Refits come every few
 # minutes, so any value well below their intervals does.
 LOCK_CHECK_S = 5.0
+EARLY_CHECK_S = 5.0  # between looks at whether answers have doubled: a count of at most 4,000 rows. Not tuned.
 
 log = structlog.get_logger()
 
@@ -40,6 +41,7 @@ def main() -> int:
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
+    scheduler.add_job(_guarded(jobs.refit_length_early), "interval", seconds=EARLY_CHECK_S)
     scheduler.add_job(_guarded(jobs.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)

@@ -10,7 +10,7 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 from models import model_versions, training_log
 from tasks.prediction.outcome_cursor import OutcomeCursor
-from tasks.prediction.predictor_in_service import CHUNK, PredictorInService
+from tasks.prediction.predictor_in_service import CHUNK, PredictorInService, running_version
 from tests.integration.database_stage import Stage
 
 
@@ -95,6 +95,60 @@ def test_a_version_whose_bytes_are_not_what_was_published_is_not_adopted(stage: 
     wait_for_prediction(stage, "r1")
     predictor.run(lambda: None)
     assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (3, "usin")}
+
+
+def answers(stage: Stage, prefix: str, count: int, length: int) -> None:
+    ended = datetime.now(UTC)
+    for n in range(count):
+        stage.request(f"{prefix}{n}", input="abc", status="completed", output_tokens=length, finished_at=ended)
+
+
+def test_a_few_answers_are_enough_to_predict_by_before_anything_was_fitted(stage: Stage):
+    predictor = PredictorInService(stage.database, check_every_s=0.0)
+    answers(stage, "old", 3, length=12)
+    wait_for_prediction(stage, "r1")
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens")["r1"] == 12
+
+
+def test_requests_that_still_wait_are_predicted_again_once_answers_are_there_and_the_planner_fetches_them_again(
+    stage: Stage,
+):
+    predictor = PredictorInService(stage.database, check_every_s=0.0)
+    wait_for_prediction(stage, "waits", "runs")
+    predictor.run(lambda: None)
+    stage.sql("update requests set planner_epoch = 7")
+    stage.sql("update requests set generated_ids = '{1, 2}' where id = 'runs'")
+    answers(stage, "old", 4, length=12)
+    kicks: list[bool] = []
+    predictor.run(lambda: kicks.append(True))
+    found = stage.requests("predicted_tokens", "planner_epoch")
+    assert found["waits"] == (12, 0)
+    assert found["runs"] == (3, 7)  # it has a cache and a place among running rows: only its own progress matters now
+    assert kicks == [True]
+
+
+def test_a_published_version_predicts_the_waiting_requests_of_the_cold_start_again(stage: Stage):
+    predictor = PredictorInService(stage.database, check_every_s=0.0)
+    wait_for_prediction(stage, "r1")
+    predictor.run(lambda: None)
+    model = dump(trained(40))
+    version = publish(stage, model, digest(model))
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens", "predictor_version") == {"r1": (40, version)}
+    newer = dump(trained(50))
+    publish(stage, newer, digest(newer))
+    predictor.run(lambda: None)
+    assert stage.requests("predicted_tokens")["r1"] == 40  # a fitted prediction stays
+
+
+def test_a_predictor_that_saw_less_does_not_overwrite_what_another_predicts_better(stage: Stage):
+    answers(stage, "old", 40, length=12)
+    wait_for_prediction(stage, "r1")
+    PredictorInService(stage.database, check_every_s=0.0).run(lambda: None)
+    stage.sql("delete from requests where id <> 'r1' and id > 'old2'")
+    PredictorInService(stage.database, check_every_s=0.0).run(lambda: None)
+    assert stage.requests("predictor_version")["r1"] == running_version(40)
 
 
 def test_predictors_side_by_side_share_the_work_and_predict_nothing_twice(stage: Stage):

@@ -107,6 +107,20 @@ def test_nothing_is_published_from_a_handful_of_answers(stage: Stage, jobs: Refi
     assert stage.sql("select count(*) from model_versions") == [(0,)]
 
 
+def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_have_doubled(
+    stage: Stage, jobs: RefitJobs
+):
+    answered(stage, 40, of=60)
+    jobs.refit_length_early()
+    assert stage.sql("select count(*) from model_versions") == [(0,)]
+    stage.sql("delete from requests")
+    answered(stage, 100, of=60)
+    jobs.refit_length_early()
+    first = active_version(stage)
+    jobs.refit_length_early()
+    assert active_version(stage) == first
+
+
 def test_a_second_refit_without_news_publishes_nothing(stage: Stage, jobs: RefitJobs):
     answered(stage, 400, of=60)
     jobs.refit_length()

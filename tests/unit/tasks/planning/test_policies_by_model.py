@@ -3,7 +3,7 @@ import pytest
 from models.planner_requests import QueuedRequest
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.policy import Worker
 from scheduling.request import Request
 from tasks.planning.policies_by_model import PoliciesByModel
@@ -39,6 +39,16 @@ def test_the_last_of_such_a_batch_waits_as_any_other():
     policies.feed([waiting("a", sealed_group="9"), waiting("b")], 0.0)
     (assignment,) = policies.of("small").assign([WORKER], 0.0)
     assert sorted(request.id for request in assignment.requests) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_request_that_was_predicted_anew_replaces_itself(name: str):
+    policies = PoliciesByModel(name, PolicySettings())
+    policies.feed([waiting("a"), waiting("b")], 0.0)
+    policies.feed([QueuedRequest(Request("a", 0.0, 5, 10, 8, 9), "small", None)], 1.0)
+    assert len(policies) == 2
+    waits = {request.id: request for batch in policies.of("small").waiting(1.0) for request in batch.requests}
+    assert (waits["a"].predicted, waits["b"].predicted) == (8, 5)
 
 
 def test_discarded_requests_wait_nowhere():
