@@ -6,10 +6,10 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test browser check fmt model clean
+.PHONY: help install demo run test test-model browser check fmt model clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 install: $(VENV)/.installed ## make .venv and install Magnus with its tools
 
@@ -32,7 +32,12 @@ run: install ## keep the service up and print its addresses
 # the same: the browser tests then fail, none is skipped, and each says what to install.
 test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore tests/real_model
+
+test-model: install ## fetch the real models and test with them (175 MB are downloaded once)
+	$(BIN)/magnus model fetch smollm2
+	$(BIN)/magnus model fetch minilm
+	$(BIN)/python -m pytest tests/real_model
 
 browser: install ## find a Chromium for the browser tests, or fetch one
 	$(BIN)/python -m tests.browser.chromium

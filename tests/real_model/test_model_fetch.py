@@ -21,7 +21,7 @@ KILLS = 10
 
 def fetch(*arguments: str) -> subprocess.Popen[bytes]:
     command = [MAGNUS, "model", "fetch", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def test_an_embedding_that_is_tied_is_stored_once(smollm2: Path) -> None:
