@@ -43,12 +43,11 @@ REQUESTS = 240  # two CPU workers answer them in a few seconds
 REAL_RATE = 4.0
 REAL_KV_BUDGET = "256MiB"  # about 11,000 tokens of smollm2 in bfloat16, fifty rows of the demo's length
 TRAINING_EXAMPLES = 1500  # more would teach the predictor more and delay the demo's start; not tuned
-POLL_S = (
-    0.4  # between updates of the progress bars; each is a call that the service answers beside the demo's. Not tuned
-)
-MAX_CLOSING_S = (
-    4.0  # after the last answer, for its batch to be closed; other clients may always have one open. Not tuned
-)
+# Between updates of the progress bars: each is a call that the service answers beside the demo's. Not tuned.
+POLL_S = 0.4
+ANSWERS_POLL_S = 1.5  # the same where new answers are shown, which takes a list of all of them; not tuned
+# After the last answer, for its batch to be closed; other clients may always have one open. Not tuned.
+MAX_CLOSING_S = 4.0
 OPEN_STATES = ("queued", "in_progress")
 
 
@@ -198,7 +197,7 @@ def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], 
                 progress.show(len(sent), client.stats(since))
                 if show_answers:
                     print_new_answers(console, client, sent, shown)
-                pause.wait(POLL_S)
+                pause.wait(ANSWERS_POLL_S if show_answers else POLL_S)
             progress.show(len(sent), client.stats(since))
             if show_answers:
                 print_new_answers(console, client, sent, shown)
