@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import HashingVectorizer
 
+from learning.features.vector_cache import VectorCache
+
 Vectors = npt.NDArray[np.float32]  # (texts, dimension)
 
 HASHING = "hashing"  # what MAGNUS_ENCODER calls the default
@@ -51,12 +53,15 @@ class SentenceEncoder:
         self.name = name
         self._model = SentenceTransformer(name)
         self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])
+        self._cache = VectorCache(self._encode_new, self.dimension)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of these texts, (texts, dimension)."""
-        if not texts:
-            return np.zeros((0, self.dimension), np.float32)
-        vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        """Vectors of these texts, (texts, dimension); a text that was encoded lately costs nothing."""
+        return self._cache.encode(texts)
+
+    def _encode_new(self, texts: list[str]) -> Vectors:
+        """Encode in batches of similar length, which the library forms itself."""
+        vectors = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, np.float32)
 
 
