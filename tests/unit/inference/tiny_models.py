@@ -22,15 +22,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel, load_model, prepare_model
 from inference.prompt_format import load_prompt_format
-from inference.sequences import Sequence
+from inference.sequences import FinishedSequence, Sequence
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 
 torch.set_num_threads(1)  # a tiny matrix is not worth a second thread
 
 VOCABULARY, POSITIONS, ANSWER, EOS = 61, 128, 20, 7
+AMPLE = 2**24  # bytes of KV cache that no test fills
 MARGIN = 1e-3  # the likeliest token leads by this much, so that no rounding can change an answer
 
 
@@ -167,3 +169,11 @@ def known(architecture: str) -> Known:
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, 0
     loaded = prepare_model(model, Letters(), architecture)
     return Known(loaded, answers(loaded, random_prompts(), 8))
+
+
+def drain(engine: Engine) -> dict[str, FinishedSequence]:
+    """Step until no row runs; returns the finished rows by id."""
+    done: dict[str, FinishedSequence] = {}
+    while engine.rows:
+        done |= {row.id: row for row in engine.step()}
+    return done

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from inference.engine_errors import OutOfMemory, SequenceTooLong
 from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sampling, Sequence
-from tests.unit.inference.tiny_models import ANSWER, MAKERS, POSITIONS, known
-
-AMPLE = 2**24
-
-
-def drain(engine):
-    """Step until no row runs; returns the finished rows by id."""
-    done: dict[str, FinishedSequence] = {}
-    while engine.rows:
-        done |= {row.id: row for row in engine.step()}
-    return done
+from tests.unit.inference.tiny_models import AMPLE, ANSWER, MAKERS, POSITIONS, drain, known
 
 
 def test_a_padded_batch_answers_as_each_prompt_alone(each_model):

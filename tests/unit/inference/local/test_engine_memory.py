@@ -8,18 +8,8 @@ import torch
 
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
-from inference.sequences import FinishedSequence, Sequence
-from tests.unit.inference.tiny_models import ANSWER
-
-AMPLE = 2**24
-
-
-def drain(engine):
-    """Step until no row runs; returns the finished rows by id."""
-    done: dict[str, FinishedSequence] = {}
-    while engine.rows:
-        done |= {row.id: row for row in engine.step()}
-    return done
+from inference.sequences import Sequence
+from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain
 
 
 def test_a_joiner_pads_no_running_row(endless):
