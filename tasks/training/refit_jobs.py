@@ -55,9 +55,9 @@ class RefitJobs:
         if self._refit_at_answers > MOST_EARLY_ANSWERS:
             return
         with self.database.begin() as connection:
-            answers = training_log.count_answers(connection, self._refit_at_answers, TrainingSetBounds().age_s)
+            answers = training_log.count_answers(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
         if answers >= self._refit_at_answers:
-            self._refit_at_answers *= 2
+            self._refit_at_answers = 2 * answers  # one refit after a restart, however many answers there are
             self.refit_length()
 
     def refit_length(self) -> None:
