@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     # scheduling
     policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
     wma_threshold: int | None = Field(
-        None, ge=0, description="Φ of Magnus's Algorithm 1; 50000 as in the paper, 1500 for the bundled model if unset"
+        None, ge=0, description="Φ of Magnus's Algorithm 1; chosen from the lengths and costs seen if unset"
     )
     slice_tokens: int | None = Field(
         None, ge=1, description="Slice length S of scls; 128 as in the paper, 32 for the bundled model if unset"
@@ -141,11 +141,6 @@ class Settings(BaseSettings):
         if value in FETCHABLE:
             raise ValueError(f"{value} is not in {directory.parent}: run `magnus model fetch {value}` first")
         return value
-
-    @property
-    def phi(self) -> int:
-        """Φ of Magnus's Algorithm 1: WMA grows with the square of lengths, and the bundled model's are short."""
-        return self.wma_threshold if self.wma_threshold is not None else 1_500 if self._is_bundled else 50_000
 
     @property
     def slice_length(self) -> int:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from benchmarks.live.fresh_service import fresh_service
+from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import MEDIAN_WORDS
 from cli.api_client import Json
 from cli.demo_workload import poisson_arrivals
@@ -66,7 +66,7 @@ def main(policies: str, waiting: int, seconds: float, json_file: Path | None) ->
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
     """Decision times under this policy in milliseconds, from the snapshot that the planner writes twice a second."""
-    with fresh_service(policy, 2, "64MiB", poisson_arrivals(1, 1.0, 0), seed=0) as (service, _):
+    with fresh_service(policy, ServiceOptions(2, "64MiB"), poisson_arrivals(1, 1.0, 0), seed=0) as (service, _):
         engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
         with engine.begin() as connection:
             connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))

@@ -20,12 +20,12 @@ TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other r
 
 @dataclass(frozen=True)
 class RealRequest:
-    """A request to a real language model; the limit keeps the demo short."""
+    """A request to a real language model; the limit keeps the demo short, without one the service's holds."""
 
     application: str
     instruction: str
     input: str
-    max_output_tokens: int
+    max_output_tokens: int | None
 
 
 DemoRequest = ToyRequest | RealRequest
@@ -95,7 +95,7 @@ def send_all(
         body: Json = {"model": model, "input": request.input, "metadata": {"application": request.application}}
         if request.instruction:
             body["instructions"] = request.instruction
-        if isinstance(request, RealRequest):
+        if isinstance(request, RealRequest) and request.max_output_tokens is not None:
             body["max_output_tokens"] = request.max_output_tokens
         sent(client.create(body)["id"], request)
 

@@ -82,6 +82,16 @@ class AdaptiveBatcher:
                 for request in self.take(batch):
                     self.add(request)
 
+    def set_threshold(self, wma_threshold: int) -> None:
+        """Pack by another Φ from now on; the waiting requests are packed anew, those of sealed batches excepted."""
+        if wma_threshold == self.wma_threshold:
+            return
+        open_batches = [batch for batch in self.batches.values() if not batch.sealed]
+        requests = [request for batch in open_batches for request in self.take(batch)]
+        self.wma_threshold = wma_threshold
+        for request in sorted(requests, key=lambda request: (request.arrived_at, request.id)):
+            self.add(request)
+
     def add(self, request: Request) -> AdaptiveBatch:
         """Algorithm 1: the request joins the batch whose WMA would be least, if that is below Φ, else a new batch."""
         batch = self._least_wasteful_batch(request)

@@ -2,6 +2,8 @@
 
 `python -m benchmarks.live --policies vs,magnus,fusion --rates 40,160 --requests 1000 --json F --plot DIR`
 
+`python -m benchmarks.live --model smollm2 --workload instructions --workers 1 --rates 2 --warm-requests 60`
+
 Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
 repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
 """
@@ -11,6 +13,7 @@ import statistics
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.live.fresh_service import fresh_service
+from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_peers import PEERS
@@ -27,12 +30,15 @@ from benchmarks.live.live_plot import plot
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
-from cli.options import POLICIES
-from cli.run_report import summary
+from cli.options import POLICIES, settings_with
+from cli.run_report import WHOLE_OR_CUT_OFF, summary
 from settings import read_settings
 
 # Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
 POLL_S = 0.5
+WARM_RATE = 8.0  # of the requests before the figures begin: more than a real model on a CPU answers, so that they batch
+# After the last of them, so that a predictor fitted to their answers is in service: the trainer looks each 5 s.
+SETTLE_S = 10.0
 COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     ("requests_per_s", "req/s", ".1f"),
     ("valid_tokens_per_s", "valid tok/s", ".0f"),
@@ -48,6 +54,7 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     ("gap_ms_p99", "gap P99 ms", ".0f"),
     ("decision_ms", "decision ms", ".2f"),
     ("control_cpu_share", "control CPU", ".1%"),
+    ("cpu_outside_engine", "not engine", ".1%"),
     ("eta_error", "ETA error", ".0%"),
 )
 
@@ -58,7 +65,13 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 @click.option("--rates", default="180", show_default=True, help="Arrivals a second, comma-separated.")
 @click.option("--workers", default=2, show_default=True, help="Workers of each service, or processes of a peer.")
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
-@click.option("--workload", default="toy", show_default=True, help="toy, a .jsonl of requests, or a .csv trace.")
+@click.option("--warm-requests", default=0, show_default=True, help="Answered before the figures begin, others.")
+@click.option(
+    "--workload", default="toy", show_default=True, help="toy, instructions, a .jsonl of requests, or a .csv trace."
+)
+@click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
+@click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
+@click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -70,7 +83,11 @@ def main(
     rates: str,
     workers: int,
     requests: int,
+    warm_requests: int,
     workload: str,
+    model: str | None,
+    max_prompt_tokens: int | None,
+    max_output_tokens: int | None,
     kv_budget: str,
     repeats: int,
     seed: int,
@@ -83,12 +100,26 @@ def main(
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
     console = Console(stderr=True)
+    directory = settings_with(model=model).model if model else None  # what the name of a fetched model means
+    options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens)
     runs: list[Json] = []
     for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
-        arrivals = arrivals_of(workload, requests, rate, seed + repeat)
-        with fresh_service(name, workers, kv_budget, arrivals, seed) as (service, state_dir):
+        drawn = arrivals_of(workload, warm_requests + requests, rate, seed + repeat)
+        warm, arrivals = drawn[:warm_requests], _from_zero(drawn[warm_requests:])
+        with fresh_service(name, options, arrivals, seed) as (service, state_dir):
+            if warm:
+                answer_first(service, state_dir, [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(warm)])
             run = measure(service, state_dir, arrivals)
-        runs.append({**run, "policy": name, "rate": rate, "repeat": repeat, "workload": Path(workload).stem})
+        runs.append(
+            {
+                **run,
+                "policy": name,
+                "rate": rate,
+                "repeat": repeat,
+                "warm_requests": warm_requests,
+                "workload": Path(workload).stem,
+            }
+        )
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
         if json_file:  # after each run, so that an interrupted comparison keeps its runs
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
@@ -98,6 +129,18 @@ def main(
     short = [run for run in runs if run["completed"] != run["requests"]]
     if short:
         raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))
+
+
+def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
+    """Send requests whose answers the service learns from, and wait until it has."""
+    pause = threading.Event()
+    with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+        for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
+            submission.result()
+    with ServiceMonitor(service, state_dir) as monitor:
+        while monitor.open_requests():
+            pause.wait(POLL_S)
+    pause.wait(SETTLE_S)
 
 
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
@@ -120,14 +163,19 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
         responses = [response for response in client.responses() if response["id"] in sent]
         last = max(response["completed_at"] or 0.0 for response in responses)
         stats = client.stats(since, last + 0.001)
-        figures: Json = summary(responses, stats, len(arrivals))
+        figures: Json = summary(responses, stats, len(arrivals), WHOLE_OR_CUT_OFF)
         generated = stats["valid_tokens"] + stats["invalid_tokens"]
         figures |= {
             "valid_token_share": round(stats["valid_tokens"] / generated, 4) if generated else None,
             "pad_tokens": stats["pad_tokens"],
             "invalid_tokens": stats["invalid_tokens"],
         }
-        return figures | monitor.figures()
+        return figures | monitor.figures(since)
+
+
+def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
+    """The same gaps, the first arrival at once."""
+    return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]
 
 
 def table(runs: list[Json]) -> Table:

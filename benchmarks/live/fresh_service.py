@@ -1,10 +1,10 @@
 """Starts a new service for one benchmark run: `magnus up` in its own directory, with our workers or a peer's."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.live.live_peers import PEERS, peer_programs
@@ -20,21 +20,45 @@ READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, doe
 STOP_WITHIN_S = 60.0  # any value well above a stop does
 
 
+@dataclass(frozen=True)
+class ServiceOptions:
+    """What the services of one comparison have in common; `model` None is the bundled one."""
+
+    workers: int
+    kv_budget: str
+    model: str | None = None
+    max_prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+    def environment(self) -> dict[str, str]:
+        """The settings that `magnus up` has no option for."""
+        limits = {
+            "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
+            "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,
+        }
+        given = {name: str(limit) for name, limit in limits.items() if limit is not None}
+        return {"MAGNUS_RATE_LIMIT": NO_RATE_LIMIT, **given}
+
+
 @contextmanager
 def fresh_service(
-    name: str, workers: int, kv_budget: str, arrivals: list[DemoArrival], seed: int
+    name: str, options: ServiceOptions, arrivals: list[DemoArrival], seed: int
 ) -> Iterator[tuple[RunningService, Path]]:
-    """Run a service until the context ends: under the policy `name` and pretrained, or served by the peer `name`."""
+    """Run a service until the context ends: under the policy `name`, or served by the peer `name`.
+
+    With the bundled model a policy's length predictor is pretrained; another model's answers are not known beforehand.
+    """
     is_peer = name in PEERS
     with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
         state_dir = Path(directory)
-        options = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", kv_budget]
-        options += ["--workers", "0" if is_peer else str(workers)]
-        options += [] if is_peer else ["--policy", name]
-        os.environ["MAGNUS_RATE_LIMIT"] = NO_RATE_LIMIT
+        flags = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", options.kv_budget]
+        flags += ["--workers", "0" if is_peer else str(options.workers)]
+        flags += [] if is_peer else ["--policy", name]
+        flags += ["--model", options.model] if options.model else []
         up = ChildProgram(
             "magnus up",
-            (str(BIN / "magnus"), "up", "--json", *options),
+            (str(BIN / "magnus"), "up", "--json", *flags),
+            env=options.environment(),
             ready=lambda: running_service(state_dir) is not None,
             ready_within_s=READY_WITHIN_S,
             stop_within_s=STOP_WITHIN_S,
@@ -45,11 +69,11 @@ def fresh_service(
             await_ready(*running[0], log)
             service = RunningService(**json.loads((state_dir / "service.json").read_text()))
             if is_peer:
-                for program in peer_programs(name, workers, service):
+                for program in peer_programs(name, options.workers, service, options.model):
                     peer_log = state_dir / f"{program.name}.log"
                     running.append((program, start(program, peer_log)))
                     await_ready(*running[-1], peer_log)
-            else:
+            elif options.model is None:
                 train_predictor(state_dir, arrivals, seed)
             yield service, state_dir
         finally:

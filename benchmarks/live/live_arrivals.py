@@ -1,11 +1,12 @@
-"""The requests that the live benchmark sends, with their instants: toy requests, a file of requests, or a trace."""
+"""The requests that the live benchmark sends, with their instants: toy or real ones, a file of requests, or a trace."""
 
 import csv
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
-from cli.demo_workload import DemoArrival, poisson_arrivals
+from cli.demo_workload import DemoArrival, RealRequest, poisson_arrivals, real_arrivals
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 # Words of a toy input. The demo's have 10; with so few, HTTP and the database are half of the work on a small machine,
@@ -17,8 +18,20 @@ def arrivals_of(workload: str, requests: int, rate: float, seed: int) -> list[De
     """Open-loop arrivals of about `rate` a second; a trace keeps its bursts and is sped up to that rate."""
     if workload == "toy":
         return poisson_arrivals(requests, rate, seed, MEDIAN_WORDS)
+    if workload == "instructions":
+        return _instructions(requests, rate, seed)
     path = Path(workload)
     return _from_trace(path, requests, rate, seed) if path.suffix == ".csv" else _from_file(path, requests, rate, seed)
+
+
+def _instructions(requests: int, rate: float, seed: int) -> list[DemoArrival]:
+    """The demo's real instructions without their limits, so that answers end where the model ends them."""
+    return [
+        replace(arrival, request=replace(arrival.request, max_output_tokens=None))
+        if isinstance(arrival.request, RealRequest)
+        else arrival
+        for arrival in real_arrivals(requests, rate, seed)
+    ]
 
 
 def _from_file(path: Path, requests: int, rate: float, seed: int) -> list[DemoArrival]:

@@ -16,6 +16,7 @@ from cli.hosting.service_files import RunningService
 from cli.run_report import percentile
 from models.session import make_engine
 
+ENGINES = ("worker", "peer")  # how the names of the processes begin that run a model
 # The processes that serve no model; their CPU share is what the control plane costs.
 CONTROL_PLANE = ("web", "planner", "predictor", "beat")
 
@@ -27,7 +28,8 @@ DECISION = text("select (value->>'decision_s')::float8 from service_state where 
 GAPS = text("""
     with spans as (
         select worker, unnest(range_agg(tstzrange(started_at, finished_at))) as span
-        from batches where status = 'finished' and finished_at > started_at group by worker
+        from batches where status = 'finished' and finished_at > started_at
+            and started_at >= to_timestamp(:since) group by worker
     ), gaps as (
         select upper(lag(span) over by_worker) as since, lower(span) as until
         from spans window by_worker as (partition by worker order by lower(span))
@@ -41,7 +43,7 @@ GAPS = text("""
 ETA_ERRORS = text("""
     select abs(extract(epoch from eta_at - finished_at))::float8
         / greatest(extract(epoch from finished_at - arrived_at), 0.001)::float8 as error
-    from requests where status = 'completed' and eta_at is not null
+    from requests where status = 'completed' and eta_at is not null and arrived_at >= to_timestamp(:since)
 """)
 
 
@@ -84,17 +86,23 @@ class ServiceMonitor:
         after = self._cpu_times()
         self._cpu_s = {name: after[name] - self._before[name] for name in after}
 
-    def figures(self) -> Json:
-        """CPU as shares of all cores, gaps and decisions in milliseconds, ETA errors as shares of the response time."""
+    def figures(self, since: float) -> Json:
+        """CPU as shares of all cores, gaps and decisions in milliseconds, ETA errors as shares of the response time.
+
+        Gaps and ETA errors are those of batches and requests that began at the instant `since` or later.
+        """
         with self._engine.connect() as connection:
-            gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS))
-            errors = [row.error for row in connection.execute(ETA_ERRORS)]
+            gaps = sorted(1000 * row.gap_s for row in connection.execute(GAPS, {"since": since}))
+            errors = [row.error for row in connection.execute(ETA_ERRORS, {"since": since})]
         whole_s = self._wall_s * (os.cpu_count() or 1)
+        used_s = sum(self._cpu_s.values())
+        engine_s = sum(cpu_s for name, cpu_s in self._cpu_s.items() if name.startswith(ENGINES))
         return {
             "gap_ms_p50": percentile(gaps, 0.5),
             "gap_ms_p99": percentile(gaps, 0.99),
             "decision_ms": 1000 * statistics.median(self._decisions) if self._decisions else None,
             "control_cpu_share": sum(self._cpu_s.get(name, 0.0) for name in CONTROL_PLANE) / whole_s,
+            "cpu_outside_engine": 1 - engine_s / used_s if used_s else None,
             "cpu_share": {name: round(cpu_s / whole_s, 4) for name, cpu_s in sorted(self._cpu_s.items())},
             "eta_error": statistics.median(errors) if errors else None,
         }

@@ -20,10 +20,11 @@ from settings import read_settings
 PEERS = ("celery", "window", "generate_batch")
 
 
-def peer_programs(name: str, workers: int, service: RunningService) -> list[ChildProgram]:
+def peer_programs(name: str, workers: int, service: RunningService, model: str | None) -> list[ChildProgram]:
     """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
+    environment |= {"MAGNUS_MODEL": model} if model else {}
     engine = environment | {"OMP_NUM_THREADS": str(threads)}
     python = (sys.executable, "-m")
     if name != "celery":

@@ -20,6 +20,7 @@ from scheduling.batch_estimates import batch_shape
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
 from scheduling.out_of_memory import split
+from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD, ChosenThreshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 
@@ -42,14 +43,18 @@ class MagnusPolicy(Policy):
     """Packs each request as it comes (Algorithm 1) and gives idle workers the batch with the highest response ratio.
 
     On a fleet of unequal memory batches grow to what the largest worker holds. A smaller worker takes batches that fit
-    it; when none does, it takes as much of one as fits, rather than idle.
+    it; when none does, it takes as much of one as fits, rather than idle. Without a threshold Φ is chosen as it goes.
     """
 
     def __init__(
-        self, wma_threshold: int = 50_000, fixed_size: FixedSize | None = None, by_response_ratio: bool = True
+        self,
+        wma_threshold: int | None = PUBLISHED_THRESHOLD,
+        fixed_size: FixedSize | None = None,
+        by_response_ratio: bool = True,
     ) -> None:
         self._fixed_size = fixed_size
-        self._batcher = AdaptiveBatcher(wma_threshold)
+        self._threshold = ChosenThreshold() if wma_threshold is None else None
+        self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
         self._table = BatchScheduler(by_response_ratio)
         self._costs: ServingTime | None = None  # of the first worker of the last decision; estimates are for it
 
@@ -58,6 +63,8 @@ class MagnusPolicy(Policy):
 
     def add(self, request: Request, now: float) -> None:
         """Pack the request into a batch by Algorithm 1."""
+        if self._threshold:
+            self._threshold.see(request)
         self._batcher.add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -74,6 +81,9 @@ class MagnusPolicy(Policy):
             return []
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
+        if self._threshold:
+            limits = self._batcher.capacity_tokens or 0, self._batcher.max_size
+            self._batcher.set_threshold(self._threshold.choose(self._costs, *limits, now))
         undecided = [kind for kind, of_kind in idle.items() if of_kind]
         choices: dict[WorkerKind, NextBatch] = {}
         assignments: list[Assignment] = []

@@ -10,6 +10,7 @@ from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
 from scheduling.policies.vanilla import Vanilla
+from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policy import Policy
 
 
@@ -19,7 +20,7 @@ class PolicySettings:
 
     max_prompt_tokens: int = 1024  # Lmax
     max_output_tokens: int = 1024  # Gmax
-    wma_threshold: int = 50_000  # Φ of Magnus's Algorithm 1, as in its evaluation (IV)
+    wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int = 128  # S of SCLS, as in its evaluation (5.1)
 
 

@@ -34,7 +34,7 @@ def leader() -> Leader:
         settings=PolicySettings(
             max_prompt_tokens=settings.max_prompt_tokens,
             max_output_tokens=settings.max_output_tokens,
-            wma_threshold=settings.phi,
+            wma_threshold=settings.wma_threshold,
             slice_tokens=settings.slice_length,
         ),
         alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
