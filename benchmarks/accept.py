@@ -1,7 +1,11 @@
 """Measures how fast a running service accepts requests: Poisson arrivals over HTTP, latencies from due instants.
 
     python -m benchmarks.accept --url http://127.0.0.1:8000 --api-key KEY --rate 200 --seconds 30 [--json FILE]
+        [--database-url URL --finished 1000000 --queued 100000] [--dashboard-password PASSWORD]
 
+`--finished` and `--queued` first fill the service's empty database with so many requests; stop planner and workers
+before, or they serve the queue meanwhile. After the submissions, reads are timed one by one: a request, lists, and with
+its password the dashboard.
 Open loop: a slow answer does not delay the next request, and a request that is sent late counts from its due instant.
 The figures must be the same with a stopped or frozen broker, because accepting a request does not use the broker.
 """
@@ -18,6 +22,27 @@ import httpx
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import text
+
+from benchmarks.filled_database import fill
+from models.session import make_engine
+from settings import DASHBOARD_USER
+
+READS = 50  # of each kind; any number does whose 95th percentile says something
+API_READS = {
+    "list": "/v1/responses",
+    "list, one status": "/v1/responses?status=failed",
+    "list, unknown application": "/v1/responses?application=unknown",
+    "stats": "/v1/magnus/stats",
+    "metrics": "/metrics",
+}
+PAGES = {
+    "overview": "/",
+    "overview, 24 hours": "/?hours=24",
+    "requests": "/requests",
+    "requests, failed": "/requests?status=failed",
+    "requests, unknown application": "/requests?application=unknown",
+}
 
 # Any words do: the answers are not read.
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
@@ -58,6 +83,41 @@ async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int)
     return latencies, failures
 
 
+def fill_database(url: str, model: str, finished: int, queued: int) -> None:
+    """Fill the service's database; raises ClickException if it has requests already."""
+    engine = make_engine(url, pool_size=1, name="benchmark")
+    with engine.connect() as connection:
+        if connection.execute(text("select exists(select from requests)")).scalar_one():
+            raise click.ClickException("the database has requests already; --finished and --queued fill an empty one")
+        fill(connection, finished, queued, model)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("vacuum analyze"))
+    engine.dispose()
+
+
+def time_reads(url: str, key: str, dashboard_password: str | None) -> dict[str, dict[str, float]]:
+    """Milliseconds of each kind of read, one at a time."""
+    times: dict[str, dict[str, float]] = {}
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30.0) as client:
+        newest = client.get("/v1/responses?limit=1").raise_for_status().json()["first_id"]
+        reads = {"one request": f"/v1/responses/{newest}", **API_READS}
+        times |= {name: timed(client, path) for name, path in reads.items()}
+    if dashboard_password is not None:
+        with httpx.Client(base_url=url, auth=(DASHBOARD_USER, dashboard_password), timeout=30.0) as client:
+            times |= {name: timed(client, path) for name, path in PAGES.items()}
+    return times
+
+
+def timed(client: httpx.Client, path: str) -> dict[str, float]:
+    """The median, 95th percentile and maximum of READS reads, milliseconds."""
+    ms = []
+    for _ in range(READS):
+        started = perf_counter()
+        client.get(path).raise_for_status()
+        ms.append(1000 * (perf_counter() - started))
+    return {"p50": float(np.percentile(ms, 50)), "p95": float(np.percentile(ms, 95)), "max": max(ms)}
+
+
 def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
     """The figures of the JSON, latencies in milliseconds."""
     ms = np.array(latencies) * 1000
@@ -78,9 +138,29 @@ def figures(latencies: list[float], failures: list[str], rate: float, seconds: f
 @click.option("--rate", default=200.0, show_default=True, help="Requests a second")
 @click.option("--seconds", default=30.0, show_default=True)
 @click.option("--seed", default=1, show_default=True)
+@click.option("--finished", default=0, show_default=True, help="Ended requests to fill the database with first")
+@click.option("--queued", default=0, show_default=True, help="Waiting requests to fill it with")
+@click.option("--database-url", help="The service's database; needed with --finished and --queued")
+@click.option("--dashboard-password", help="Time the dashboard's pages too")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here")
-def main(url: str, api_key: str, rate: float, seconds: float, seed: int, json_file: Path | None) -> None:
+def main(
+    url: str,
+    api_key: str,
+    rate: float,
+    seconds: float,
+    seed: int,
+    finished: int,
+    queued: int,
+    database_url: str | None,
+    dashboard_password: str | None,
+    json_file: Path | None,
+) -> None:
     """Measure how fast requests are accepted."""
+    if finished or queued:
+        if database_url is None:
+            raise click.UsageError("--finished and --queued need --database-url")
+        served = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {api_key}"}).raise_for_status()
+        fill_database(database_url, served.json()["data"][0]["id"], finished, queued)
     asyncio.run(submit_all(url, api_key, rate, 2.0, seed + 1))  # opens connections and fills caches on both sides
     result = figures(*asyncio.run(submit_all(url, api_key, rate, seconds, seed)), rate, seconds)
     table = Table("rate / s", "accepted", "failed", "mean ms", "P50", "P95", "P99", "max")
@@ -89,6 +169,12 @@ def main(url: str, api_key: str, rate: float, seconds: float, seed: int, json_fi
     Console().print(table)
     if result["failures"]:
         Console().print(f"not accepted: {', '.join(result['failures'])}")
+    result |= {"finished_before": finished, "queued_before": queued}
+    result["reads_ms"] = reads = time_reads(url, api_key, dashboard_password)
+    of_reads = Table("read", "P50 ms", "P95", "max")
+    for name, ms in reads.items():
+        of_reads.add_row(name, *(f"{value:.1f}" for value in ms.values()))
+    Console().print(of_reads)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

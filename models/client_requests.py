@@ -6,11 +6,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Select, bindparam, case, delete, func, select, text, tuple_, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Select,
+    Text,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    text,
+    true,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
-from models.tables import RequestStatus, StoredBatch, StoredRequest
+from models.tables import ANSWERED, UNANSWERED, RequestStatus, StoredBatch, StoredRequest
 
 UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
 
@@ -168,14 +183,16 @@ def page(
 ) -> Page | None:
     """Requests by arrival, newest first unless `oldest_first`, beginning behind the request `after`.
 
-    None if this tenant has no request `after`. Reads `limit + 1` entries of an index, however many rows there are: no
-    offset, no count.
+    None if this tenant has no request `after`. Reads `limit + 1` entries of an index for each status, however many rows
+    there are: no offset, no count.
     """
-    statement = select_views().where(*_of_tenant(tenant))
-    if statuses:
-        statement = statement.where(StoredRequest.status.in_(statuses))
+    names = array([status.value for status in statuses or RequestStatus], type_=Text)
+    state = func.unnest(names).table_valued("status").render_derived()
+    of_one_status = select(StoredRequest.id, StoredRequest.arrived_at).where(
+        StoredRequest.status == state.c.status, *_of_tenant(tenant)
+    )
     if application is not None:
-        statement = statement.where(StoredRequest.application == application)
+        of_one_status = of_one_status.where(StoredRequest.application == application)
     position = tuple_(StoredRequest.arrived_at, StoredRequest.id)
     if after is not None:
         arrived_at = session.scalar(
@@ -184,21 +201,23 @@ def page(
         if arrived_at is None:
             return None
         cursor = (arrived_at, after)
-        statement = statement.where(position > cursor if oldest_first else position < cursor)
-    order = (
-        [StoredRequest.arrived_at, StoredRequest.id]
-        if oldest_first
-        else [StoredRequest.arrived_at.desc(), StoredRequest.id.desc()]
-    )
-    views = list(_views(session, statement.order_by(*order).limit(limit + 1)))
+        of_one_status = of_one_status.where(position > cursor if oldest_first else position < cursor)
+    each = of_one_status.order_by(*_by_arrival(StoredRequest, oldest_first)).limit(limit + 1).lateral()
+    ids = select(each.c.id).select_from(state.join(each, true())).order_by(*_by_arrival(each.c, oldest_first))
+    listed = select_views().where(StoredRequest.id.in_(ids.limit(limit + 1)))
+    views = list(_views(session, listed.order_by(*_by_arrival(StoredRequest, oldest_first))))
     return Page(views[:limit], len(views) > limit)
 
 
 def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
     """The requests of all tenants that ended last, newest first, whatever their final state."""
-    ended = StoredRequest.finished_at.is_not(None)
-    newest = select_views().where(ended).order_by(StoredRequest.finished_at.desc()).limit(limit)
-    return list(_views(session, newest))
+    newest = (  # of each of the two partial indexes
+        select(StoredRequest.id).where(text(ended)).order_by(StoredRequest.finished_at.desc()).limit(limit).subquery()
+        for ended in (ANSWERED, UNANSWERED)
+    )
+    ids = union_all(*(select(some.c.id) for some in newest))
+    ended = select_views().where(StoredRequest.id.in_(ids)).order_by(StoredRequest.finished_at.desc()).limit(limit)
+    return list(_views(session, ended))
 
 
 def cancel(session: Session, tenant: str, id: str) -> None:
@@ -243,6 +262,11 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
         select(StoredRequest.id).where(StoredRequest.id.in_(ids), StoredRequest.status.in_(UNFINISHED))
     )
     return set(ids) - set(unfinished)
+
+
+def _by_arrival(row: Any, oldest_first: bool) -> list[ColumnElement[Any]]:
+    """The order of a list of requests; `row` has the columns `arrived_at` and `id`."""
+    return [row.arrived_at, row.id] if oldest_first else [row.arrived_at.desc(), row.id.desc()]
 
 
 def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:

@@ -47,7 +47,7 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
                 from requests r left join batches b on b.id = r.batch_id where r.status = 'in_progress'
             ), oldest as (
                 select arrived_at from requests
-                where status = 'queued' and status in ('queued', 'in_progress') order by arrived_at limit 1
+                where status = 'queued' order by arrived_at limit 1
             ), minute as (
                 select count(*) as finished, coalesce(sum(output_tokens), 0) as tokens from requests
                 where finished_at > statement_timestamp() - interval '60 s' and status in ('completed', 'incomplete')

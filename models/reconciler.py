@@ -59,10 +59,11 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
     return connection.execute(
         text("""
             with recent as (
-                select application, output_tokens from requests
-                where finished_at is not null and status = 'completed' order by finished_at desc limit :answers
+                select application, output_tokens, status from requests
+                where status in ('completed', 'incomplete') order by finished_at desc limit :answers
             ), means as (
-                select application, ceil(avg(output_tokens))::int as mean from recent group by application
+                select application, ceil(avg(output_tokens))::int as mean from recent
+                where status = 'completed' group by application
             ), unpredicted as (
                 select id, application from requests
                 where status = 'queued' and predicted_tokens is null

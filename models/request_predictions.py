@@ -47,16 +47,17 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
 
 
 def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpredicted]:
-    """Lock up to `limit` of the oldest queued requests whose prediction is by a running version below `before`.
+    """Lock up to `limit` queued requests whose prediction is by a running version below `before`.
 
-    Requests that have run already, and those that another transaction has locked, are skipped.
+    Those of the oldest version come first, of each version the oldest. Requests that have run already, and those that
+    another transaction has locked, are skipped.
     """
     rows = connection.execute(
         text("""
             select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
                 and generated_ids = '{}' and sealed_group is null
-            order by arrived_at limit :limit for update skip locked
+            order by predictor_version, arrived_at limit :limit for update skip locked
         """),
         {"before": before, "limit": limit},
     )

@@ -24,7 +24,7 @@ MIN_ANSWERS = 8
 FETCH_RECENT = text("""
     select application, input_tokens, extract(epoch from finished_at - arrived_at)::float8 as response_s
     from requests
-    where status = 'completed' and finished_at > clock_timestamp() - interval '10 minutes'
+    where status in ('completed', 'incomplete') and finished_at > statement_timestamp() - interval '10 minutes'
     order by finished_at desc limit :most
 """)
 

@@ -28,6 +28,11 @@ class RequestStatus(enum.StrEnum):
         return self not in (RequestStatus.queued, RequestStatus.in_progress)
 
 
+# Predicates of partial indexes, which a query must repeat word by word to use them.
+ANSWERED = "status in ('completed', 'incomplete')"
+UNANSWERED = "status in ('failed', 'cancelled')"
+
+
 class BatchStatus(enum.StrEnum):
     """assigned (committed, its message may be in the broker) → running (leased) → one of the last three, all final."""
 
@@ -122,20 +127,24 @@ class StoredRequest(Base):
             postgresql_where=text("status = 'queued' and predicted_tokens is null"),
         ),
         Index("requests_unfed", "planner_epoch", postgresql_where=text("status = 'queued'")),
-        Index("requests_by_tenant", "tenant", "arrived_at", "id"),
-        Index("requests_by_application", "tenant", "application", "arrived_at", "id"),
-        Index("requests_by_arrival", "arrived_at", "id"),
-        Index("requests_by_status", "tenant", "status", "arrived_at", "id"),
         Index(
-            "requests_gone_wrong",
-            "status",
+            "requests_predicted_early",
+            "predictor_version",
             "arrived_at",
-            "id",
-            postgresql_where=text("status in ('incomplete', 'failed', 'cancelled')"),
+            postgresql_where=text(
+                "status = 'queued' and predictor_version like 'running-%' and generated_ids = '{}' "
+                "and sealed_group is null"
+            ),
         ),
-        Index("requests_finished", "finished_at", postgresql_where=text("finished_at is not null")),
+        # Lists: one index serves all states too, by a page of each (`client_requests.page`).
+        Index("requests_by_status", "tenant", "status", "arrived_at", "id"),
+        Index("requests_by_application", "tenant", "application", "status", "arrived_at", "id"),
+        Index("requests_of_all_tenants", "status", "arrived_at", "id"),
+        Index("requests_of_all_tenants_by_application", "application", "status", "arrived_at", "id"),
+        # Two and not one, so that a reader of answers passes no cancelled request by, and the other way round.
+        Index("requests_answered", "finished_at", postgresql_where=text(ANSWERED)),
+        Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
-        Index("requests_waiting", "arrived_at", postgresql_where=text("status in ('queued', 'in_progress')")),
         Index(
             "requests_idempotency",
             "tenant",
@@ -191,6 +200,18 @@ class StoredBatch(Base):
     __table_args__ = (
         Index("batches_open", "worker", postgresql_where=text("status in ('assigned', 'running')")),
         Index("batches_finished", "finished_at", postgresql_where=text("finished_at is not null")),
+        Index(
+            "batches_run_to_completion",
+            "finished_at",
+            postgresql_where=text("status = 'finished' and not joins and serving_s > 0 and generation_length > 0"),
+        ),
+        # by the time that a batch ran, for windows of time (`models.window_stats`)
+        Index(
+            "batches_by_time",
+            text("tstzrange(started_at, greatest(started_at, finished_at), '[]')"),
+            postgresql_using="gist",
+            postgresql_where=text("started_at is not null and finished_at is not null"),
+        ),
     )
 
 

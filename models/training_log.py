@@ -54,15 +54,15 @@ def now(connection: Connection) -> float:
 
 
 def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int:
-    """How many answered requests a refit would find, counted up to `at_most`."""
+    """How many of the newest `at_most` answered requests a refit would use: those with an answer of a token or more."""
     counted = connection.execute(
         text("""
             select count(*) from (
-                select from requests
+                select output_tokens from requests
                 where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                    and status in ('completed', 'incomplete') and output_tokens > 0
-                limit :at_most
-            ) answers
+                    and status in ('completed', 'incomplete')
+                order by finished_at desc limit :at_most
+            ) answers where output_tokens > 0
         """),
         {"at_most": at_most, "max_age_s": max_age_s},
     )
@@ -74,18 +74,22 @@ def finished_requests(
 ) -> list[FinishedRequest]:
     """The newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
 
-    At most `limit` of them, and none older than `max_age_s`; `after` is in seconds since the epoch.
+    The `limit` newest without the empty answers among them, and none older than `max_age_s`; `after` is in seconds
+    since the epoch.
     """
     rows = connection.execute(
         text("""
-            select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens, predicted_tokens,
-                predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
-                extract(epoch from finished_at)::float8 as at
-            from requests
-            where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
-                and finished_at > to_timestamp(:after) and id <> all(cast(:known_ids as text[]))
-                and status in ('completed', 'incomplete') and output_tokens > 0
-            order by finished_at desc limit :limit
+            select * from (
+                select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
+                    predicted_tokens, predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
+                    extract(epoch from finished_at)::float8 as at
+                from requests
+                where finished_at > greatest(
+                        statement_timestamp() - make_interval(secs => :max_age_s), to_timestamp(:after)
+                    )
+                    and id <> all(cast(:known_ids as text[])) and status in ('completed', 'incomplete')
+                order by finished_at desc limit :limit
+            ) answers where output_tokens > 0 order by at desc
         """),
         {"limit": limit, "max_age_s": max_age_s, "after": after, "known_ids": list(known_ids)},
     )

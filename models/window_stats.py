@@ -12,12 +12,16 @@ FETCH_STATS = text("""
         select clock_timestamp() as now,
             coalesce(to_timestamp(:since), clock_timestamp() - interval '60 s') as first,
             coalesce(to_timestamp(:until), clock_timestamp()) as last
+    ), ran as (
+        -- the first condition is the one that the index `batches_by_time` serves, the second is exact
+        select batches.* from batches, bounds
+        where tstzrange(started_at, greatest(started_at, finished_at), '[]') && tstzrange(first, greatest(first, last))
+            and started_at is not null and finished_at is not null and started_at < last and finished_at >= first
     ), ended as (
         -- both instants are computed back from when they were written, so a short batch may seem to end before it began
-        select batches.*, tstzrange(started_at, greatest(started_at, finished_at)) as span,
+        select ran.*, tstzrange(started_at, greatest(started_at, finished_at)) as span,
             greatest(0.0, extract(epoch from finished_at - started_at)) as lasted_s
-        from batches, bounds where status = 'finished' and started_at >= first and started_at < last
-            and finished_at >= first
+        from ran, bounds where status = 'finished' and started_at >= first
     ), served as (
         -- a row generates one token an iteration, so tokens x seconds an iteration are the seconds that rows decoded,
         -- those that left early included
@@ -29,10 +33,14 @@ FETCH_STATS = text("""
         select worker, unnest(range_agg(span)) as span from ended group by worker
     ), busy as (
         select worker, unnest(range_agg(
-            tstzrange(started_at, greatest(started_at, coalesce(finished_at, now))) * tstzrange(first, last)
+            tstzrange(started_at, greatest(started_at, coalesce(finished_at, now)))
+                * tstzrange(first, greatest(first, last))
         )) as span
-        from batches, bounds
-        where status <> 'lost' and started_at < last and (finished_at >= first or status = 'running')
+        from (
+            select worker, started_at, finished_at from ran where status <> 'lost'
+            union all
+            select worker, started_at, finished_at from batches, bounds where status = 'running' and started_at < last
+        ) as served, bounds
         group by worker
     ), present as (
         -- started_at is that of the worker's newest process: batches served before it show that the worker was present
@@ -41,9 +49,8 @@ FETCH_STATS = text("""
         )) as span
         from workers, bounds where started_at < last and coalesce(stopped_at, heartbeat_at) >= first
     ), waiting as (
-        select count(*) filter (where status = 'queued') as queued,
-            count(*) filter (where status = 'in_progress') as running
-        from requests where status in ('queued', 'in_progress')
+        select (select count(*) from requests where status = 'queued') as queued,
+            (select count(*) from requests where status = 'in_progress') as running
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
         extract(epoch from last)::float8 as until, batches, valid, pad, invalid, queued, running,

@@ -1,4 +1,4 @@
-"""The task `tasks.upkeep`: closes the history's minutes and deletes old rows, a chunk at a time, every 10 s."""
+"""The task `tasks.upkeep`: does the chores, every 10 s."""
 
 from functools import cache
 
@@ -6,15 +6,9 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import minute_history, retention
-from models.session import make_engine, make_sessions
+from models.session import make_engine
 from tasks.app import app, database_url, settings
-
-# Rows that one statement deletes. A larger chunk holds locks for longer, a smaller one deletes less in a tick: 2,000
-# rows every 10 s keep up with 200 requests a second. Not tuned otherwise.
-DELETED_AT_ONCE = 2000
-# A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
-FORGET_WORKERS_AFTER_S = 86_400.0
+from tasks.chores import do_chores
 
 log = structlog.get_logger()
 
@@ -27,17 +21,8 @@ def database() -> Engine:
 
 @app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def upkeep() -> None:
-    """Do one chunk of each chore; an error is logged, and the next tick tries again."""
+    """Do each chore for a while; an error is logged, and the next tick tries again."""
     try:
-        with make_sessions(database())() as session:
-            minute_history.close_minutes(session)
-        with database().begin() as connection:
-            retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
-            retention.delete_superseded_versions(connection)
-        for delete in (retention.delete_old_requests, retention.delete_old_batches):
-            with database().begin() as connection:
-                deleted = delete(connection, settings.retention_s, DELETED_AT_ONCE)
-            if deleted:
-                log.info("deleted", what=delete.__name__, rows=deleted)
+        do_chores(database(), settings.retention_s)
     except SQLAlchemyError as error:
         log.error("upkeep failed", error=str(error))

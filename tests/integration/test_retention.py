@@ -2,7 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-from models import model_versions, retention
+from sqlalchemy import text
+
+from models import minute_history, model_versions, retention
+from models.session import make_sessions
+from tasks.chores import DELETED_AT_ONCE, do_chores
 from tests.integration.database_stage import Stage
 
 DAY = timedelta(days=1)
@@ -24,6 +28,50 @@ def test_one_call_deletes_no_more_than_its_limit(stage: Stage):
     with stage.database.begin() as connection:
         assert retention.delete_old_requests(connection, 0.0, limit=3) == 3
         assert retention.delete_old_requests(connection, 0.0, limit=3) == 2
+
+
+def test_one_call_deletes_answered_and_unanswered_requests(stage: Stage):
+    for n, status in enumerate(("completed", "incomplete", "failed", "cancelled")):
+        stage.request(f"r{n}", status=status, finished_at=datetime.now(UTC) - 3 * DAY)
+    with stage.database.begin() as connection:
+        assert retention.delete_old_requests(connection, DAY.total_seconds(), limit=10) == 4
+
+
+def test_one_tick_deletes_far_more_than_one_chunk(stage: Stage):
+    stage.request("waits")
+    with stage.database.begin() as connection:
+        connection.execute(
+            text("""
+                insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens,
+                    input_tokens, limit_tokens, status, finished_at)
+                select 'r' || n, 't', 'm', 'a', '', '', '{}', 1, 1, 1, 'completed', now() - interval '3 days'
+                from generate_series(1, :rows) as n
+            """),
+            {"rows": 2 * DELETED_AT_ONCE + 1},
+        )
+    do_chores(stage.database, DAY.total_seconds())
+    assert set(stage.requests("status")) == {"waits"}
+
+
+def test_the_totals_of_ended_requests_outlive_the_fold_and_count_each_minute_once(stage: Stage):
+    def close_a_minute(ago: int) -> None:
+        stage.sql(
+            """insert into minutes (minute, arrived, completed, incomplete, failed, cancelled, batches, batched,
+                valid_tokens, pad_tokens, invalid_tokens)
+            values (date_trunc('minute', now()) - make_interval(mins => :ago), 1, 7, 5, 3, 2, 1, 1, 1, 1, 1)""",
+            ago=ago,
+        )
+
+    with make_sessions(stage.database)() as session:
+        assert set(minute_history.ended_totals(session).values()) == {0}
+        for minutes in (1, 2, 3):
+            close_a_minute(10 - minutes)
+            expected = {"completed": 7, "incomplete": 5, "failed": 3, "cancelled": 2}
+            expected = {status: minutes * count for status, count in expected.items()}
+            assert minute_history.ended_totals(session) == expected
+            minute_history.fold_totals(session)
+            minute_history.fold_totals(session)
+            assert minute_history.ended_totals(session) == expected
 
 
 def test_batches_are_deleted_when_they_ended_long_ago(stage: Stage):

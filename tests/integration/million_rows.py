@@ -1,0 +1,62 @@
+"""A database with a million ended requests, 100,000 waiting ones, and beside them a little of everything else."""
+
+from sqlalchemy import Engine, text
+
+from benchmarks.filled_database import fill
+from models.minute_history import fold_totals
+from models.session import make_sessions
+
+ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 1_000_000, 100_000, 40, 10, 50
+MODEL = "small"
+BESIDE = (
+    """insert into workers (name, model, device, theta_bytes, delta_bytes)
+    select 'w' || n, 'small', 'cpu', 1000000, 100 from generate_series(1, 4) as n""",
+    # open batches with ten requests each, half of them taken
+    f"""insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s, sent_at,
+        fence, lease_until, started_at)
+    select 'w' || 1 + n % 4, 'fusion', case when n % 2 = 0 then 'running' else 'assigned' end, {ROWS_A_BATCH}, 60, 40,
+        2.0, now() - interval '1 min', n % 2, case when n % 2 = 0 then now() + interval '1 h' end,
+        case when n % 2 = 0 then now() end
+    from generate_series(1, {BATCHES}) as n""",
+    f"""with open as (select id, row_number() over (order by id) as n from batches where finished_at is null),
+        taken as (select id, row_number() over (order by arrived_at) as n from requests where status = 'queued'
+            order by arrived_at limit {BATCHES * ROWS_A_BATCH})
+    update requests r set status = 'in_progress', batch_id = open.id, attempts = 1,
+        cancel_requested_at = case when taken.n % 20 = 0 then now() end
+    from taken join open on open.n = 1 + taken.n % {BATCHES} where r.id = taken.id""",
+    # what has just come: some not predicted, some not fetched by the planner, some with a deadline
+    f"""with newest as (select id, row_number() over (order by arrived_at desc) as n from requests
+        where status = 'queued' order by arrived_at desc limit {3 * NEW})
+    update requests r set planner_epoch = case when n <= {2 * NEW} then 0 else 1 end,
+        predicted_tokens = case when n <= {NEW} then null else 30 end,
+        predictor_version = case when n <= {NEW} then null else 'length-1' end,
+        deadline_at = case when n % 2 = 0 then now() - interval '1 s' else now() + interval '1 h' end
+    from newest where r.id = newest.id""",
+    """update requests set idempotency_key = id where id in (
+        select id from requests where status = 'queued' order by arrived_at desc limit 1000)""",
+    # forty days of history, closed until five minutes ago
+    """insert into minutes (minute, arrived, completed, incomplete, failed, cancelled, batches, batched, valid_tokens,
+        pad_tokens, invalid_tokens)
+    select at, 700, 600, 30, 20, 0, 70, 700, 1, 1, 1 from generate_series(
+        date_trunc('minute', now()) - interval '40 days', date_trunc('minute', now()) - interval '5 min', '1 min') as at
+    """,
+    """insert into model_versions (kind, version, active, sha256, stored, scores, data)
+    select kind, kind || '-' || n, n = 8, '', '', '{}', '{}'
+    from generate_series(1, 8) as n, unnest(array['length', 'serving_time']) as kind""",
+    "insert into api_keys (name, tenant, prefix, sha256) select 'k', 'tenant-0', n, sha256(n::text::bytea) "
+    "from generate_series(1, 50) as n",
+)
+
+
+def make_million_rows(engine: Engine) -> None:
+    """Fill an empty database and bring statistics and visibility up to date, as autovacuum does."""
+    with engine.connect() as connection:
+        connection.execute(text("set maintenance_work_mem = '512MB'"))  # makes the indexes in half the time
+        fill(connection, ENDED, QUEUED, MODEL)
+        for statement in BESIDE:
+            connection.execute(text(statement))
+        connection.commit()
+    with make_sessions(engine)() as session:
+        fold_totals(session)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("vacuum analyze"))

@@ -1,0 +1,288 @@
+"""A call of every function of `models` that queries, with the rows that each of its statements may visit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, text
+from sqlalchemy.orm import Session
+
+from models import (
+    api_keys,
+    batch_claims,
+    batch_results,
+    client_requests,
+    leases,
+    live_fleet,
+    minute_history,
+    model_versions,
+    operator_overview,
+    planner_requests,
+    planner_state,
+    queue_position,
+    reconciler,
+    request_predictions,
+    requeue,
+    response_time_estimate,
+    retention,
+    schema_upgrade,
+    training_log,
+    window_stats,
+)
+from models.batch_results import Answer, Closed, Figures, Returned, Started
+from models.client_requests import NewRequest
+from models.leases import Lease, WorkerRegistration
+from models.request_predictions import Predicted
+from models.requeue import UnfinishedBatch
+from models.tables import BatchStatus, RequestStatus
+from scheduling.policy import Assignment
+from scheduling.request import Request
+from tests.integration.million_rows import BATCHES, MODEL, NEW, QUEUED, ROWS_A_BATCH
+
+NO_QUERIES = {"schema_upgrade.alembic_config"}
+HOUR, DAY = 3600.0, 86_400.0
+FEW = 100  # rows: any bound far below the tables' sizes does
+A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
+OPEN = 8 * BATCHES * ROWS_A_BATCH
+EVERY_STATUS = len(RequestStatus)
+RARE = "application-never"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of `module.function`; no statement of it may visit more than `rows` rows."""
+
+    function: str
+    call: Callable[[Connection], object]
+    rows: int = FEW
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.function}-{self.of}" if self.of else self.function
+
+
+def on_session(function: Callable[..., object], *arguments: Any, **named: Any) -> Callable[[Connection], object]:
+    """A call with a session whose commits end with the test's transaction."""
+
+    def call(connection: Connection) -> object:
+        with Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as session:
+            return function(session, *arguments, **named)
+
+    return call
+
+
+def page_cases() -> list[Case]:
+    """Lists with every filter, also of what nobody has, from the first page and from the middle."""
+    cases = []
+    for tenant in (None, "tenant-0", "tenant-7", "nobody"):
+        for statuses in ((), (RequestStatus.completed,), (RequestStatus.failed,), (RequestStatus.in_progress,)):
+            for application in (None, "application-3", RARE):
+                for oldest_first in (False, True):
+                    of = f"{tenant}-{'-'.join(statuses)}-{application}-{'asc' if oldest_first else 'desc'}"
+                    named = {"statuses": statuses, "application": application, "oldest_first": oldest_first}
+                    call = on_session(client_requests.page, tenant, limit=20, **named)
+                    cases.append(Case("client_requests.page", call, 2 * EVERY_STATUS * 21 + 2 * 21, of))
+    return cases
+
+
+def a_page_behind(connection: Connection) -> object:
+    return on_session(client_requests.page, "tenant-0", after=ENDED_ID)(connection)
+
+
+def a_queued(connection: Connection, count: int) -> list[str]:
+    rows = connection.execute(
+        text("select id from requests where status = 'queued' order by arrived_at limit :count"), {"count": count}
+    )
+    return [row.id for row in rows]
+
+
+def a_lease(connection: Connection) -> Lease:
+    row = connection.execute(text("select id, fence from batches where status = 'running' order by id limit 1")).one()
+    return Lease(row.id, row.fence)
+
+
+def an_assigned(connection: Connection) -> tuple[int, str]:
+    row = connection.execute(text("select id, worker from batches where status = 'assigned' order by id limit 1")).one()
+    return row.id, row.worker
+
+
+def in_batch(connection: Connection, lease: Lease) -> list[str]:
+    rows = connection.execute(
+        text("select id from requests where batch_id = :id and status = 'in_progress'"), {"id": lease.batch_id}
+    )
+    return [row.id for row in rows]
+
+
+def a_request(id: str) -> Request:
+    return Request(id=id, arrived_at=1.0, length=10, limit=20, predicted=10, predicted_upper=15)
+
+
+def claim(connection: Connection) -> object:
+    requests = tuple(map(a_request, a_queued(connection, ROWS_A_BATCH)))
+    return batch_claims.claim_batches(connection, [Assignment("w1", requests, estimated_s=1.0)], "fusion", 1)
+
+
+def answer(connection: Connection) -> None:
+    lease = a_lease(connection)
+    answers = [
+        Answer(lease, one, RequestStatus.completed, "text", 5, "eos", 0.1) for one in in_batch(connection, lease)
+    ]
+    batch_results.write_answers(connection, answers)
+
+
+def give_back(connection: Connection) -> None:
+    lease = a_lease(connection)
+    batch_results.write_returned(connection, [Returned(lease, one, (1, 2)) for one in in_batch(connection, lease)])
+
+
+def close(connection: Connection) -> None:
+    figures = Figures(1.0, 10, 10, 100, 10, 10, 1000)
+    closed = Closed(a_lease(connection), BatchStatus.finished, 0.1, figures, counts_as_attempt=True)
+    batch_results.write_closed(connection, [closed], 5)
+
+
+def incarnation(connection: Connection) -> float:
+    row = connection.execute(text("select extract(epoch from started_at)::float8 from workers where name = 'w1'"))
+    return float(row.scalar_one())
+
+
+def renew(connection: Connection) -> object:
+    return leases.renew(connection, "w1", incarnation(connection), {a_lease(connection): 3}, 10.0)
+
+
+def a_new_request() -> NewRequest:
+    return NewRequest("tenant-0", MODEL, "copy", "", "a b c", {}, 3, 3, 20, deadline_s=60.0, eta_s=1.0)
+
+
+def submit_twice(connection: Connection) -> None:
+    for _ in range(2):
+        on_session(client_requests.submit, a_new_request(), idempotency_key="a key", digest=b"")(connection)
+
+
+def predict(connection: Connection) -> None:
+    predicted = [Predicted(one, 10, 20) for one in a_queued(connection, 20)]
+    request_predictions.write_predictions(connection, predicted, "length-9")
+
+
+def newest_answers(connection: Connection) -> object:
+    after = training_log.now(connection) - CANCELLED_LATELY_S
+    known = [f"resp_{n:032x}" for n in range(200)]
+    return training_log.finished_requests(connection, 1000, HOUR, after, known)
+
+
+def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], object]:
+    def call(connection: Connection) -> object:
+        now = training_log.now(connection)
+        return on_session(window_stats.window_stats, now - since_ago_s, now - until_ago_s)(connection)
+
+    return call
+
+
+CANCELLED_LATELY_S = 540.0
+ENDED_ID = f"resp_{500_000:032x}"
+CURVES = {"prefill": [1e-5, 0.0, 0.0, 0.01]}
+W1 = WorkerRegistration("w1", MODEL, "cpu", 1000, 1, None)
+# Ended requests a minute: 0.9 million in a day and the cancelled ones of nine minutes; three kinds of reading them.
+A_MINUTE = 900_000 // 1440 + 100_000 // 9
+BATCHES_A_MINUTE = 100_000 // 1440
+COUNTED = QUEUED + OPEN  # a count of what waits visits what it counts, in an index alone
+
+CASES = [
+    Case("api_keys.create", on_session(api_keys.create, name="n", tenant="t")),
+    Case("api_keys.find", on_session(api_keys.find, "magnus-x")),
+    Case("api_keys.revoke", on_session(api_keys.revoke, "magnus-abcdef")),
+    Case("api_keys.list_all", on_session(api_keys.list_all)),
+    Case("batch_claims.claim_batches", claim, A_BATCH),
+    Case("batch_results.write_started", lambda c: batch_results.write_started(c, [Started(a_lease(c), 0.1)]), A_BATCH),
+    Case("batch_results.write_answers", answer, A_BATCH),
+    Case("batch_results.write_returned", give_back, A_BATCH),
+    Case("batch_results.write_closed", close, A_BATCH),
+    Case("client_requests.submit", submit_twice),
+    Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
+    *page_cases(),
+    Case("client_requests.page", a_page_behind, 2 * EVERY_STATUS * 21 + 2 * 21, "from the middle"),
+    Case("client_requests.last_ended", on_session(client_requests.last_ended, 12), 6 * 12),
+    Case("client_requests.cancel", on_session(client_requests.cancel, "tenant-0", ENDED_ID)),
+    Case("client_requests.remove", on_session(client_requests.remove, "tenant-0", ENDED_ID)),
+    Case("client_requests.finished", on_session(client_requests.finished, [ENDED_ID] * 24)),
+    Case("leases.register", lambda c: leases.register(c, W1, 5), OPEN),
+    Case("leases.deregister", lambda c: leases.deregister(c, "w1", incarnation(c), True, 5), OPEN),
+    Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
+    Case("leases.renew", renew, A_BATCH),
+    Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
+    Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
+    Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
+    Case("live_fleet.batch_endings", lambda c: live_fleet.batch_endings(c, [5, 500, 50_000])),
+    Case("minute_history.close_minutes", on_session(minute_history.close_minutes), 5 * 5 * A_MINUTE),
+    Case("minute_history.minutes", on_session(minute_history.minutes, timedelta(hours=24)), 1440),
+    Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),
+    Case("minute_history.ended_totals", on_session(minute_history.ended_totals)),
+    Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
+    Case("model_versions.publish", lambda c: model_versions.publish(c, "length", b"", b"", {}, {})),
+    Case("model_versions.activate", on_session(model_versions.activate, "length-3")),
+    Case("model_versions.active_name", lambda c: model_versions.active_name(c, "length")),
+    Case("model_versions.active_version", lambda c: model_versions.active_version(c, "length")),
+    Case("model_versions.list_all", on_session(model_versions.list_all)),
+    Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
+    Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
+    Case("operator_overview.workers", on_session(operator_overview.workers), 8 * BATCHES),
+    Case("operator_overview.learned_models", on_session(operator_overview.learned_models)),
+    Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
+    Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, [100_002, 100_003])),
+    Case("planner_state.try_to_lead", planner_state.try_to_lead),
+    Case("planner_state.step_down", planner_state.step_down),
+    Case("planner_state.next_epoch", planner_state.next_epoch),
+    Case("planner_state.planner_inputs", planner_state.planner_inputs),
+    Case("planner_state.set_policy", lambda c: planner_state.set_policy(c, "magnus")),
+    Case("planner_state.write_service_state", lambda c: planner_state.write_service_state(c, "planner", {})),
+    Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
+    Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),
+    Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0), OPEN),
+    Case("reconciler.write_fallback_predictions", lambda c: reconciler.write_fallback_predictions(c, 0.0), 2000 + OPEN),
+    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, ENDED_ID)),
+    Case("reconciler.expire_deadlines", reconciler.expire_deadlines, 4 * NEW),
+    Case(
+        "reconciler.recently_cancelled_or_failed",
+        lambda c: reconciler.recently_cancelled_or_failed(c, 60.0),
+        2 * A_MINUTE,
+    ),
+    Case("request_predictions.claim_unpredicted", lambda c: request_predictions.claim_unpredicted(c, 256), 3 * NEW),
+    Case(
+        "request_predictions.claim_outdated",
+        lambda c: request_predictions.claim_outdated(c, "running-~", 64),
+        2 * 64,
+        "all",
+    ),
+    Case(
+        "request_predictions.claim_outdated",
+        lambda c: request_predictions.claim_outdated(c, "running-00000001", 64),
+        2 * 64,
+        "none",
+    ),
+    Case("request_predictions.write_predictions", predict),
+    Case(
+        "request_predictions.write_predictor_heartbeat", lambda c: request_predictions.write_predictor_heartbeat(c, "v")
+    ),
+    Case(
+        "requeue.requeue",
+        lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id, counts_as_attempt=True)], 5),
+        A_BATCH,
+    ),
+    Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
+    Case("retention.delete_old_requests", lambda c: retention.delete_old_requests(c, HOUR, 500), 2 * 500 + FEW),
+    Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
+    Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
+    Case("retention.delete_superseded_versions", retention.delete_superseded_versions),
+    Case("schema_upgrade.is_current", schema_upgrade.is_current),
+    Case("training_log.try_to_lead", training_log.try_to_lead),
+    Case("training_log.now", training_log.now),
+    Case("training_log.count_answers", lambda c: training_log.count_answers(c, 5000, 30 * DAY), 5000 + FEW),
+    Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),
+    Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),
+    Case("training_log.finished_batches", lambda c: training_log.finished_batches(c, 1000, 30 * DAY), 1000 + FEW),
+    Case("training_log.worker_profiles", training_log.worker_profiles),
+    Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
+    Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
+]

@@ -1,0 +1,59 @@
+"""With a million ended and 100,000 waiting requests, no query walks over rows that it does not return.
+
+Every function of `models` that takes a connection or a session has a case here with the rows that it may visit.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+import models
+from models.session import make_engine
+from tests.integration.million_rows import make_million_rows
+from tests.integration.query_cases import CASES, NO_QUERIES, Case
+from tests.integration.query_plans import BLOCKS_A_ROW, recorded_scans
+
+pytestmark = pytest.mark.timeout(600)  # filling takes half a minute where nothing else runs
+
+
+@pytest.fixture(scope="module")
+def million(module_database_url: str) -> Iterator[Engine]:
+    engine = make_engine(module_database_url)
+    make_million_rows(engine)
+    yield engine
+    engine.dispose()
+
+
+def functions_with_queries() -> set[str]:
+    """`module.function` of everything public in `models` whose first parameter is a connection or a session."""
+    found = set()
+    for info in pkgutil.iter_modules(models.__path__):
+        module = importlib.import_module(f"models.{info.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            kinds = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
+            if function.__module__ == module.__name__ and not name.startswith("_") and kinds[:1] != []:
+                found |= {f"{info.name}.{name}"} if kinds[0] in (Connection, Session) else set()
+    return found
+
+
+def test_every_function_that_queries_has_a_case() -> None:
+    assert functions_with_queries() - NO_QUERIES == {case.function for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_query_visits_no_more_than_its_case_says(million: Engine, case: Case) -> None:
+    with million.connect() as connection:
+        with recorded_scans(connection) as recorded:
+            case.call(connection)
+        connection.rollback()
+    assert recorded
+    for scans in recorded:
+        why = f"{scans.visited} rows and {scans.blocks} blocks visited\n{scans.statement}\n{scans.plan}"
+        assert not scans.sequential, why
+        assert scans.visited <= case.rows, why
+        assert scans.blocks <= BLOCKS_A_ROW * case.rows, why
