@@ -6,6 +6,7 @@ over HTTP. One row says what is promised, its bound, what was measured and wheth
 """
 
 import json
+import signal
 import sys
 import time
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ import click
 from benchmarks.chaos.promise_list import PROMISES
 from benchmarks.chaos.promise_rows import LONG, SHORT, Row
 from benchmarks.chaos.promise_runner import PromiseRunner
+from cli.hosting.supervisor import stop_signals
 
 
 @click.command(help=__doc__)
@@ -30,6 +32,8 @@ def main(only: tuple[str, ...], short: bool, soak_minutes: float | None, json_pa
         size = replace(size, soak_s=60 * soak_minutes, warm_up_s=10 * soak_minutes)
     names = [name for name in PROMISES if (not only or name in only) and (name != "soak" or size.soak_s)]
     rows: list[Row] = []
+    for stop_signal in stop_signals():  # also where a shell started this in the background, with SIGINT ignored
+        signal.signal(stop_signal, signal.default_int_handler)
     began = time.monotonic()
     with PromiseRunner(size) as runner:
         for number, name in enumerate(names, 1):
@@ -37,7 +41,7 @@ def main(only: tuple[str, ...], short: bool, soak_minutes: float | None, json_pa
             measured = runner.run(PROMISES[name])
             click.echo(f"[{number}/{len(names)}] {name} took {runner.seconds:.0f} s", err=True)
             rows += _printed(measured, json_path, rows)
-        rows += _printed([row for row in [runner.close()] if row], json_path, rows)
+        rows += _printed(runner.renew(), json_path, rows)
     held = sum(row.ok for row in rows)
     click.echo(f"{held} of {len(rows)} rows hold, in {(time.monotonic() - began) / 60:.1f} min")
     sys.exit(held < len(rows))

@@ -35,6 +35,8 @@ class Size:
     cut_s: float  # how long connections are cut
     idle_s: float  # how long the idle and half-sent connections are held
     hostile_policies: tuple[str, ...]
+    poison_policies: tuple[str, ...]  # the last one also has a row that kills the process
+    clocks_ahead: tuple[str, ...]  # whose host's clock is ahead
     soak_s: float  # 0: not in this form
     warm_up_s: float  # of the soak
     # The short form's windows hold tens of answers, so that chance alone moves a ratio by a fifth: its bounds on ratios
@@ -60,6 +62,8 @@ LONG = Size(
     cut_s=40.0,
     idle_s=30.0,
     hostile_policies=("fusion", "magnus", "baton"),
+    poison_policies=("fusion", "magnus"),
+    clocks_ahead=("planner's host", "beat's host"),
     soak_s=1800.0,
     warm_up_s=300.0,
     slack=1.0,
@@ -82,6 +86,8 @@ SHORT = Size(
     cut_s=6.0,
     idle_s=6.0,
     hostile_policies=("fusion",),
+    poison_policies=("magnus",),
+    clocks_ahead=("planner's host",),
     soak_s=0.0,
     warm_up_s=0.0,
     slack=0.5,

@@ -55,14 +55,14 @@ class PromiseRunner:
     def _rows(self, promise: Promise) -> Iterator[Row]:
         if promise.own_service:
             with tempfile.TemporaryDirectory(dir=self._directory, ignore_cleanup_errors=True) as directory:
-                self.renew()  # two services would share the cores
+                yield from self.renew()  # two services would share the cores
                 yield from promise.run(Path(directory), self._size)
                 yield nothing_left(Path(directory), promise.name)
             return
         service = self._service()
         yield from promise.run(service, self._size)
         if not _healthy(service):
-            self.renew()
+            yield from self.renew()
 
     def _service(self) -> ServiceUnderTest:
         if self._shared is None:
@@ -70,18 +70,14 @@ class PromiseRunner:
             self._shared = self._service_stack.enter_context(service_under_test(directory / "state"))
         return self._shared
 
-    def renew(self) -> None:
-        """Stop the shared service; the next promise that needs one starts another."""
+    def renew(self) -> list[Row]:
+        """Stop the shared service, if one runs, as Ctrl-C does; the row says whether any process of it is left."""
+        if self._shared is None:
+            return []
+        state_dir = self._shared.state_dir
         self._shared = None
         self._service_stack.close()
-
-    def close(self) -> Row | None:
-        """Stop the shared service as Ctrl-C does; whether anything is left of it, if one ran."""
-        if self._shared is None:
-            return None
-        state_dir = self._shared.state_dir
-        self.renew()
-        return nothing_left(state_dir, "the shared service")
+        return [nothing_left(state_dir, "the shared service")]
 
 
 def nothing_left(directory: Path, whose: str) -> Row:

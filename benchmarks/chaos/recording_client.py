@@ -76,9 +76,9 @@ class RecordingClient:
         self.replies.append(Reply(clock, took, answer.status_code, answer.headers.get("Retry-After")))
         return answer
 
-    def submit(self, body: Body) -> str | None:
+    def submit(self, body: Body, patience_s: float = GIVE_UP_S) -> str | None:
         """Post until it is accepted and return its id; None if it was given up."""
-        key, deadline = uuid.uuid4().hex, time.monotonic() + GIVE_UP_S
+        key, deadline = uuid.uuid4().hex, time.monotonic() + patience_s
         while time.monotonic() < deadline and not self._stopping.is_set():
             answer = self.post(body, key)
             if answer is not None and answer.is_success:
@@ -98,14 +98,16 @@ class RecordingClient:
         self.accepted.append(accepted)
         return accepted
 
-    def submit_all(self, bodies: Sequence[Body], rate: float | None = None) -> list[str | None]:
+    def submit_all(
+        self, bodies: Sequence[Body], rate: float | None = None, patience_s: float = GIVE_UP_S
+    ) -> list[str | None]:
         """Submit each, `rate` a second or as fast as they are accepted; returns once all are."""
         began = time.monotonic()
 
         def one(number: int) -> str | None:
             if rate:
                 self._stopping.wait(max(0.0, began + number / rate - time.monotonic()))
-            return self.submit(bodies[number])
+            return self.submit(bodies[number], patience_s)
 
         with ThreadPoolExecutor(SENDERS) as pool:
             try:

@@ -44,6 +44,12 @@ class CuttableProxy:
 
         self._loop.call_soon_threadsafe(cut)
 
+    async def _end_all(self) -> None:
+        while self._writers:
+            for writer in self._writers.values():
+                writer.transport.abort()
+            await asyncio.sleep(0.05)
+
     @contextmanager
     def running(self) -> Iterator["CuttableProxy"]:
         """Serve from a thread until the context ends."""
@@ -61,9 +67,7 @@ class CuttableProxy:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
             server.close()
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            self._loop.run_until_complete(asyncio.sleep(0.1))
+            self._loop.run_until_complete(self._end_all())
             self._loop.close()
 
 

@@ -34,14 +34,14 @@ def poison(directory: Path, size: Size) -> list[Row]:
     shutil.copytree(BUNDLED_MODEL, model)
     _add_token_beyond_the_vocabulary(model)
     rows = []
-    for policy in ("fusion", "magnus"):
+    for policy in size.poison_policies:
         options = ("--model", str(model), "--policy", policy)
         with service_under_test(directory / policy, *options, environment={"MAGNUS_MODEL_NAME": "bundled"}) as service:
             poisoned = {"input": f"apple {POISON} river", "instructions": "Repeat the text."}
             rows.append(_isolated(service, f"poison that raises, {policy}", poisoned, with_kills=False))
-            if policy == "magnus":
+            if policy == size.poison_policies[-1]:
                 long = {"input": " ".join(["apple river cloud stone"] * 12), "instructions": "Write each word twice."}
-                rows.append(_isolated(service, "poison that kills the process, magnus", long, with_kills=True))
+                rows.append(_isolated(service, f"poison that kills the process, {policy}", long, with_kills=True))
     return rows
 
 

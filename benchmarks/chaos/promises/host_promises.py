@@ -84,7 +84,7 @@ def clocks(directory: Path, size: Size) -> list[Row]:
     if library is None:
         return [Row("clocks of two hosts 5 min apart", "measured", "no libfaketime: apt install faketime", False)]
     rows = []
-    for ahead in ("planner's host", "beat's host"):
+    for ahead in size.clocks_ahead:
         with ExitStack() as stack:
             home = directory / ahead.split("'")[0]
             home.mkdir()
