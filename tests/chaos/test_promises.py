@@ -1,4 +1,4 @@
-"""The short form of `python -m benchmarks.chaos`: every promise, against a whole service that is broken from outside."""
+"""The short form of `python -m benchmarks.chaos`: every promise, on a whole service that is broken from outside."""
 
 from collections.abc import Iterator
 

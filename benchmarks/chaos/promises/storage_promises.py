@@ -183,6 +183,12 @@ def newer_migration(service: ServiceUnderTest, size: Size) -> list[Row]:
     service.sql("alter table requests add column of_the_future integer not null default 0")
     service.sql("create table things_of_the_future (id integer primary key)")
     service.sql("update alembic_version set version_num = '9999_of_the_future'")
+    # what the next release notes when it migrates: the oldest release that its schema serves
+    service.sql(
+        """insert into service_state (name, value) values
+        ('schema', jsonb_build_object('serves_code_since', cast(:revision as text))) on conflict (name) do nothing""",
+        revision=revision,
+    )
     try:
         with client_of(service) as client:
             before = service.processes()
