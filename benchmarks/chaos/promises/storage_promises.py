@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
                 sha256=sha256,
                 stored=broken,
             )
-            time.sleep(1.0)
+            if predictor := service.signal("predictor", signal.SIGKILL):  # a new one has no version in memory
+                service.replaced("predictor", predictor)
             first = len(client.accepted)
             client.submit_all(bodies(30, seed=23), rate=15.0)
             service.answered_within(PATIENCE_S)
