@@ -30,7 +30,7 @@ from cli.hosting.service_files import RunningService, running_service
 from models.session import make_engine
 
 ENVIRONMENT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the promises does
-READY_WITHIN_S = 180.0  # any value well above a start, which takes seconds, does
+READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
 STOP_WITHIN_S = 90.0  # any value well above a stop does
 POLL_S = 0.1  # how exactly a moment is measured
 WORKERS = 2
