@@ -42,6 +42,7 @@ class Size:
     # The short form's windows hold tens of answers, so that chance alone moves a ratio by a fifth: its bounds on ratios
     # are multiplied by this.
     slack: float
+    budget_s: float  # for all promises but the soak
 
 
 LONG = Size(
@@ -67,10 +68,11 @@ LONG = Size(
     soak_s=1800.0,
     warm_up_s=300.0,
     slack=1.0,
+    budget_s=40 * 60.0,
 )
 SHORT = Size(
     kills=12,
-    kill_every_s=1.0,
+    kill_every_s=1.5,
     kill_requests=300,
     freezes=3,
     freeze_every_s=2.0,
@@ -91,6 +93,7 @@ SHORT = Size(
     soak_s=0.0,
     warm_up_s=0.0,
     slack=0.5,
+    budget_s=4 * 60.0,
 )
 
 

@@ -151,6 +151,26 @@ def in_background(client: RecordingClient, work: Sequence[Body], rate: float | N
 
 
 @contextmanager
+def trickle(client: RecordingClient, rate: float) -> Iterator[None]:
+    """Submit one request after the other, `rate` a second, until the context ends."""
+    ended = threading.Event()
+
+    def submit() -> None:
+        for body in _endless(4):
+            if ended.wait(1 / rate):
+                return
+            client.submit(body)
+
+    thread = threading.Thread(target=submit, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
 def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 150) -> Iterator[None]:
     """Keep the workers busy: so many requests wait at each moment, however fast they are answered."""
     ended = threading.Event()

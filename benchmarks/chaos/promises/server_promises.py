@@ -9,7 +9,7 @@ import redis
 
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
-from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, in_background, pressure
+from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure, trickle
 from benchmarks.chaos.service_under_test import ServiceUnderTest, until
 
 DISPATCHED_WITHIN_S = 10.0  # the bound
@@ -23,13 +23,11 @@ def broker(service: ServiceUnderTest, size: Size) -> list[Row]:
     resumed: dict[str, float] = {}
     with client_of(service) as client:
         client.submit_all(bodies(size.broker_queue, seed=3))
-        meanwhile = bodies(200, seed=4)
         since = time.time()
-        with in_background(client, meanwhile, rate=5.0):
+        with trickle(client, rate=5.0):  # so that there is something to dispatch, and accepting is seen
             for how in ("wiped", "frozen", "killed", "stopped"):
                 _break_broker(service, how, size.broker_frozen_s)
                 resumed[how] = _dispatch_resumed(service)
-                client.submit_all(bodies(max(0, 40 - service.waiting()), seed=5))  # so that dispatch can be seen
             accepted_during = client.posted(since, time.time())
         finished_s = service.answered_within(PATIENCE_S)
         found = verdict(service, client.accepted)
