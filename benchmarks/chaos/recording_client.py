@@ -51,6 +51,10 @@ class RecordingClient:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Try nothing again, close the connections."""
         self.give_up()
         self._http.close()
 

@@ -44,7 +44,7 @@ class ServiceUnderTest:
     url: str
     key: str
     facts: RunningService
-    up: Popen[bytes]
+    up: Popen[bytes] | None  # None: its processes have no supervisor
     database: Engine
     random: Random = field(default_factory=lambda: Random(13))
 
@@ -93,9 +93,9 @@ class ServiceUnderTest:
         return frozen
 
     def tree(self) -> list[psutil.Process]:
-        """The supervisor and everything below it."""
+        """The supervisor, or this process, and everything below it."""
         try:
-            parent = psutil.Process(self.up.pid)
+            parent = psutil.Process(self.up.pid if self.up else os.getpid())
             return [parent, *parent.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []

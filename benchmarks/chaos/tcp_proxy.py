@@ -49,6 +49,7 @@ class CuttableProxy:
             for writer in self._writers.values():
                 writer.transport.abort()
             await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)  # the transports end in a later turn of the loop
 
     @contextmanager
     def running(self) -> Iterator["CuttableProxy"]:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 
 import psutil
 
@@ -152,7 +151,7 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
             for program in programs:
                 stack.enter_context(_running(replace(program, env={**program.env, **environment}), directory))
         facts = RunningService(os.getpid(), url, "", servers.database_url, servers.redis_url, "", "")
-        service = ServiceUnderTest(directory, url, key, facts, Popen(["true"]), engine)
+        service = ServiceUnderTest(directory, url, key, facts, None, engine)
         service.sql(WATCH)
         yield service
 

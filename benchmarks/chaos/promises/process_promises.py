@@ -50,7 +50,7 @@ def rescues(service: ServiceUnderTest, size: Size) -> list[Row]:
     """How soon work of a killed or frozen worker runs again: from the signal to the start of its next batch."""
     rows = []
     for number, how in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
-        with client_of(service) as client, pressure(service, client):
+        with client_of(service) as client, pressure(service, client, waiting=24):
             waits = [wait for _ in range(size.rescues) for wait in _rescue(service, number)]
         service.thaw()
         service.answered_within(PATIENCE_S)

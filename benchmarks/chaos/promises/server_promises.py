@@ -141,7 +141,7 @@ class Watch:
         self._ended.set()
         for thread in self._threads:
             thread.join()
-        self._client.give_up()
+        self._client.close()
 
     def _ask(self) -> None:
         while not self._ended.wait(0.25):

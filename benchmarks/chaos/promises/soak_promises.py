@@ -55,7 +55,7 @@ def soak(directory: Path, size: Size) -> list[Row]:
 def _measured(service: ServiceUnderTest) -> dict[str, psutil.Process]:
     """The supervisor and its children; Postgres sessions end and start, and their shared memory is not theirs."""
     kinds = {kind: process for kind, process in service.processes().items() if kind != "postgres session"}
-    return {"magnus up": psutil.Process(service.up.pid), **kinds}
+    return {"magnus up": service.tree()[0], **kinds}
 
 
 def _dead_share(service: ServiceUnderTest) -> float:

@@ -52,7 +52,7 @@ def disk_full(directory: Path, size: Size) -> list[Row]:
                 client.submit_once(body)
                 time.sleep(0.2)
             replies = client.posted(full + 1e-6, time.time())
-            alive = service.up.poll() is None
+            alive = service.up is not None and service.up.poll() is None
             (disk / "filler").unlink()
             freed = time.monotonic()
             recovered = alive and until(lambda: _accepts(client), RECOVERED_WITHIN_S)
