@@ -36,6 +36,7 @@ class Size:
     idle_s: float  # how long the idle and half-sent connections are held
     hostile_policies: tuple[str, ...]
     poison_policies: tuple[str, ...]  # the last one also has a row that kills the process
+    poison_mates: int  # ordinary requests submitted beside the poison
     clocks_ahead: tuple[str, ...]  # whose host's clock is ahead
     soak_s: float  # 0: not in this form
     warm_up_s: float  # of the soak
@@ -64,6 +65,7 @@ LONG = Size(
     idle_s=30.0,
     hostile_policies=("fusion", "magnus", "baton"),
     poison_policies=("fusion", "magnus"),
+    poison_mates=31,
     clocks_ahead=("planner's host", "beat's host"),
     soak_s=1800.0,
     warm_up_s=300.0,
@@ -89,6 +91,7 @@ SHORT = Size(
     idle_s=6.0,
     hostile_policies=("fusion",),
     poison_policies=("magnus",),
+    poison_mates=7,
     clocks_ahead=("planner's host",),
     soak_s=0.0,
     warm_up_s=0.0,

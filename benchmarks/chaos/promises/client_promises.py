@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import redis
+from sqlalchemy import text
 
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.own_servers import own_servers
@@ -183,9 +184,11 @@ def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
                 for body in [{"instructions": "", **body}]
             ]
             with in_background(client, texts, rate=15.0):
+                time.sleep(1.0)
+                _cancel_statements(service, seconds=3.0)
                 for kind in ("worker-1", "postgres", "predictor"):
-                    time.sleep(1.5)
                     service.signal(kind, signal.SIGKILL)
+                    time.sleep(1.0)
             service.answered_within(PATIENCE_S)
         ended.set()
     places = {f"logs/{path.name}": path.read_text(errors="replace") for path in (service.state_dir / "logs").iterdir()}
@@ -199,6 +202,15 @@ def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
     found = sorted(place for place, content in places.items() if word in content)
     measured = f"in {found or 'none'} of {len(places)} places, {len(heard)} messages heard"
     return [Row("canary text outside the database", "nowhere", measured, not found and bool(heard))]
+
+
+def _cancel_statements(service: ServiceUnderTest, seconds: float) -> None:
+    """Hold a lock on the requests and cancel whatever waits for it: statements fail that have prompts as parameters."""
+    with service.database.begin() as connection:
+        connection.execute(text("lock table requests in access exclusive mode"))
+        for _ in range(round(seconds / 0.5)):
+            time.sleep(0.5)
+            service.sql("select pg_cancel_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'")
 
 
 def _text_below(directory: Path) -> str:

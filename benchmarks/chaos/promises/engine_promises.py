@@ -20,7 +20,6 @@ from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 
 POISON = "xyzzypoison"
-MATES = 31  # with the poison a batch of up to 32 rows
 PATIENCE_S = 180.0
 
 
@@ -38,37 +37,45 @@ def poison(directory: Path, size: Size) -> list[Row]:
         options = ("--model", str(model), "--policy", policy)
         with service_under_test(directory / policy, *options, environment={"MAGNUS_MODEL_NAME": "bundled"}) as service:
             poisoned = {"input": f"apple {POISON} river", "instructions": "Repeat the text."}
-            rows.append(_isolated(service, f"poison that raises, {policy}", poisoned, with_kills=False))
+            rows.append(
+                _isolated(service, f"poison that raises, {policy}", poisoned, size.poison_mates, with_kills=False)
+            )
             if policy == size.poison_policies[-1]:
                 long = {"input": " ".join(["apple river cloud stone"] * 12), "instructions": "Write each word twice."}
-                rows.append(_isolated(service, f"poison that kills the process, {policy}", long, with_kills=True))
+                rows.append(
+                    _isolated(
+                        service, f"poison that kills the process, {policy}", long, size.poison_mates, with_kills=True
+                    )
+                )
     return rows
 
 
-def _isolated(service: ServiceUnderTest, promise: str, poisoned: dict[str, Any], *, with_kills: bool) -> Row:
+def _isolated(
+    service: ServiceUnderTest, promise: str, poisoned: dict[str, Any], mates: int, *, with_kills: bool
+) -> Row:
     """Submit it in the middle of ordinary requests; with kills, its worker dies whenever it runs."""
-    work = bodies(MATES, seed=12)
-    work.insert(MATES // 2, {**poisoned, "metadata": {"application": "poison"}})
+    work = bodies(mates, seed=12)
+    work.insert(mates // 2, {**poisoned, "metadata": {"application": "poison"}})
     last = service.value("select coalesce(max(id), 0) from batches")
     with ExitStack() as stack:
         client = stack.enter_context(client_of(service))
         if with_kills:
             stack.enter_context(Killer(service))
         ids = client.submit_all(work)
-        guilty = ids[MATES // 2]
+        guilty = ids[mates // 2]
         service.answered_within(PATIENCE_S)
     if guilty is None:
         return Row(promise, "accepted", "the poison was refused at the API", False)
-    mates = verdict(service, [other for other in client.accepted if other != guilty])
+    beside = verdict(service, [other for other in client.accepted if other != guilty])
     ((status, attempts, error),) = service.sql(
         "select status, attempts, error->>'message' from requests where id = :id", id=guilty
     )
     largest = service.value("select coalesce(max(size), 1) from batches where id > :last", last=last)
     bound = math.floor(math.log2(max(largest, 1))) + 2
-    ok = status == "failed" and attempts <= bound and mates.completed == mates.accepted and mates.most_attempts == 1
+    ok = status == "failed" and attempts <= bound and beside.completed == beside.accepted and beside.most_attempts == 1
     measured = (
-        f"{status} after {attempts} attempts ({(error or 'no error')[:80]}); mates: {mates.completed} of "
-        f"{mates.accepted} answered, most attempts {mates.most_attempts}"
+        f"{status} after {attempts} attempts ({(error or 'no error')[:80]}); mates: {beside.completed} of "
+        f"{beside.accepted} answered, most attempts {beside.most_attempts}"
     )
     return Row(promise, f"fails within log2({largest})+2 = {bound} attempts, mates uncharged", measured, ok)
 
@@ -93,7 +100,7 @@ class Killer:
         runs = """select b.worker, b.id from batches b join requests r on r.batch_id = b.id
             where r.application = 'poison' and r.status = 'in_progress' and b.status = 'running'"""
         killed: set[int] = set()
-        while not self._ended.wait(0.005):
+        while not self._ended.wait(0.02):
             for worker, batch in self._service.sql(runs):
                 if batch not in killed:
                     killed.add(batch)
