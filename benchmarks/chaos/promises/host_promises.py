@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from subprocess import Popen
 
 import psutil
 
@@ -43,7 +44,9 @@ def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
     gaps: dict[str, float] = {}
     with ExitStack() as stack:
         extra = [
-            stack.enter_context(_running(replace(program, env={**program.env, **settings}), service.state_dir))
+            psutil.Process(
+                stack.enter_context(_running(replace(program, env={**program.env, **settings}), service.state_dir)).pid
+            )
             for program in (second, process_commands.beat(), process_commands.trainer())
         ]
         client = stack.enter_context(client_of(service))
@@ -143,13 +146,17 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
                 process_commands.worker("far", "cpu", 1, partial(worker_is_alive, engine, "far")),
             ],
         }
+        running: list[tuple[ChildProgram, Popen[bytes]]] = []
         for host, programs in hosts.items():
             environment = {**ENVIRONMENT, **_addresses(servers), "MAGNUS_STATE_DIR": str(directory)}
             if host == ahead:
                 faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
                 environment |= faked
             for program in programs:
-                stack.enter_context(_running(replace(program, env={**program.env, **environment}), directory))
+                named = replace(program, env={**program.env, **environment})
+                running.append((named, stack.enter_context(_running(named, directory))))
+        for program, process in running:
+            await_ready(program, process, directory / f"{program.name}.chaos.log")
         facts = RunningService(os.getpid(), url, "", servers.database_url, servers.redis_url, "", "")
         service = ServiceUnderTest(directory, url, key, facts, None, engine)
         service.sql(WATCH)
@@ -161,13 +168,11 @@ def _addresses(servers: OwnServers) -> dict[str, str]:
 
 
 @contextmanager
-def _running(program: ChildProgram, directory: Path) -> Iterator[psutil.Process]:
+def _running(program: ChildProgram, directory: Path) -> Iterator[Popen[bytes]]:
     """Run a program beside the service until the context ends."""
-    log = directory / f"{program.name}.chaos.log"
-    process = start(program, log)
+    process = start(program, directory / f"{program.name}.chaos.log")
     try:
-        await_ready(program, process, log)
-        yield psutil.Process(process.pid)
+        yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
