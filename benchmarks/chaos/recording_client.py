@@ -16,10 +16,12 @@ from typing import Any
 
 import httpx
 
-from benchmarks.chaos.service_under_test import ServiceUnderTest
+from benchmarks.chaos.service_under_test import ServiceUnderTest, until
 from inference.toy.toy_applications import toy_requests
 
 SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores
+WARM_AFTER = 100  # answers: several batches of each worker
+WARM_WITHIN_S = 60.0
 GIVE_UP_S = 180.0  # of one request; longer than any break lasts
 Body = dict[str, Any]
 
@@ -176,7 +178,10 @@ def trickle(client: RecordingClient, rate: float) -> Iterator[None]:
 
 @contextmanager
 def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 150) -> Iterator[None]:
-    """Keep the workers busy: so many requests wait at each moment, however fast they are answered."""
+    """Keep the workers busy: so many requests wait at each moment, however fast they are answered.
+
+    The context begins once answers come, so that the start is in no rate that is measured.
+    """
     ended = threading.Event()
     drawn = _endless(17)
 
@@ -189,9 +194,12 @@ def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 
                 with suppress(Exception):  # Postgres may be what is broken
                     missing = waiting - service.waiting()
 
+    answered = "select count(*) from chaos_endings"
+    before = service.value(answered)
     thread = threading.Thread(target=fill, daemon=True)
     thread.start()
     try:
+        until(lambda: service.value(answered) >= before + WARM_AFTER, WARM_WITHIN_S)
         yield
     finally:
         ended.set()

@@ -95,7 +95,6 @@ def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Some process killed every 10 s: the rate of answers against the undisturbed rate just before and after."""
     window = max(size.window_s, size.rate_kills_s / 5)
     with client_of(service) as client, pressure(service, client):
-        time.sleep(5.0)
         before = _window_rate(service, window)
         since = time.time()
         for kind in kinds_in_turn(service):
@@ -117,7 +116,6 @@ def rolling_restart(service: ServiceUnderTest, size: Size) -> list[Row]:
     """SIGTERM to every process in turn under load, each after the one before is back."""
     with client_of(service) as client:
         with pressure(service, client, waiting=60):
-            time.sleep(2.0)
             for kind, process in service.processes().items():
                 if kind in ("web worker", "postgres session"):
                     continue

@@ -70,7 +70,6 @@ def postgres(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Postgres restarted, killed and frozen: 503 meanwhile, then the rate comes back."""
     rows = []
     with client_of(service) as client, pressure(service, client):
-        time.sleep(5.0)
         for how in size.postgres_breaks:
             before = _rate(service, size.window_s)
             began = time.time()
