@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test test-model browser check fmt model clean
+.PHONY: help install demo run test chaos test-model browser check fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -33,6 +33,9 @@ run: install ## keep the service up and print its addresses
 test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest tests --ignore tests/real_model
+
+chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
+	$(BIN)/python -m benchmarks.chaos --json chaos.json
 
 test-model: install ## fetch the real models and test with them (175 MB are downloaded once)
 	$(BIN)/magnus model fetch smollm2

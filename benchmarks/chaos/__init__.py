@@ -1,0 +1,1 @@
+"""The service's promises, each measured by breaking the real thing from outside: `python -m benchmarks.chaos`."""

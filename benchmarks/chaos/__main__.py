@@ -1,0 +1,69 @@
+"""The service's promises, measured by breaking it: `python -m benchmarks.chaos [--json F] [--only NAME …] [--short]`.
+
+Each promise breaks a whole `magnus up` from outside: real processes and signals, a real Postgres and broker, clients
+over HTTP. One row says what is promised, its bound, what was measured and whether the bound held. The long form
+(`make chaos`) takes about half an hour and then soaks for another; the short one is part of `make test`.
+"""
+
+import json
+import signal
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from benchmarks.chaos.promise_list import PROMISES
+from benchmarks.chaos.promise_rows import LONG, SHORT, Row
+from benchmarks.chaos.promise_runner import PromiseRunner
+from cli.hosting.supervisor import stop_signals
+
+
+@click.command(help=__doc__)
+@click.option("--only", multiple=True, type=click.Choice(list(PROMISES)), help="Measure this one; may be repeated.")
+@click.option("--short", is_flag=True, help="Small counts and wide bounds on rates: under four minutes, no soak.")
+@click.option("--soak-minutes", type=click.FloatRange(0), help="Length of the soak; 0: none.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every row here.")
+def main(only: tuple[str, ...], short: bool, soak_minutes: float | None, json_path: Path | None) -> None:
+    """Measure, print, write; the exit status is 1 if a promise does not hold."""
+    size = SHORT if short else LONG
+    if soak_minutes is not None:
+        size = replace(size, soak_s=60 * soak_minutes, warm_up_s=10 * soak_minutes)
+    names = [name for name in PROMISES if (not only or name in only) and (name != "soak" or size.soak_s)]
+    rows: list[Row] = []
+    for stop_signal in stop_signals():  # also where a shell started this in the background, with SIGINT ignored
+        signal.signal(stop_signal, signal.default_int_handler)
+    seconds = dict.fromkeys(names, 0.0)
+    with PromiseRunner(size) as runner:
+        for number, name in enumerate(names, 1):
+            click.echo(f"[{number}/{len(names)}] {name} …", err=True)
+            measured = runner.run(PROMISES[name])
+            seconds[name] = runner.seconds
+            click.echo(f"[{number}/{len(names)}] {name} took {runner.seconds:.0f} s", err=True)
+            rows += _printed(measured, json_path, rows)
+        rows += _printed(runner.renew(), json_path, rows)
+    took_s = sum(seconds.values()) - seconds.get("soak", 0.0)
+    if not only:
+        budget = Row(
+            "time of all promises but the soak", f"{size.budget_s:.0f} s", f"{took_s:.0f} s", took_s <= size.budget_s
+        )
+        rows += _printed([budget], json_path, rows)
+    held = sum(row.ok for row in rows)
+    click.echo(f"{held} of {len(rows)} rows hold, in {took_s / 60:.1f} min without the soak")
+    sys.exit(held < len(rows))
+
+
+def _printed(measured: list[Row], json_path: Path | None, before: list[Row]) -> list[Row]:
+    """Print rows as soon as they are measured, and write all so far."""
+    for row in measured:
+        click.echo(
+            f"{'holds' if row.ok else 'FAILS'}  {row.promise}\n       bound: {row.bound}; measured: {row.measured}"
+        )
+    if json_path:
+        content = json.dumps([asdict(row) for row in [*before, *measured]], indent=1, ensure_ascii=False)
+        json_path.write_text(content + "\n", encoding="utf-8")
+    return measured
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What a promise is, the row that it returns, and the counts of the long and the short form."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what is promised, its bound, what was measured, and whether the bound held."""
+
+    promise: str
+    bound: str
+    measured: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much each promise does; durations are seconds."""
+
+    kills: int
+    kill_every_s: float
+    kill_requests: int
+    freezes: int
+    freeze_every_s: float
+    freeze_requests: int
+    rescues: int  # of each kind: killed workers, frozen workers
+    broker_queue: int  # requests that wait while the broker breaks
+    broker_frozen_s: float
+    window_s: float  # over which a rate is measured
+    recovery_s: float  # after which the rate must be back
+    postgres_breaks: tuple[str, ...]
+    postgres_frozen_s: float
+    rate_kills_s: float  # how long some process is killed every 10 s
+    cut_s: float  # how long connections are cut
+    idle_s: float  # how long the idle and half-sent connections are held
+    hostile_policies: tuple[str, ...]
+    poison_policies: tuple[str, ...]  # the last one also has a row that kills the process
+    poison_mates: int  # ordinary requests submitted beside the poison
+    clocks_ahead: tuple[str, ...]  # whose host's clock is ahead
+    soak_s: float  # 0: not in this form
+    warm_up_s: float  # of the soak
+    # The short form's windows hold tens of answers, so that chance alone moves a ratio by a fifth: its bounds on ratios
+    # are multiplied by this.
+    slack: float
+    budget_s: float  # for all promises but the soak
+
+
+LONG = Size(
+    kills=200,
+    kill_every_s=1.5,
+    kill_requests=10_000,
+    freezes=15,
+    freeze_every_s=5.0,
+    freeze_requests=600,
+    rescues=5,
+    broker_queue=5_000,
+    broker_frozen_s=10.0,
+    window_s=20.0,
+    recovery_s=30.0,
+    postgres_breaks=("restarted", "killed", "frozen"),
+    postgres_frozen_s=20.0,
+    rate_kills_s=300.0,
+    cut_s=40.0,
+    idle_s=30.0,
+    hostile_policies=("fusion", "magnus", "baton"),
+    poison_policies=("fusion", "magnus"),
+    poison_mates=31,
+    clocks_ahead=("planner's host", "beat's host"),
+    soak_s=1800.0,
+    warm_up_s=300.0,
+    slack=1.0,
+    budget_s=40 * 60.0,
+)
+SHORT = Size(
+    kills=12,
+    kill_every_s=1.5,
+    kill_requests=300,
+    freezes=6,
+    freeze_every_s=1.5,
+    freeze_requests=60,
+    rescues=1,
+    broker_queue=200,
+    broker_frozen_s=3.0,
+    window_s=6.0,
+    recovery_s=8.0,
+    postgres_breaks=("killed",),
+    postgres_frozen_s=6.0,
+    rate_kills_s=10.0,
+    cut_s=6.0,
+    idle_s=6.0,
+    hostile_policies=("fusion",),
+    poison_policies=("magnus",),
+    poison_mates=7,
+    clocks_ahead=("planner's host",),
+    soak_s=0.0,
+    warm_up_s=0.0,
+    slack=0.5,
+    budget_s=4 * 60.0,
+)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A function that breaks something; with its own service in a directory if `run` takes one, else the shared one."""
+
+    name: str
+    run: Callable[..., list[Row]]
+    own_service: bool = False
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed; infinite if there are none."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)] if ordered else float("inf")

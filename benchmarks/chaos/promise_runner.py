@@ -1,0 +1,96 @@
+"""Runs promises one after the other: on a shared service, renewed when a promise leaves it broken, or on their own."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.chaos.promise_rows import Promise, Row, Size
+from benchmarks.chaos.recording_client import bodies, client_of
+from benchmarks.chaos.service_under_test import ServiceUnderTest, left_behind, service_under_test, until
+from settings import PREFIX
+
+HEALTHY_WITHIN_S = 45.0  # after a promise; a service that takes longer is replaced by a new one
+STOPPED_WITHIN_S = 5.0  # after `magnus up` has ended; killed processes take a moment to leave the process table
+
+
+class PromiseRunner:
+    """A context manager with a temporary directory; leaving it stops everything that was started."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+        self._stack = ExitStack()
+        self._shared: ServiceUnderTest | None = None
+        self._service_stack = ExitStack()
+        self.seconds = 0.0  # that the last promise took
+
+    def __enter__(self) -> Self:
+        for name in [name for name in os.environ if name.startswith(PREFIX)]:
+            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))  # the defaults are what is judged
+        temporary = tempfile.TemporaryDirectory(prefix="magnus-chaos-", ignore_cleanup_errors=True)
+        self._directory = Path(self._stack.enter_context(temporary))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._service_stack.close()
+        finally:
+            self._stack.close()
+
+    def run(self, promise: Promise) -> list[Row]:
+        """The rows of one promise; one that cannot be measured because something raised is a row that does not hold."""
+        began = time.monotonic()
+        try:
+            rows = list(self._rows(promise))
+        except Exception as error:  # the other promises are still to be measured
+            rows = [Row(promise.name, "measured", f"{type(error).__name__}: {str(error)[:160]}", False)]
+            self.renew()
+        self.seconds = time.monotonic() - began
+        return rows
+
+    def _rows(self, promise: Promise) -> Iterator[Row]:
+        if promise.own_service:
+            with tempfile.TemporaryDirectory(dir=self._directory, ignore_cleanup_errors=True) as directory:
+                yield from self.renew()  # two services would share the cores
+                yield from promise.run(Path(directory), self._size)
+                yield nothing_left(Path(directory), promise.name)
+            return
+        service = self._service()
+        yield from promise.run(service, self._size)
+        if not _healthy(service):
+            yield from self.renew()
+
+    def _service(self) -> ServiceUnderTest:
+        if self._shared is None:
+            directory = Path(tempfile.mkdtemp(dir=self._directory))
+            self._shared = self._service_stack.enter_context(service_under_test(directory / "state"))
+        return self._shared
+
+    def renew(self) -> list[Row]:
+        """Stop the shared service, if one runs, as Ctrl-C does; the row says whether any process of it is left."""
+        if self._shared is None:
+            return []
+        state_dir = self._shared.state_dir
+        self._shared = None
+        self._service_stack.close()
+        return [nothing_left(state_dir, "the shared service")]
+
+
+def nothing_left(directory: Path, whose: str) -> Row:
+    """No process of this directory may be left after Ctrl-C."""
+    until(lambda: not left_behind(directory), STOPPED_WITHIN_S)
+    left = left_behind(directory)
+    return Row(f"{whose}: processes left after Ctrl-C", "0", f"{len(left)} {left[:3] or ''}".strip(), not left)
+
+
+def _healthy(service: ServiceUnderTest) -> bool:
+    """Whether everything lives and an ordinary request is answered soon."""
+    service.thaw()
+    with suppress(Exception), client_of(service) as client:
+        client.submit_all(bodies(4, seed=25))
+        return len(client.accepted) == 4 and service.answered_within(HEALTHY_WITHIN_S) is not None
+    return False

@@ -1,0 +1,1 @@
+"""The promises, by what they break; each function returns its rows."""

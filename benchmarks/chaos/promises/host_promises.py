@@ -1,0 +1,179 @@
+"""Several hosts: processes twice, a leader that freezes, clocks five minutes apart."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from subprocess import Popen
+
+import psutil
+
+from benchmarks.chaos.exactly_once import WATCH, verdict
+from benchmarks.chaos.own_servers import OwnServers, own_servers
+from benchmarks.chaos.promise_rows import Row, Size
+from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure
+from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port, until
+from cli.hosting import process_commands
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.readiness import api_is_ready, await_ready, worker_is_alive
+from cli.hosting.service_files import RunningService
+from models import api_keys
+from models.schema_upgrade import upgrade
+from models.session import make_engine, make_sessions
+
+TAKEN_OVER_WITHIN_S = 15.0  # the bound
+PATIENCE_S = 180.0
+CLOCKS_APART = "+300s"
+FAKETIME = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]
+
+
+def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """Two planners, two beats, two trainers; each planner and beat frozen in turn, so that the leader is among them."""
+    settings = {
+        "MAGNUS_DATABASE_URL": service.facts.database_url,
+        "MAGNUS_REDIS_URL": service.facts.redis_url,
+        "MAGNUS_STATE_DIR": str(service.state_dir),
+        **ENVIRONMENT,
+    }
+    planner = process_commands.planner()
+    second = replace(planner, command=tuple(part.replace("planner@", "planner-2@") for part in planner.command))
+    gaps: dict[str, float] = {}
+    with ExitStack() as stack:
+        extra = [
+            psutil.Process(
+                stack.enter_context(_running(replace(program, env={**program.env, **settings}), service.state_dir)).pid
+            )
+            for program in (second, process_commands.beat(), process_commands.trainer())
+        ]
+        client = stack.enter_context(client_of(service))
+        with pressure(service, client):
+            time.sleep(8.0)  # the second planner has started
+            for kind, other in (("planner", extra[0]), ("beat", extra[1]), ("trainer", extra[2])):
+                for place, process in (("first", service.processes().get(kind)), ("second", other)):
+                    if process is not None and process.is_running():
+                        gaps[f"{place} {kind}"] = _gap_while_frozen(service, process)
+        finished_s = service.answered_within(PATIENCE_S)
+        found = verdict(service, client.accepted)
+    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in gaps.items())
+    name = "two planners, beats, trainers, each frozen in turn"
+    return [
+        found.lost_row(name, finished_s),
+        found.once_row(name),
+        Row(f"{name}: take-over", "within 15 s", shown, max(gaps.values()) <= TAKEN_OVER_WITHIN_S),
+    ]
+
+
+def _gap_while_frozen(service: ServiceUnderTest, process: psutil.Process) -> float:
+    """Seconds until a batch is assigned, once the process was frozen for a moment."""
+    process.send_signal(signal.SIGSTOP)
+    since = time.time()
+    # a batch that the frozen one had assigned already may be sent by nobody: assigned a second later is proof
+    fresh = "select 1 from batches where assigned_at > to_timestamp(:since) + interval '1 s' limit 1"
+    until(lambda: service.value(fresh, since=since), 4 * TAKEN_OVER_WITHIN_S)
+    gap = time.time() - since
+    if process.is_running():
+        process.send_signal(signal.SIGCONT)
+    return gap
+
+
+def clocks(directory: Path, size: Size) -> list[Row]:
+    """Web, beat and a worker on one host, planner, predictor and a worker on another; either is five minutes ahead."""
+    library = next((path for path in FAKETIME if path.exists()), None)
+    if library is None:
+        return [Row("clocks of two hosts 5 min apart", "measured", "no libfaketime: apt install faketime", False)]
+    rows = []
+    for ahead in size.clocks_ahead:
+        with ExitStack() as stack:
+            home = directory / ahead.split("'")[0]
+            home.mkdir()
+            service = stack.enter_context(_two_hosts(home, library, ahead))
+            service.sql("insert into service_state (name, value) values ('policy', '{\"name\": \"vs\"}')")
+            client = stack.enter_context(client_of(service))
+            began = time.time()
+            client.submit_all(bodies(80, seed=16), rate=20.0)
+            took = service.answered_within(60.0)
+            found = verdict(service, client.accepted)
+            rows.append(_judge_clocks(service, client, ahead, took, began))
+            rows.append(found.once_row(f"clocks 5 min apart, {ahead} ahead"))
+    return rows
+
+
+def _judge_clocks(
+    service: ServiceUnderTest, client: RecordingClient, ahead: str, took: float | None, began: float
+) -> Row:
+    found = verdict(service, client.accepted)
+    lost = service.value("select count(*) from batches where status = 'lost'")
+    # first come, first served: no request may start in a batch that was assigned before that of an earlier arrival
+    inversions = service.value(
+        """select count(*) from (select b.assigned_at, max(b.assigned_at) over (order by r.arrived_at) as before
+        from requests r join batches b on b.id = r.batch_id) x where assigned_at < before"""
+    )
+    predicted = service.value("select count(*) from requests where predicted_tokens is not null")
+    shown = "not within 60 s" if took is None else f"after {took:.1f} s"
+    measured = (
+        f"{found.completed} of {found.accepted} answered {shown}, {lost} batches taken from a worker, most attempts "
+        f"{found.most_attempts}, {inversions} out of order, {predicted} predicted (ticks read)"
+    )
+    ok = found.completed == found.accepted == predicted and not lost and not inversions and found.most_attempts == 1
+    return Row(f"clocks 5 min apart, {ahead} ahead", "no early rescue, no wrong order, ticks read", measured, ok)
+
+
+@contextmanager
+def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUnderTest]:
+    """The Procfile's processes on two hosts with one Postgres and one broker; one host's clock is ahead."""
+    with ExitStack() as stack:
+        servers = stack.enter_context(own_servers(directory))
+        upgrade(servers.database_url)
+        engine = make_engine(servers.database_url, pool_size=4, name="chaos")
+        stack.callback(engine.dispose)
+        with make_sessions(engine).begin() as session:
+            _, key = api_keys.create(session, name="chaos", tenant="default")
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        hosts = {
+            "beat's host": [
+                process_commands.web("127.0.0.1", port, partial(api_is_ready, url)),
+                process_commands.beat(),
+                process_commands.worker("near", "cpu", 1, partial(worker_is_alive, engine, "near")),
+            ],
+            "planner's host": [
+                process_commands.planner(),
+                process_commands.predictor(),
+                process_commands.worker("far", "cpu", 1, partial(worker_is_alive, engine, "far")),
+            ],
+        }
+        running: list[tuple[ChildProgram, Popen[bytes]]] = []
+        for host, programs in hosts.items():
+            environment = {**ENVIRONMENT, **_addresses(servers), "MAGNUS_STATE_DIR": str(directory)}
+            if host == ahead:
+                faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+                environment |= faked
+            for program in programs:
+                named = replace(program, env={**program.env, **environment})
+                running.append((named, stack.enter_context(_running(named, directory))))
+        for program, process in running:
+            await_ready(program, process, directory / f"{program.name}.chaos.log")
+        facts = RunningService(os.getpid(), url, "", servers.database_url, servers.redis_url, "", "")
+        service = ServiceUnderTest(directory, url, key, facts, None, engine)
+        service.sql(WATCH)
+        yield service
+
+
+def _addresses(servers: OwnServers) -> dict[str, str]:
+    return {"MAGNUS_DATABASE_URL": servers.database_url, "MAGNUS_REDIS_URL": servers.redis_url}
+
+
+@contextmanager
+def _running(program: ChildProgram, directory: Path) -> Iterator[Popen[bytes]]:
+    """Run a program beside the service until the context ends."""
+    process = start(program, directory / f"{program.name}.chaos.log")
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+        stop((program, process))

@@ -1,0 +1,160 @@
+"""Processes killed, frozen and asked to stop, while clients submit over HTTP."""
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+
+from benchmarks.chaos.exactly_once import verdict
+from benchmarks.chaos.promise_rows import Row, Size, percentile
+from benchmarks.chaos.recording_client import bodies, client_of, in_background, pressure
+from benchmarks.chaos.service_under_test import ServiceUnderTest, until
+
+ANSWERED_WITHIN_S = 60.0  # of the last submission: the bound
+PATIENCE_S = 180.0  # what is not answered by then counts as lost
+RESCUED_WITHIN_S = 15.0  # the bound
+
+
+def kills(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """SIGKILL to every kind of process in turn, during submissions over HTTP."""
+    name = f"{size.kills} SIGKILLs over every kind of process"
+    rate = size.kill_requests / (size.kills * size.kill_every_s)
+    hit: list[str] = []
+    with client_of(service) as client:
+        with in_background(client, bodies(size.kill_requests, seed=1), rate):
+            for kind in itertools.islice(kinds_in_turn(service), size.kills):
+                if service.signal(kind, signal.SIGKILL):
+                    hit.append(kind)
+                time.sleep(size.kill_every_s)
+        return _judged(service, client.accepted, f"{name} ({_counted(hit)})")
+
+
+def freezes(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """SIGSTOP to every kind of process in turn, and nobody ever sends SIGCONT."""
+    name = f"{size.freezes} SIGSTOPs over every kind of process"
+    rate = size.freeze_requests / (size.freezes * size.freeze_every_s)
+    hit: list[str] = []
+    with client_of(service) as client:
+        with in_background(client, bodies(size.freeze_requests, seed=2), rate):
+            for kind in itertools.islice(kinds_in_turn(service), size.freezes):
+                if service.signal(kind, signal.SIGSTOP):
+                    hit.append(kind)
+                time.sleep(size.freeze_every_s)
+        rows = _judged(service, client.accepted, f"{name} ({_counted(hit)})")
+        service.thaw()
+        service.answered_within(PATIENCE_S)  # what the frozen ones held back must not disturb the next promise
+        return rows
+
+
+def rescues(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """How soon work of a killed or frozen worker runs again: from the signal to the start of its next batch."""
+    rows = []
+    for number, how in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
+        with client_of(service) as client, pressure(service, client, waiting=24):
+            waits = [wait for _ in range(size.rescues) for wait in _rescue(service, number)]
+        service.thaw()
+        service.answered_within(PATIENCE_S)
+        worst = percentile(waits, 0.99)
+        measured = f"P99 {worst:.1f} s, {len(waits)} requests of {size.rescues} workers"
+        rows.append(
+            Row(f"work of a {how} worker runs again", f"P99 within {RESCUED_WITHIN_S:g} s", measured, worst <= 15.0)
+        )
+    return rows
+
+
+def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
+    held = """select r.id, r.batch_id from requests r join batches b on b.id = r.batch_id
+        where r.status = 'in_progress' and b.status = 'running' and b.worker = :worker"""
+    worker, taken = "", {}
+    for worker in itertools.cycle(name for name in service.processes() if name.startswith("worker-")):
+        if service.signal(worker, number) is None:
+            break
+        time.sleep(0.2)  # what the last write before the signal changed is visible by then
+        taken = {row[0]: row[1] for row in service.sql(held, worker=worker)}
+        if taken:
+            break
+        service.signal(worker, signal.SIGCONT)  # it had nothing at that moment: take the other
+        until(lambda: service.value("select count(*) from batches where status = 'running'"), 10.0)
+    signalled_at = time.time() - 0.2
+    again = """select r.id, extract(epoch from b.started_at)::float8 from requests r join batches b on b.id = r.batch_id
+        where r.id = any(:ids) and b.started_at > to_timestamp(:since)"""
+    started: dict[str, float] = {}
+
+    def all_started() -> bool:
+        left = [key for key in taken if key not in started]
+        started.update({row[0]: row[1] for row in service.sql(again, ids=left, since=signalled_at)})
+        return len(started) == len(taken)
+
+    until(all_started, 4 * RESCUED_WITHIN_S)
+    answered = service.sql("select id from requests where id = any(:i) and finished_at is not null", i=list(taken))
+    late = taken.keys() - started.keys() - {row[0] for row in answered}
+    return [at - signalled_at for at in started.values()] + [float("inf")] * len(late)
+
+
+def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """Some process killed every 10 s: the rate of answers against the undisturbed rate just before and after."""
+    window = max(size.window_s, size.rate_kills_s / 5)
+    with client_of(service) as client, pressure(service, client):
+        before = _window_rate(service, window)
+        since = time.time()
+        for kind in kinds_in_turn(service):
+            if time.time() - since >= size.rate_kills_s:
+                break
+            service.signal(kind, signal.SIGKILL)
+            time.sleep(10.0)
+        disturbed = service.rate(since, time.time())
+        time.sleep(size.recovery_s)
+        after = _window_rate(service, window)
+    undisturbed = (before + after) / 2
+    share, bound = disturbed / max(undisturbed, 1e-9), 0.8 * size.slack
+    measured = f"{share:.0%} ({disturbed:.1f} of {before:.1f} before and {after:.1f} answers/s after)"
+    promise = f"some process killed every 10 s for {size.rate_kills_s:.0f} s: rate"
+    return [Row(promise, f"at least {bound:.0%} of the undisturbed", measured, share >= bound)]
+
+
+def rolling_restart(service: ServiceUnderTest, size: Size) -> list[Row]:
+    """SIGTERM to every process in turn under load, each after the one before is back."""
+    with client_of(service) as client:
+        with pressure(service, client, waiting=60):
+            for kind, process in service.processes().items():
+                if kind in ("web worker", "postgres session"):
+                    continue
+                process.terminate()
+                service.replaced(kind, process)
+        rows = _judged(service, client.accepted, "SIGTERM, rolling restart of every process under load")
+        claimed = service.value(
+            """select count(*) from requests r left join batches b on b.id = r.batch_id
+            where r.status = 'in_progress' and (b.id is null or b.status not in ('assigned', 'running'))"""
+        )
+        claimed += service.waiting()
+        return [*rows, Row("rolling restart: rows left claimed", "0", f"{claimed}", claimed == 0)]
+
+
+def kinds_in_turn(service: ServiceUnderTest) -> Iterator[str]:
+    """Every kind of process again and again, each round in another order."""
+    kinds = sorted(service.processes())
+    while True:
+        service.random.shuffle(kinds)
+        yield from kinds
+
+
+def _window_rate(service: ServiceUnderTest, seconds: float) -> float:
+    since = time.time()
+    time.sleep(seconds)
+    return service.rate(since, time.time())
+
+
+def _judged(service: ServiceUnderTest, accepted: list[str], name: str) -> list[Row]:
+    after_s = service.answered_within(PATIENCE_S)
+    found = verdict(service, accepted)
+    shown = "not within 180 s" if after_s is None else f"{after_s:.1f} s"
+    in_time = after_s is not None and after_s <= ANSWERED_WITHIN_S
+    return [
+        found.lost_row(name),
+        found.once_row(name.split(" (")[0]),
+        Row(f"{name.split(' (')[0]}: all answered after the last submission", "within 60 s", shown, in_time),
+    ]
+
+
+def _counted(hit: list[str]) -> str:
+    return ", ".join(f"{kind} {hit.count(kind)}" for kind in sorted(set(hit)))

@@ -1,0 +1,212 @@
+"""A client that submits over HTTP until each request is accepted, and remembers every id and every reply.
+
+It tries again with the same Idempotency-Key, as a careful client does: a request counts as accepted once, whatever
+became of the replies before.
+"""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from benchmarks.chaos.service_under_test import ServiceUnderTest, until
+from inference.toy.toy_applications import toy_requests
+
+SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores
+WARM_AFTER = 100  # answers: several batches of each worker
+WARM_WITHIN_S = 60.0
+GIVE_UP_S = 180.0  # of one request; longer than any break lasts
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One POST: when it began (this host's clock), seconds it took, its status (0: no reply), its Retry-After."""
+
+    at: float
+    seconds: float
+    status: int
+    retry_after: str | None = None
+
+
+class RecordingClient:
+    """Submits and records; `accepted` are the ids that the service promised to answer."""
+
+    def __init__(self, url: str, key: str, timeout_s: float = 10.0, model: str = "bundled") -> None:
+        """`timeout_s` is for one POST."""
+        limits = httpx.Limits(max_connections=SENDERS, max_keepalive_connections=SENDERS)
+        headers = {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
+        self._stopping = threading.Event()
+        self._model = model
+        self.accepted: list[str] = []
+        self.replies: list[Reply] = []
+
+    def __enter__(self) -> "RecordingClient":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Try nothing again, close the connections."""
+        self.give_up()
+        self._http.close()
+
+    def give_up(self) -> None:
+        """Try nothing again from now on."""
+        self._stopping.set()
+
+    def post(self, body: Body, key: str | None = None) -> httpx.Response | None:
+        """One POST, recorded; None if there was no reply."""
+        began, clock = time.monotonic(), time.time()
+        content = {"model": self._model, "background": True, **body}
+        try:
+            # not httpx's own JSON, which refuses what hostile clients send: NaN and lone surrogates
+            answer = self._http.post(
+                "/v1/responses",
+                content=json.dumps(content),
+                headers={"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {})},
+            )
+        except httpx.TransportError:
+            self.replies.append(Reply(clock, time.monotonic() - began, 0))
+            return None
+        took = time.monotonic() - began
+        self.replies.append(Reply(clock, took, answer.status_code, answer.headers.get("Retry-After")))
+        return answer
+
+    def submit(self, body: Body, patience_s: float = GIVE_UP_S) -> str | None:
+        """Post until it is accepted and return its id; None if it was given up."""
+        key, deadline = uuid.uuid4().hex, time.monotonic() + patience_s
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            answer = self.post(body, key)
+            if answer is not None and answer.is_success:
+                return self._accept(answer)
+            if answer is not None and answer.status_code < 429 and answer.status_code not in (408, 409):
+                return None  # refused for good
+            self._stopping.wait(0.25)
+        return None
+
+    def submit_once(self, body: Body) -> str | None:
+        """Post once; its id if it was accepted."""
+        answer = self.post(body)
+        return self._accept(answer) if answer is not None and answer.is_success else None
+
+    def _accept(self, answer: httpx.Response) -> str:
+        accepted: str = answer.json()["id"]
+        self.accepted.append(accepted)
+        return accepted
+
+    def submit_all(
+        self, bodies: Sequence[Body], rate: float | None = None, patience_s: float = GIVE_UP_S
+    ) -> list[str | None]:
+        """Submit each, `rate` a second or as fast as they are accepted; returns once all are."""
+        began = time.monotonic()
+
+        def one(number: int) -> str | None:
+            if rate:
+                self._stopping.wait(max(0.0, began + number / rate - time.monotonic()))
+            return self.submit(bodies[number], patience_s)
+
+        with ThreadPoolExecutor(SENDERS) as pool:
+            try:
+                return list(pool.map(one, range(len(bodies))))
+            except BaseException:
+                self._stopping.set()
+                raise
+
+    def posted(self, since: float, until: float) -> list[Reply]:
+        """The replies to what was posted between two instants of this host's clock."""
+        return [reply for reply in self.replies if since <= reply.at < until]
+
+
+def bodies(count: int, seed: int, **fields: Any) -> list[Body]:
+    """Toy requests, as a client sends them."""
+    return [
+        {"input": toy.input, "instructions": toy.instruction, "metadata": {"application": toy.application}, **fields}
+        for toy in toy_requests(count, seed, median_words=8.0, max_words=30)
+    ]
+
+
+@contextmanager
+def client_of(service: ServiceUnderTest, **options: Any) -> Iterator[RecordingClient]:
+    """A client of this service."""
+    with RecordingClient(service.url, service.key, **options) as client:
+        yield client
+
+
+@contextmanager
+def in_background(client: RecordingClient, work: Sequence[Body], rate: float | None = None) -> Iterator[None]:
+    """Submit these from a thread meanwhile; leaving waits until all are accepted."""
+    thread = threading.Thread(target=client.submit_all, args=(work, rate), daemon=True)
+    thread.start()
+    try:
+        yield
+        thread.join()
+    except BaseException:
+        client.give_up()
+        thread.join()
+        raise
+
+
+@contextmanager
+def trickle(client: RecordingClient, rate: float) -> Iterator[None]:
+    """Submit one request after the other, `rate` a second, until the context ends."""
+    ended = threading.Event()
+
+    def submit() -> None:
+        for body in _endless(4):
+            if ended.wait(1 / rate):
+                return
+            client.submit(body)
+
+    thread = threading.Thread(target=submit, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 150) -> Iterator[None]:
+    """Keep the workers busy: so many requests wait at each moment, however fast they are answered.
+
+    The context begins once answers come, so that the start is in no rate that is measured.
+    """
+    ended = threading.Event()
+    drawn = _endless(17)
+
+    def fill() -> None:
+        with ThreadPoolExecutor(SENDERS) as pool:
+            missing = waiting
+            while not ended.is_set():
+                list(pool.map(client.submit, [next(drawn) for _ in range(max(0, missing))]))
+                ended.wait(0.1)
+                with suppress(Exception):  # Postgres may be what is broken
+                    missing = waiting - service.waiting()
+
+    answered = "select count(*) from chaos_endings"
+    before = service.value(answered)
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    try:
+        until(lambda: service.value(answered) >= before + WARM_AFTER, WARM_WITHIN_S)
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _endless(seed: int) -> Iterator[Body]:
+    while True:
+        yield from bodies(1000, seed)
+        seed += 1

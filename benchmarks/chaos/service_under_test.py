@@ -1,0 +1,206 @@
+"""A whole `magnus up` in a directory of its own: its processes by kind, what breaks them, what its database says.
+
+Nothing in here reaches into the product: processes come from the process tree, what happened from SQL.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from subprocess import Popen
+from typing import Any
+
+import psutil
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from benchmarks.chaos.exactly_once import WATCH
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
+from cli.hosting.service_files import RunningService, running_service
+from models.session import make_engine
+
+ENVIRONMENT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the promises does
+READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
+STOP_WITHIN_S = 90.0  # any value well above a stop does
+POLL_S = 0.1  # how exactly a moment is measured
+WORKERS = 2
+
+
+@dataclass
+class ServiceUnderTest:
+    """A running service: where it answers and what it consists of."""
+
+    state_dir: Path
+    url: str
+    key: str
+    facts: RunningService
+    up: Popen[bytes] | None  # None: its processes have no supervisor
+    database: Engine
+    random: Random = field(default_factory=lambda: Random(13))
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Every process that lives now by kind: the supervisor's children, a web worker, a Postgres session."""
+        found: dict[str, psutil.Process] = {}
+        for entry in json.loads((self.state_dir / "processes.json").read_text()):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(entry["pid"])
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                found[entry["name"]] = process
+                if children := process.children():
+                    if entry["name"] == "web":
+                        found["web worker"] = self.random.choice(children)
+                    if entry["name"] == "postgres":
+                        sessions = [child for child in children if " idle" in " ".join(child.cmdline())]
+                        found |= {"postgres session": self.random.choice(sessions)} if sessions else {}
+        return found
+
+    def signal(self, kind: str, number: signal.Signals) -> psutil.Process | None:
+        """Send a signal to a process of this kind; None if none lives at this moment."""
+        process = self.processes().get(kind)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process is not None:
+                process.send_signal(number)
+        return process
+
+    def replaced(self, kind: str, process: psutil.Process, within_s: float = 60.0) -> bool:
+        """Whether another process of this kind lives in time."""
+
+        def another() -> bool:
+            now = self.processes().get(kind)
+            return now is not None and now.pid != process.pid
+
+        return until(another, within_s)
+
+    def thaw(self) -> list[str]:
+        """Let everything go on that is frozen still; returns the kinds."""
+        frozen = []
+        for process in self.tree():
+            with contextlib.suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    frozen.append(process.name())
+                    process.send_signal(signal.SIGCONT)
+        return frozen
+
+    def tree(self) -> list[psutil.Process]:
+        """The supervisor, or this process, and everything below it."""
+        try:
+            parent = psutil.Process(self.up.pid if self.up else os.getpid())
+            return [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def sql(self, statement: str, **parameters: Any) -> list[Any]:
+        """Rows of a statement, committed; tried again for a minute while Postgres is away."""
+        deadline = time.monotonic() + 60.0
+        while True:
+            try:
+                with self.database.begin() as connection:
+                    result = connection.execute(text(statement), parameters)
+                    return list(result) if result.returns_rows else []
+            except (DBAPIError, PoolTimeout):
+                if time.monotonic() > deadline:
+                    raise
+                self.database.dispose()
+                time.sleep(POLL_S)
+
+    def value(self, statement: str, **parameters: Any) -> Any:
+        """The first column of the first row; None if there is no row."""
+        rows = self.sql(statement, **parameters)
+        return rows[0][0] if rows else None
+
+    def waiting(self) -> int:
+        """Requests that have no answer yet."""
+        return int(self.value("select count(*) from requests where finished_at is null"))
+
+    def answered_within(self, seconds: float) -> float | None:
+        """Seconds until nothing waits for an answer any more; None if that takes longer."""
+        began = time.monotonic()
+        return time.monotonic() - began if until(lambda: not self.waiting(), seconds) else None
+
+    def rate(self, since: float, until: float) -> float:
+        """Answers a second between two instants of this host's clock."""
+        count = self.value(
+            "select count(*) from chaos_endings where at >= to_timestamp(:since) and at < to_timestamp(:until)",
+            since=since,
+            until=until,
+        )
+        return float(count) / (until - since)
+
+
+def until(condition: Callable[[], object], seconds: float, every_s: float = POLL_S) -> bool:
+    """Whether the condition became true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every_s)
+    return True
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> ChildProgram:
+    """`magnus up` in this directory, on free ports."""
+    ports = ("--port", str(free_port()), "--flower-port", "0")
+    return ChildProgram(
+        "magnus up",
+        (str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), *ports, *options),
+        env={**ENVIRONMENT, **(environment or {})},
+        stop_signal=signal.SIGINT,  # Ctrl-C
+        ready=lambda: running_service(state_dir) is not None,
+        ready_within_s=READY_WITHIN_S,
+        stop_within_s=STOP_WITHIN_S,
+    )
+
+
+@contextmanager
+def service_under_test(
+    state_dir: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServiceUnderTest]:
+    """Start a service, watch what is written to its finished requests, stop it as Ctrl-C does."""
+    options = options if "--workers" in options else ("--workers", str(WORKERS), *options)
+    program = up_program(state_dir, *options, environment=environment)
+    log = state_dir.with_name(state_dir.name + ".up.log")
+    process = start(program, log)
+    try:
+        await_ready(program, process, log)
+        facts = RunningService(**json.loads((state_dir / "service.json").read_text()))
+        database = make_engine(facts.database_url, pool_size=4, name="chaos")
+        key = (state_dir / "api-key").read_text().strip()
+        service = ServiceUnderTest(state_dir, facts.url, key, facts, process, database)
+        service.sql(WATCH)
+        try:
+            yield service
+        finally:
+            service.thaw()
+            database.dispose()
+    finally:
+        stop((program, process))
+
+
+def left_behind(state_dir: Path) -> list[str]:
+    """Commands of processes whose command line or environment names this directory; this process is none of them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            values = [*process.cmdline(), *process.environ().values()]
+            if process.pid != os.getpid() and any(str(state_dir) in value for value in values):
+                found.append(" ".join(process.cmdline()[:4]))
+    return found

@@ -1,0 +1,80 @@
+"""A TCP proxy whose connections can be cut, for the connections between clients, service and servers."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class CuttableProxy:
+    """Forwards a port of loopback to an address; `cut_one` resets one of its connections."""
+
+    def __init__(self, host: str, port: int | None = None, path: str | None = None) -> None:
+        """The target: `host` and `port`, or the Unix socket `path`."""
+        self._target = (host, port, path)
+        self._loop = asyncio.new_event_loop()
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._random = random.Random(7)
+        self.cuts = 0
+        self.port = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port, path = self._target
+        try:
+            inner = await (asyncio.open_unix_connection(path) if path else asyncio.open_connection(host, port))
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers[id(writer)] = writer
+        try:
+            await asyncio.gather(_pump(reader, inner[1]), _pump(inner[0], writer))
+        finally:
+            self._writers.pop(id(writer), None)
+            writer.close()
+            inner[1].close()
+
+    def cut_one(self) -> None:
+        """Reset a connection chosen at random, if there is one."""
+
+        def cut() -> None:
+            if self._writers:
+                self.cuts += 1
+                self._random.choice(list(self._writers.values())).transport.abort()
+
+        self._loop.call_soon_threadsafe(cut)
+
+    async def _end_all(self) -> None:
+        while self._writers:
+            for writer in self._writers.values():
+                writer.transport.abort()
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)  # the transports end in a later turn of the loop
+
+    @contextmanager
+    def running(self) -> Iterator["CuttableProxy"]:
+        """Serve from a thread until the context ends."""
+
+        async def listen() -> asyncio.Server:
+            return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+        server = self._loop.run_until_complete(listen())
+        self.port = server.sockets[0].getsockname()[1]
+        thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join()
+            server.close()
+            self._loop.run_until_complete(self._end_all())
+            self._loop.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()

@@ -1,0 +1,28 @@
+"""The short form of `python -m benchmarks.chaos`: every promise, on a whole service that is broken from outside."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.chaos.promise_list import PROMISES
+from benchmarks.chaos.promise_rows import SHORT
+from benchmarks.chaos.promise_runner import PromiseRunner
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[PromiseRunner]:
+    """One runner, so that promises share its service."""
+    with PromiseRunner(SHORT) as runner:
+        yield runner
+
+
+@pytest.mark.parametrize("name", [name for name in PROMISES if name != "soak"])
+def test_the_promise_holds(runner: PromiseRunner, name: str):
+    broken = [row for row in runner.run(PROMISES[name]) if not row.ok]
+    assert not broken, "\n".join(f"{row.promise}: {row.bound}; measured: {row.measured}" for row in broken)
+
+
+def test_nothing_is_left_running_after_ctrl_c(runner: PromiseRunner):
+    assert all(row.ok for row in runner.renew())
