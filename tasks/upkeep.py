@@ -1,4 +1,7 @@
-"""The task `tasks.upkeep`: closes the history's minutes and deletes old rows, a chunk at a time, every 10 s."""
+"""The task `tasks.upkeep`: closes the history's minutes and deletes old rows, a chunk at a time, every 10 s.
+
+Without ticks the process that has it does it by itself.
+"""
 
 from functools import cache
 
@@ -6,9 +9,11 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from celery_config import UPKEEP_EVERY_S
 from models import minute_history, retention
 from models.session import make_engine, make_sessions
 from tasks.app import app, database_url, settings
+from tasks.regular_work import RegularWork
 
 # Rows that one statement deletes. A larger chunk holds locks for longer, a smaller one deletes less in a tick: 2,000
 # rows every 10 s keep up with 200 requests a second. Not tuned otherwise.
@@ -25,8 +30,7 @@ def database() -> Engine:
     return make_engine(database_url, pool_size=1, name="magnus upkeep")
 
 
-@app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
-def upkeep() -> None:
+def do_chores() -> None:
     """Do one chunk of each chore; an error is logged, and the next tick tries again."""
     try:
         with make_sessions(database())() as session:
@@ -41,3 +45,12 @@ def upkeep() -> None:
                 log.info("deleted", what=delete.__name__, rows=deleted)
     except SQLAlchemyError as error:
         log.error("upkeep failed", error=str(error))
+
+
+regular_upkeep = RegularWork("upkeep", do_chores, 3 * UPKEEP_EVERY_S)
+
+
+@app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def upkeep() -> None:
+    """The chores."""
+    regular_upkeep()
