@@ -26,12 +26,24 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ticked_at, self._log_failures_at = monotonic(), 0.0
+        self._closing = False
         Pulse(lambda: monotonic() - self._ticked_at < HANGS_AFTER_S).start()
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Run what is due; returns the seconds until the next tick."""
+        """Run what is due; returns the seconds until the next tick.
+
+        Celery's handler of SIGTERM closes the scheduler and raises SystemExit, which an error of the interrupted send
+        may replace: beat would then run on.
+        """
+        if self._closing:
+            raise SystemExit
         self._ticked_at = monotonic()
         return float(super().tick(*args, **kwargs))
+
+    def close(self) -> None:
+        """A signal to stop came, or beat ends."""
+        self._closing = True
+        super().close()
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
         """How many of the `n` seconds until the next tick to sleep: all of them, because `drift` is not needed."""
