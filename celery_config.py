@@ -12,9 +12,9 @@ from kombu import Exchange, Queue
 # Without a timeout, a publish to a frozen broker was still blocked after 40 s. Any value well above a round trip and
 # below the lease of 10 s does.
 BROKER_TIMEOUT_S = 2.0
-# A tick that nobody took within this time is dropped, so that ticks do not pile up while a process is away. It must
-# exceed the difference between two hosts' clocks, because the receiving host decides what has expired. Not tuned.
-TICK_EXPIRES_S = 5.0
+# Longest pause between two tries to reach a broker that is away; Celery's own pauses grow to 30 s. Longer delays the
+# first batches once it is back, shorter writes more log lines. Not tuned.
+RECONNECT_WITHIN_S = 2.0
 # How often closed minutes are counted and old rows deleted. The dashboard's history has one row a minute, so any value
 # below 60 does.
 UPKEEP_EVERY_S = 10.0
@@ -62,13 +62,9 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
         "beat_scheduler": "tasks.beat_scheduler:TickScheduler",
         "beat_max_loop_interval": tick_s,
         "beat_schedule": {
-            "predict": {"task": "tasks.predict", "schedule": tick_s, "options": {"expires": TICK_EXPIRES_S}},
-            "plan": {"task": "tasks.plan", "schedule": tick_s, "options": {"expires": TICK_EXPIRES_S}},
-            "upkeep": {
-                "task": "tasks.upkeep",
-                "schedule": UPKEEP_EVERY_S,
-                "options": {"expires": UPKEEP_EVERY_S},
-            },
+            "predict": {"task": "tasks.predict", "schedule": tick_s},
+            "plan": {"task": "tasks.plan", "schedule": tick_s},
+            "upkeep": {"task": "tasks.upkeep", "schedule": UPKEEP_EVERY_S},
         },
         "enable_utc": True,
         "timezone": "UTC",

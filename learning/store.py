@@ -49,11 +49,15 @@ KINDS: dict[str, type[Storable]] = {
 KIND = "kind"  # the archive's entry with that name
 
 
-class DigestMismatch(Exception):
+class Unreadable(Exception):
+    """Stored bytes that no model can be made of, for whatever reason."""
+
+
+class DigestMismatch(Unreadable):
     """Stored bytes differ from those that were published; they were not read."""
 
 
-class NotStorable(Exception):
+class NotStorable(Unreadable):
     """A model, or stored bytes, of a kind that the store does not know."""
 
 
@@ -73,9 +77,18 @@ def digest(stored: bytes) -> bytes:
 
 
 def load(stored: bytes, sha256: bytes) -> Any:
-    """The stored model; raises DigestMismatch before anything is read, NotStorable for an unknown kind."""
+    """The stored model; raises DigestMismatch before anything is read, NotStorable for an unknown kind, Unreadable."""
     if digest(stored) != sha256:
         raise DigestMismatch(f"expected {sha256.hex()[:12]}…, got {digest(stored).hex()[:12]}…")
+    try:
+        return _read(stored)
+    except (Unreadable, MemoryError):
+        raise
+    except Exception as error:  # half an archive, a missing array, one of another shape: each has its own exception
+        raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _read(stored: bytes) -> Any:
     with np.load(io.BytesIO(stored), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     kind = str(arrays.pop(KIND, ""))

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.requeue import UnfinishedBatch, requeue
+from models.unheard_workers import WITHHELD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Renewal:
     """The answer to a renewal of leases."""
 
     registered: bool  # False once another process has registered under the worker's name
+    unheard: bool  # it did not take what it was sent, since it has registered
     held: frozenset[int]  # batches whose lease was renewed
     cancels: frozenset[str]  # running requests whose cancel was requested
 
@@ -85,7 +87,9 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
-                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null
+                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
+                withheld_until = case when workers.withheld_reason <> 'stops' then workers.withheld_until end,
+                withheld_reason = nullif(workers.withheld_reason, 'stops')
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
         {
@@ -158,17 +162,27 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 
 
 def renew(
-    connection: Connection, name: str, incarnation: float, progress: Mapping[Lease, int], lease_s: float
+    connection: Connection,
+    name: str,
+    incarnation: float,
+    progress: Mapping[Lease, int],
+    lease_s: float,
+    stopping: bool = False,
 ) -> Renewal:
     """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
 
-    `progress`: tokens a row generated so far, by lease.
+    `progress`: tokens a row generated so far, by lease. A `stopping` worker is given no further batch.
     """
     row = connection.execute(
         text("""
             with mine as (
-                update workers set heartbeat_at = clock_timestamp()
-                where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
+                update workers set heartbeat_at = clock_timestamp(),
+                    withheld_until = case when :stopping then clock_timestamp() + interval '1 day'
+                        else withheld_until end,
+                    withheld_reason = case when :stopping then 'stops' else withheld_reason end
+                where name = :name and extract(epoch from started_at)::float8 = :incarnation
+                returning withheld_reason <> 'stops'
+                    and withheld_until - make_interval(secs => :withheld_s) > started_at as unheard
             ), locked as (
                 select b.id, l.tokens from batches b
                 join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
@@ -179,7 +193,8 @@ def renew(
                     progress_tokens = locked.tokens
                 from locked where b.id = locked.id returning b.id
             )
-            select exists(select from mine) as registered, array(select id from renewed) as held,
+            select exists(select from mine) as registered, exists(select from mine where unheard) as unheard,
+                array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
         """),
@@ -187,12 +202,14 @@ def renew(
             "name": name,
             "incarnation": incarnation,
             "lease_s": lease_s,
+            "stopping": stopping,
+            "withheld_s": WITHHELD_S,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),
         },
     ).one()
-    return Renewal(row.registered, frozenset(row.held), frozenset(row.cancels))
+    return Renewal(row.registered, row.unheard, frozenset(row.held), frozenset(row.cancels))
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:

@@ -43,11 +43,15 @@ class BatchEnding:
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
-    """Workers whose last heartbeat is at most `alive_s` old and that have not deregistered, ordered by name."""
+    """Workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
+
+    Those that have deregistered may not, nor those that stop or that take nothing that they are sent.
+    """
     rows = connection.execute(
         text("""
             select name, model, theta_bytes, delta_bytes, curves from workers
             where stopped_at is null and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
+                and (withheld_until is null or withheld_until <= statement_timestamp())
             order by name
         """),
         {"alive_s": alive_s},

@@ -52,7 +52,10 @@ def publish(
 
 
 def activate(session: Session, version: str) -> None:
-    """Put an earlier version back into service in place of the one of its kind; raises UnknownVersion."""
+    """Put an earlier version back into service in place of the one of its kind; raises UnknownVersion.
+
+    One that was set aside is tried again.
+    """
     kind = session.scalar(select(ModelVersion.kind).where(ModelVersion.version == version))
     if kind is None:
         raise UnknownVersion(version)
@@ -60,9 +63,27 @@ def activate(session: Session, version: str) -> None:
         session.execute(
             update(ModelVersion)
             .where(ModelVersion.kind == kind, chosen)
-            .values(active=active)
+            .values(active=active, unreadable=None if active else ModelVersion.unreadable)
             .execution_options(synchronize_session=False)
         )
+
+
+def set_aside(connection: Connection, version: str, reason: str) -> None:
+    """Put the newest other version of this kind into service, because this one cannot be read: it serves no more."""
+    connection.execute(
+        text("update model_versions set active = false, unreadable = :reason where version = :version"),
+        {"version": version, "reason": reason},
+    )
+    connection.execute(
+        text("""
+            update model_versions set active = true where id = (
+                select max(o.id) from model_versions o join model_versions v on v.version = :version
+                where o.kind = v.kind and o.unreadable is null
+                    and not exists (select from model_versions a where a.kind = v.kind and a.active)
+            )
+        """),
+        {"version": version},
+    )
 
 
 def active_name(connection: Connection, kind: str) -> str | None:

@@ -1,6 +1,6 @@
-"""Which process plans, and the small facts that it reads before each step: the policy in force, the predictor's health.
+"""The small facts that a planner reads before each step: the policy in force, the predictor's health.
 
-Leadership is a Postgres advisory lock; the facts are rows of `service_state`, each written whole.
+They are rows of `service_state`, each written whole. Which process plans is in `models/leadership.py`.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
-
-PLANNER_LOCK = 0x706C616E  # "plan" in ASCII; any value does that no other advisory lock of the database has
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +19,6 @@ class PlannerInputs:
     predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None: there was never one
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
-
-
-def try_to_lead(connection: Connection) -> int | None:
-    """Take the planner's lock and draw a new epoch; None if another process has the lock.
-
-    The lock is kept until `step_down` or until the connection closes.
-    """
-    taken = connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": PLANNER_LOCK}).scalar_one()
-    return next_epoch(connection) if taken else None
-
-
-def step_down(connection: Connection) -> None:
-    """Release the planner's lock now; closing the connection releases it too, but a moment later."""
-    connection.execute(text("select pg_advisory_unlock(:lock)"), {"lock": PLANNER_LOCK})
 
 
 def next_epoch(connection: Connection) -> int:

@@ -41,7 +41,7 @@ def batches_to_resend(connection: Connection, resend_s: float) -> list[tuple[int
     """
     rows = connection.execute(
         text("""
-            update batches set sent_at = clock_timestamp()
+            update batches set sent_at = clock_timestamp(), resends = resends + 1
             where status = 'assigned' and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
             returning id, worker
         """),
@@ -88,6 +88,19 @@ def fail_too_large(connection: Connection, request_id: str) -> None:
             update requests set status = 'failed', finished_at = clock_timestamp(),
                 error = jsonb_build_object('code', 'out_of_memory', 'message',
                     'The request alone needs more memory for its key-value cache than any worker has.')
+            where id = :id and status = 'queued'
+        """),
+        {"id": request_id},
+    )
+
+
+def fail_unschedulable(connection: Connection, request_id: str) -> None:
+    """Fail a request with which the scheduling policy raises an error, whatever else waits."""
+    connection.execute(
+        text("""
+            update requests set status = 'failed', finished_at = clock_timestamp(),
+                error = jsonb_build_object('code', 'unschedulable', 'message',
+                    'The scheduling policy fails with this request; it was set aside, and the error is logged.')
             where id = :id and status = 'queued'
         """),
         {"id": request_id},

@@ -18,7 +18,7 @@ UPGRADE_LOCK = 0x6D61676E
 
 def upgrade(url: str) -> None:
     """Run the migrations that the database has not had yet; safe to call from several hosts at once."""
-    engine = make_engine(url, pool_size=1, name="magnus migrate")
+    engine = make_engine(url, answer_within_s=None, pool_size=1, name="magnus migrate")
     try:
         with engine.begin() as connection:
             connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})

@@ -3,13 +3,35 @@
 from time import monotonic
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
+
+from models.bounded_connection import BoundedConnection, DatabaseSilent, Silence
 
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
 PING_AFTER_IDLE_S = 2.0
+# psycopg waits at least 2 s for a connection, whatever it is told.
+CONNECT_WITHIN_S = 2
+# The longest statements are the planner's first step with 100,000 queued rows and the trainer's reading: seconds. A
+# background process that waits for longer waits for a frozen server, or for a network that lost its packets.
+ANSWER_WITHIN_S = 30.0
+# A process that is frozen within a transaction keeps its locks for so long. It must exceed the time that a planner
+# decides between two statements, below 2 s with 100,000 queued rows, and let a stand-by take over within 15 s.
+IDLE_IN_TRANSACTION_S = 8.0
+# Longer than IDLE_IN_TRANSACTION_S, after which the lock of a frozen process is free.
+LOCK_WITHIN_S = 10.0
+# A peer that vanished without a word is noticed after about this long, on TCP. Unix sockets have no such thing.
+TCP_SILENCE_S = 10
+TCP_BOUNDS = {
+    "keepalives": 1,
+    "keepalives_idle": TCP_SILENCE_S // 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": TCP_SILENCE_S * 1000,
+}
 
 
 def database_url(url: str) -> URL:
@@ -21,26 +43,40 @@ def make_engine(
     url: str,
     *,
     statement_timeout_s: float | None = None,
+    answer_within_s: float | None = ANSWER_WITHIN_S,
     pool_size: int = 5,
+    idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
+    pool_timeout_s: float = 10.0,
     name: str = "magnus",
     autocommit: bool = False,
 ) -> Engine:
     """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows.
 
-    `statement_timeout_s` bounds every statement and every wait for a lock; the web process gives one, the background
-    processes do not. With `autocommit` every statement is its own transaction, without round trips for begin and end.
+    `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process gives one, the
+    background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it an
+    OperationalError is raised, and other threads get one at once until the server answers again. None: no bound, for
+    migrations. With `autocommit` every statement is its own transaction, without round trips for begin and end.
     """
-    options = ["-c timezone=UTC"]
+    options = ["-c timezone=UTC", f"-c idle_in_transaction_session_timeout={round(idle_in_transaction_s * 1000)}"]
+    if answer_within_s is not None:
+        options.append(f"-c lock_timeout={round(LOCK_WITHIN_S * 1000)}")
     if statement_timeout_s is not None:
         options.append(f"-c statement_timeout={round(statement_timeout_s * 1000)}")
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,
         max_overflow=0,
-        pool_timeout=10,
-        connect_args={"options": " ".join(options), "application_name": name, "connect_timeout": 5},
+        pool_timeout=pool_timeout_s,
+        connect_args={
+            "options": " ".join(options),
+            "application_name": name,
+            "connect_timeout": CONNECT_WITHIN_S,
+            **TCP_BOUNDS,
+        },
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
+    if answer_within_s is not None:
+        _bound_waits(engine, Silence(answer_within_s))
     _ping_after_idle(engine)
     return engine
 
@@ -48,6 +84,30 @@ def make_engine(
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
     """Sessions whose objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
+
+
+def _bound_waits(engine: Engine, silence: Silence) -> None:
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, record: Any, arguments: Any, parameters: dict[str, Any]) -> BoundedConnection:
+        silence.check()
+        try:
+            connection = BoundedConnection.connect(*arguments, **parameters)
+        except psycopg.errors.ConnectionTimeout:
+            silence.begin()
+            raise
+        except psycopg.Error:
+            silence.end()  # a refusal is an answer
+            raise
+        silence.end()
+        connection.silence = silence
+        return connection
+
+    @event.listens_for(engine, "checkout")
+    def checked_out(connection: Any, record: Any, proxy: Any) -> None:
+        try:
+            silence.check()
+        except DatabaseSilent as error:
+            raise OperationalError(None, None, error) from error
 
 
 def _ping_after_idle(engine: Engine) -> None:
@@ -62,5 +122,8 @@ def _ping_after_idle(engine: Engine) -> None:
             return
         try:
             engine.dialect.do_ping(connection)
+        except DatabaseSilent as error:  # no DisconnectionError: the pool would wait as long for a new connection
+            record.invalidate()
+            raise OperationalError(None, None, error) from error
         except engine.dialect.loaded_dbapi.Error as error:
             raise DisconnectionError from error  # the pool opens a new connection

@@ -58,7 +58,7 @@ class Base(DeclarativeBase):
     }
 
 
-# A planner draws the next number when it takes the lock and when the policy changes.
+# A planner draws the next number when it takes the lead and when the policy changes.
 PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)
 
 
@@ -182,6 +182,7 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
+    resends: Mapped[int] = mapped_column(server_default="0")  # how often its message was sent again
     # fencing number: grows with each lease; a write under an old number changes nothing
     fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]
@@ -229,6 +230,20 @@ class StoredWorker(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]
+    # until then it gets no batch, because it did not take what it was sent, or because it "stops"
+    withheld_until: Mapped[datetime | None]
+    withheld_reason: Mapped[str | None]
+
+
+class Leadership(Base):
+    """Who leads among processes of which one works: it renews its lead, and each of its writes checks the number."""
+
+    __tablename__ = "leaderships"
+
+    name: Mapped[str] = mapped_column(primary_key=True)  # planner | trainer
+    holder: Mapped[str]  # host and process, for people to read
+    fence: Mapped[int] = mapped_column(BigInteger)  # grows with each lead; a write under an old number changes nothing
+    expires_at: Mapped[datetime]
 
 
 class ModelVersion(Base):
@@ -245,6 +260,7 @@ class ModelVersion(Base):
     scores: Mapped[dict[str, Any]]  # of this candidate, of the one it replaced, of the baseline, on the holdout
     data: Mapped[dict[str, Any]]  # range and size of what it was trained on
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    unreadable: Mapped[str | None]  # why it was set aside: the last version that can be read serves instead
 
     __table_args__ = (Index("model_versions_active", "kind", unique=True, postgresql_where=text("active")),)
 

@@ -1,4 +1,4 @@
-"""What the trainer learns from: answered requests, finished batches and worker profiles; and the trainer's lock.
+"""What the trainer learns from: answered requests, finished batches and worker profiles.
 
 Versions are published by `model_versions`.
 """
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
-
-TRAINER_LOCK = 0x74726169  # "trai" in ASCII; any value does that no other advisory lock of the database has
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,6 @@ class FinishedBatch:
     generation_length: int
     serving_s: float
     at: float
-
-
-def try_to_lead(connection: Connection) -> bool:
-    """Take the trainer's lock, kept until the connection closes; False if another trainer has it."""
-    return bool(connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": TRAINER_LOCK}).scalar_one())
 
 
 def now(connection: Connection) -> float:

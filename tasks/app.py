@@ -27,7 +27,7 @@ def required(name: str, value: str | None) -> str:
 settings = read_settings()
 database_url = required("MAGNUS_DATABASE_URL", settings.database_url)
 redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
-app = Celery("magnus")
+app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
 app.conf.update(celery_config(redis_url, settings.tick_s))
 
 

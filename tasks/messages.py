@@ -13,6 +13,8 @@ import structlog
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
 
@@ -22,7 +24,7 @@ KICK_KEY = "magnus.kicked"  # in Redis, while a kick is on its way to the planne
 KICK_EXPIRES_MS = 2000
 # After a failure nothing is sent for this long, because each try may block for BROKER_TIMEOUT_S. A longer pause costs
 # latency once the broker is back, a shorter one costs the sender time while it is away. Not tuned.
-PAUSE_S = 5.0
+PAUSE_S = 2.0
 
 log = structlog.get_logger()
 
@@ -33,7 +35,10 @@ class Messages:
     def __init__(self, app: Celery, redis_url: str) -> None:
         self._app = app
         self._redis = redis.Redis.from_url(
-            redis_url, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
+            redis_url,
+            socket_timeout=BROKER_TIMEOUT_S,
+            socket_connect_timeout=BROKER_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
         )
         self._paused_until = 0.0
 
@@ -45,22 +50,26 @@ class Messages:
         """A step begins: whatever happens from now on needs a new kick."""
         self._send(partial(self._redis.delete, KICK_KEY))
 
-    def send_batches(self, batches: Iterable[tuple[int, str]]) -> None:
-        """Tell workers to take batches, given as (batch id, worker's name)."""
+    def send_batches(self, batches: Iterable[tuple[int, str]]) -> bool:
+        """Tell workers to take batches, given as (batch id, worker's name); False if the broker did not take them."""
+        sent = True
         for batch_id, worker in batches:
             name = gpu_queue(worker)
             queue = Queue(name, EXCHANGE, routing_key=name)
-            self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
+            sent &= self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
+        return sent
 
     def _kick(self) -> None:
         if self._redis.set(KICK_KEY, 1, nx=True, px=KICK_EXPIRES_MS):
             self._app.send_task("tasks.plan")
 
-    def _send(self, action: Callable[[], object]) -> None:
+    def _send(self, action: Callable[[], object]) -> bool:
         if monotonic() < self._paused_until:
-            return
+            return False
         try:
             action()
         except (redis.RedisError, OperationalError) as error:
             self._paused_until = monotonic() + PAUSE_S
             log.warning("broker away", pause_s=PAUSE_S, error=str(error))
+            return False
+        return True

@@ -1,4 +1,4 @@
-"""The task `tasks.upkeep`: does the chores, every 10 s."""
+"""The task `tasks.upkeep`: does the chores, every 10 s; without ticks the process that has it does them by itself."""
 
 from functools import cache
 
@@ -6,9 +6,11 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from celery_config import UPKEEP_EVERY_S
 from models.session import make_engine
 from tasks.app import app, database_url, settings
 from tasks.chores import do_chores
+from tasks.regular_work import RegularWork
 
 log = structlog.get_logger()
 
@@ -19,10 +21,18 @@ def database() -> Engine:
     return make_engine(database_url, pool_size=1, name="magnus upkeep")
 
 
-@app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
-def upkeep() -> None:
+def keep_up() -> None:
     """Do each chore for a while; an error is logged, and the next tick tries again."""
     try:
         do_chores(database(), settings.retention_s)
     except SQLAlchemyError as error:
         log.error("upkeep failed", error=str(error))
+
+
+regular_upkeep = RegularWork("upkeep", keep_up, 3 * UPKEEP_EVERY_S)
+
+
+@app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def upkeep() -> None:
+    """The chores."""
+    regular_upkeep()

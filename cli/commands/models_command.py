@@ -31,6 +31,7 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
                 "version": row.version,
                 "kind": row.kind,
                 "active": row.active,
+                "unreadable": row.unreadable,
                 "created_at": row.created_at.timestamp(),
                 "sha256": row.sha256.hex(),
                 "scores": row.scores,
@@ -46,7 +47,7 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, int | float))
         table.add_row(
             row.version,
-            "yes" if row.active else "",
+            "yes" if row.active else "unreadable" if row.unreadable else "",
             f"{row.created_at:%Y-%m-%d %H:%M:%S}",
             str(row.data.get("training", "")),
             shown,

@@ -72,10 +72,12 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, PermissionError) as error:
+    except (AlreadyRunning, ProgramFailed, UnusableDirectory, OSError) as error:
         raise CommandFailed(str(error)) from error
     except OperationalError as error:
-        raise Unreachable(f"no connection to the database: {error.orig}; check MAGNUS_DATABASE_URL") from error
+        raise Unreachable(
+            f"no connection to the database: {error.orig or 'it was lost'}; check MAGNUS_DATABASE_URL"
+        ) from error
 
 
 def _start_service(

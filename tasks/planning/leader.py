@@ -1,34 +1,48 @@
-"""Leadership among planner processes: the one whose connection holds the planner's lock plans, the others stand by."""
+"""Leadership among planner processes: the one that holds the planner's lead plans, the others stand by."""
 
 import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import planner_state
+from models import leadership, planner_state
+from models.leadership import Lead, LeadLost
 from tasks.planning.planner import Planner, PlannerRules
 
 log = structlog.get_logger()
 
 
 class Leader:
-    """Takes the lead when the lock is free and keeps it until an error; the step after an error begins a new term."""
+    """Takes the lead when it is free and keeps it until an error; the step after an error begins a new term."""
 
     def __init__(self, engine: Engine, rules: PlannerRules) -> None:
         self._engine, self._rules = engine, rules
         self._connection: Connection | None = None
+        self._lead: Lead | None = None  # the last one that this process had
         self._planner: Planner | None = None  # None unless this process leads
+        self._failed = self._careful = False  # whether the last step, the last two steps had an unforeseen error
+        self.stands_by = False  # whether another process led when this one last asked
 
-    def step(self) -> list[tuple[int, str]]:
+    def step(self, *, sent: bool = True) -> list[tuple[int, str]]:
         """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
 
-        After any error, which it raises again, this process does not lead any more.
+        `sent`: whether the broker took what the last step returned. After any error, which it raises again, the next
+        step begins a new term; after an unforeseen one that recurs, by looking for its cause in the queue.
         """
         try:
-            planner = self._planner or self._lead()
-            return planner.step() if planner else []
-        except Exception:
-            self.resign()
+            planner = self._planner or self._take_the_lead()
+            batches = planner.step(sent=sent) if planner else []
+        except Exception as error:
+            self._careful = self._failed and not isinstance(error, SQLAlchemyError | LeadLost)
+            self._failed = not isinstance(error, SQLAlchemyError | LeadLost)
+            self._drop_planner()
             raise
+        self._failed = self._careful = False
+        return batches
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process led at its last step."""
+        return self._planner is not None
 
     @property
     def all_joinable(self) -> bool:
@@ -41,29 +55,32 @@ class Leader:
         return self._planner.due_in_s if self._planner else None
 
     def resign(self) -> None:
-        """Release the lock and drop the planner with all that it has in memory."""
-        connection, leads = self._connection, self._planner is not None
-        self._connection = self._planner = None
-        if connection is None:
-            return
-        try:
-            if leads:
-                connection.rollback()
-                planner_state.step_down(connection)
-        except SQLAlchemyError as error:  # the server releases the lock once it notices that the connection is gone
-            log.warning("lock not released", error=str(error))
-        finally:
+        """Let another process lead, and drop the planner with all that it has in memory."""
+        if self._planner is not None and self._connection is not None and self._lead is not None:
+            try:
+                self._connection.rollback()
+                with self._connection.begin():
+                    leadership.give_up(self._connection, self._lead)
+            except SQLAlchemyError as error:  # it expires by itself
+                log.warning("lead not given up", error=str(error))
+        self._drop_planner()
+
+    def _drop_planner(self) -> None:
+        connection, self._connection, self._planner = self._connection, None, None
+        if connection is not None:
             connection.invalidate()
             connection.close()
 
-    def _lead(self) -> Planner | None:
-        """A new term with a new planner; None while another process holds the lock."""
+    def _take_the_lead(self) -> Planner | None:
+        """A new term with a new planner; None while another process leads."""
         connection = self._connection or self._engine.connect()
         self._connection = connection
         with connection.begin():
-            epoch = planner_state.try_to_lead(connection)
-        if epoch is None:
-            return None
-        log.info("leading", epoch=epoch)
-        self._planner = Planner(connection, epoch, self._rules)
+            lead = leadership.take(connection, "planner", self._rules.lead_s, mine=self._lead)
+            self.stands_by = lead is None
+            if lead is None:
+                return None
+            epoch = planner_state.next_epoch(connection)
+        log.info("leading", epoch=epoch, fence=lead.fence)
+        self._lead, self._planner = lead, Planner(connection, lead, epoch, self._rules, careful=self._careful)
         return self._planner

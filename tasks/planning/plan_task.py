@@ -1,19 +1,27 @@
-"""The task `tasks.plan`: one step of the planner, at beat's ticks and whenever a process kicks."""
+"""The task `tasks.plan`: one step of the planner, at beat's ticks, whenever a process kicks, and if no tick comes.
+
+A stand-by does not consume the queue `plan`, so that every tick and kick reaches the planner that leads.
+"""
 
 from functools import cache
 from threading import Timer
+from typing import Any
 
 import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.leadership import LeadLost
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
+from tasks.planning.plan_queue import PlanQueue
 from tasks.planning.planner import PlannerRules
 from tasks.planning.step_pacer import StepPacer
+from tasks.pulse import Pulse
+from tasks.regular_work import RegularWork
 
 # A kick waits at most this long for its step. A step takes about a third of it, so kicks that keep coming leave the
 # planner idle for two thirds of the time. Not tuned otherwise.
@@ -22,6 +30,10 @@ STEP_INTERVAL_S = 0.02
 # transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
 # (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for what is left of the interval.
 JOINING_INTERVAL_S = 0.06
+# Without a tick for so long the planner steps by itself; a stand-by looks as often whether the lead is free. Ten ticks
+# of the default MAGNUS_TICK_S. Not tuned.
+MISSING_TICK_S = 1.0
+STOP_WITHIN_S = 5.0  # for the last step; with the time to give up the lead below a supervisor's patience of 10 s
 
 log = structlog.get_logger()
 
@@ -53,20 +65,37 @@ def messages() -> Messages:
 
 
 pacer = StepPacer(STEP_INTERVAL_S)
+consumption = PlanQueue()
+everything_sent = True  # whether the broker took the batches of the last step
+
+
+def step() -> None:
+    """Decide once and send the batches; an error is logged, and the next step begins a new term of leadership."""
+    global everything_sent
+    pacer.wait()
+    if leader().leads:
+        messages().clear_kick()
+    try:
+        batches = leader().step(sent=everything_sent)
+    except (SQLAlchemyError, LeadLost) as error:
+        log.error("step failed", error=str(error))
+        return
+    except Exception:
+        log.exception("step failed")
+        return
+    finally:
+        consumption.set(not leader().stands_by)
+    everything_sent = messages().send_batches(batches)
+    _arrange_next_step(leader())
+
+
+regular_steps = RegularWork("plan", step, MISSING_TICK_S)
 
 
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
-    """Decide once and send the batches; an error is logged, and the next tick begins a new term of leadership."""
-    pacer.wait()
-    messages().clear_kick()
-    try:
-        batches = leader().step()
-    except SQLAlchemyError as error:
-        log.error("step failed", error=str(error))
-        return
-    messages().send_batches(batches)
-    _arrange_next_step(leader())
+    """One step."""
+    regular_steps()
 
 
 def _arrange_next_step(leader: Leader) -> None:
@@ -80,6 +109,14 @@ def _arrange_next_step(leader: Leader) -> None:
         kick.start()
 
 
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _start(sender: Any, **_: object) -> None:
+    consumption.consumer = sender
+    regular_steps.start()
+    Pulse(lambda: regular_steps.works).start()
+
+
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _resign(**_: object) -> None:
+    regular_steps.stop(STOP_WITHIN_S)
     leader().resign()

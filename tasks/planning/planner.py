@@ -11,13 +11,16 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import batch_claims, live_fleet, planner_requests, planner_state, reconciler
+from models import batch_claims, leadership, live_fleet, planner_requests, planner_state, reconciler, unheard_workers
 from models.batch_claims import Claim
+from models.leadership import Lead
 from models.live_fleet import LiveWorker
+from models.planner_requests import QueuedRequest
 from models.planner_state import PlannerInputs
 from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
+from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, with_estimates
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queue
@@ -26,6 +29,8 @@ from tasks.planning.serving_estimates import ServingEstimates
 # The next snapshot waits this many times as long as the last one took, so that snapshots of a long queue take at most a
 # twentieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not tuned.
 SNAPSHOT_SPACING = 20
+# The simplest policy, for a term after the one in force failed and no single request was the cause.
+FALLBACK_POLICY = "vs"
 # Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
 # the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1
@@ -47,35 +52,62 @@ class PlannerRules:
     predictor_grace_s: float = 2.0  # after this long without a predictor, requests get their application's mean
     recover_every_s: float = 1.0
     snapshot_every_s: float = 0.5
+    # A planner that has not renewed its lead for this long may be replaced; one that ends gives it up at once. It must
+    # exceed the 2 s for which a frozen broker may block between two steps, and stay well below 15 s.
+    lead_s: float = 5.0
+    renew_every_s: float = 1.0
 
 
 class Planner:
-    """One term of leadership, on the one connection that holds the planner's lock."""
+    """One term of leadership."""
 
-    def __init__(self, connection: Connection, epoch: int, rules: PlannerRules) -> None:
-        self._connection, self._epoch, self._rules = connection, epoch, rules
+    def __init__(
+        self, connection: Connection, lead: Lead, epoch: int, rules: PlannerRules, *, careful: bool = False
+    ) -> None:
+        """`careful`: the last term ended with an unforeseen error, so that its cause is looked for in the queue."""
+        self._careful = careful
+        self._connection, self._lead, self._epoch, self._rules = connection, lead, epoch, rules
         self._policies = PoliciesByModel(rules.policy, rules.settings)
         self._refused_policy: str | None = None  # set in the database, but unknown here
         self._fleet = FleetView()
         self._estimates = ServingEstimates()
         self._decision_s = self._mean_serving_s = 0.0
         self._leading_since: float | None = None
-        self._recovered_at = self._snapshot_due_at = 0.0
+        self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
-    def step(self) -> list[tuple[int, str]]:
-        """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name)."""
+    def step(self, *, sent: bool = True) -> list[tuple[int, str]]:
+        """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name).
+
+        `sent`: whether the broker took what the last step returned. Raises LeadLost.
+        """
         with self._connection.begin():
-            return self.decide(planner_state.planner_inputs(self._connection))
+            began = perf_counter()
+            inputs = planner_state.planner_inputs(self._connection)
+            if not sent:
+                self._unsent_at = inputs.now
+            if inputs.now - self._renewed_at > self._rules.renew_every_s:
+                self._renew(inputs.now)
+            batches = self.decide(inputs)
+            if perf_counter() - began > self._rules.renew_every_s:  # nobody could take over meanwhile, nor shall now
+                self._renew(inputs.now)
+            return batches
+
+    def _renew(self, now: float) -> None:
+        leadership.renew(self._connection, self._lead, self._rules.lead_s)
+        self._renewed_at = now
 
     def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
         """Adopt, recover, feed, settle, assign, publish; the batches to send once the transaction is committed."""
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)
-        self._policies.feed(planner_requests.fetch_new_requests(self._connection, self._epoch), now)
+        queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
+        if self._careful:
+            queued = self._without_culprits(queued, live, now)
+        self._policies.feed(queued, now)
         self._settle(live, now)
         workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)
         claims = self._assign(workers, now)
@@ -103,6 +135,24 @@ class Planner:
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 
+    def _without_culprits(
+        self, queued: Sequence[QueuedRequest], live: Sequence[LiveWorker], now: float
+    ) -> list[QueuedRequest]:
+        """Fail the requests that make the policy fail; if no single one does, this term plans with FALLBACK_POLICY."""
+        self._careful = False
+        policy, settings = self._policies.policy, self._rules.settings
+        workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)  # all of them idle
+        found = culprits(policy, settings, queued, workers, now)
+        ids = {one.request.id for one in found}
+        kept = [one for one in queued if one.request.id not in ids]
+        for request_id in sorted(ids):
+            log.error("request set aside", request=request_id, policy=policy)
+            reconciler.fail_unschedulable(self._connection, request_id)
+        if fails(policy, settings, kept, workers, now):
+            log.error("policy set aside", policy=policy, instead=FALLBACK_POLICY)
+            self._refused_policy, self._policies = policy, PoliciesByModel(FALLBACK_POLICY, settings)
+        return kept
+
     def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
         """Every `recover_every_s`: requeue lost batches, end overdue requests, and return the batches to send again."""
         rules, connection = self._rules, self._connection
@@ -117,6 +167,10 @@ class Planner:
         if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
             reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
+        if inputs.now - self._unsent_at > unheard_workers.MOST_RESENDS * (rules.resend_s + rules.recover_every_s):
+            # not sooner: what did not reach the broker is no fault of a worker's
+            for worker in unheard_workers.take_back(connection, rules.resend_s, rules.max_attempts):
+                log.error("worker takes nothing that it is sent", worker=worker)
         # Five intervals, so that a request that ended just after one look is still found at the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
         return reconciler.batches_to_resend(connection, rules.resend_s)
@@ -154,6 +208,7 @@ class Planner:
             assignments = with_estimates(policy.assign(of_model, now), of_model)
             self._decision_s = perf_counter() - started
             if assignments:
+                leadership.hold(self._connection, self._lead)
                 claimed = batch_claims.claim_batches(self._connection, assignments, self._policies.policy, self._epoch)
                 self._fleet.add(claimed, policy)
                 claims += claimed

@@ -1,15 +1,11 @@
 """Serving times of each worker: from the trainer's published estimator, else from the worker's own profile."""
 
-import structlog
 from sqlalchemy import Connection
 
 from learning.serving_time import ServingTimes
-from learning.store import DigestMismatch, NotStorable, load
-from models import model_versions
 from models.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves, ServingTime
-
-log = structlog.get_logger()
+from tasks.published_models import load_active
 
 
 class ServingEstimates:
@@ -21,16 +17,12 @@ class ServingEstimates:
         self._of_worker: dict[tuple[str, str, str], ServingTime] = {}
 
     def adopt(self, connection: Connection, version: str | None) -> None:
-        """Load the active version if it is not the one in use; if it cannot be read, the one in use stays."""
+        """Load the active version if it is not the one in use; if it cannot be read, the last one that can."""
         if version == self._version:
             return
-        self._version = version  # also one that cannot be read, so that it is not tried again
-        published = model_versions.active_version(connection, "serving_time") if version else None
-        try:
-            self._times = load(published.stored, published.sha256) if published else ServingTimes()
-        except (DigestMismatch, NotStorable) as error:
-            log.error("serving times not loaded", version=version, error=str(error))
-            return
+        published = load_active(connection, "serving_time") if version else None
+        self._version = published.version if published else None
+        self._times = published.model if published else ServingTimes()
         self._of_worker.clear()
 
     def of(self, worker: LiveWorker) -> ServingTime:

@@ -1,8 +1,9 @@
-"""The task `tasks.predict`: predicts the new requests at beat's ticks and kicks the planner."""
+"""The task `tasks.predict`: predicts the new requests, at beat's ticks and if none comes, and kicks the planner."""
 
 from functools import cache
 
 import structlog
+from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
 from learning.features.text_encoders import make_encoder
@@ -11,6 +12,13 @@ from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
+from tasks.pulse import Pulse
+from tasks.regular_work import RegularWork
+from tasks.upkeep import regular_upkeep
+
+MISSING_TICK_S = 1.0  # without a tick for so long the predictor looks by itself: ten ticks of the default. Not tuned.
+# A chunk of texts is encoded within a transaction that has their rows: on a CPU a large encoder takes many seconds.
+IDLE_IN_TRANSACTION_S = 60.0
 
 log = structlog.get_logger()
 
@@ -18,7 +26,9 @@ log = structlog.get_logger()
 @cache
 def predictor() -> PredictorInService:
     """This process's predictor."""
-    engine = make_engine(database_url, pool_size=1, name="magnus predictor")
+    engine = make_engine(
+        database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
+    )
     if settings.predictor == "uilo":  # the baseline that learns nothing before it is fitted
         return PredictorInService(engine, make_predictor(settings.predictor, make_encoder(settings.encoder)))
     return PredictorInService(engine)
@@ -30,10 +40,27 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
-@app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
-def predict() -> None:
+def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
         predictor().run(on_predicted=messages().kick_planner)
     except SQLAlchemyError as error:
         log.error("prediction failed", error=str(error))
+    except Exception:
+        log.exception("prediction failed")
+
+
+regular_looks = RegularWork("predict", look, MISSING_TICK_S)
+
+
+@app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def predict() -> None:
+    """One look."""
+    regular_looks()
+
+
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _start(**_: object) -> None:
+    regular_looks.start()
+    regular_upkeep.start()
+    Pulse(lambda: regular_looks.works and regular_upkeep.works).start()

@@ -1,6 +1,6 @@
 """The predictor in service: chosen by `_adopt_active_version`, corrected online, applied to every new request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import structlog
@@ -9,11 +9,11 @@ from sqlalchemy import Connection, Engine
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.predictors.length_predictor import LengthPredictor, Prompt
 from learning.predictors.running_quantiles import RunningQuantiles
-from learning.store import DigestMismatch, NotStorable, load
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from tasks.outcomes import outcome_of
 from tasks.prediction.outcome_cursor import OutcomeCursor
+from tasks.published_models import load_active
 
 # Outcomes that one read takes; of more, the newest. A bound for the first read after a start, which finds an hour of
 # them; the calibration itself keeps 200 of each application. Not tuned.
@@ -51,7 +51,6 @@ class PredictorInService:
         self._outdated_before: str | None = None  # running versions below it are to be replaced in waiting requests
         self._outcomes = OutcomeCursor()
         self._check_at = 0.0
-        self._tried_version: str | None = None  # adopted, or not readable: either way not to be loaded again
 
     def run(self, on_predicted: Callable[[], None]) -> int:
         """Predict every request that waits for it; returns how many. `on_predicted` follows each committed chunk."""
@@ -77,19 +76,14 @@ class PredictorInService:
         return total
 
     def _adopt_active_version(self, connection: Connection) -> None:
-        """Choose the predictor in service: the active published version, or the present one if that cannot be read."""
+        """Choose the predictor in service: the active published version, else the present one."""
         name = model_versions.active_name(connection, "length")
-        if name is None or name == self._tried_version:
+        if name is None or name == self._version:
             return
-        self._tried_version = name
-        published = model_versions.active_version(connection, "length")
-        if published is None:
+        published = load_active(connection, "length")
+        if published is None or published.version == self._version:
             return
-        try:
-            self._predictor = CalibratedPredictor(load(published.stored, published.sha256))
-        except (DigestMismatch, NotStorable) as error:
-            log.error("predictor not adopted", version=published.version, error=str(error))
-            return
+        self._predictor = CalibratedPredictor(published.model)
         self._version, self._outcomes = published.version, OutcomeCursor(published.until)
         self._outdated_before = ALL_RUNNING_VERSIONS
         log.info("predictor adopted", version=published.version)
@@ -121,7 +115,18 @@ class PredictorInService:
             self._outdated_before = None
         return len(chunk)
 
-    def _predict(self, requests: list[Unpredicted]) -> list[Predicted]:
+    def _predict(self, requests: Sequence[Unpredicted]) -> list[Predicted]:
+        """Predict; a request whose text makes the predictor fail gets its limit."""
+        try:
+            return self._predict_together(requests)
+        except Exception as error:
+            if len(requests) == 1:
+                log.error("not predicted", request=requests[0].id, error=repr(error))
+                return [Predicted(requests[0].id, requests[0].limit_tokens, requests[0].limit_tokens)]
+        middle = len(requests) // 2
+        return self._predict(requests[:middle]) + self._predict(requests[middle:])
+
+    def _predict_together(self, requests: Sequence[Unpredicted]) -> list[Predicted]:
         prompts = [
             Prompt(r.application, r.instructions, r.input, r.input_tokens, r.prompt_tokens, r.limit_tokens)
             for r in requests

@@ -50,7 +50,9 @@ class BatchRunner:
             on_written=kick_planner,
         )
         self._engine = EngineThread(make_engine, self._writer.record)
-        self._heartbeat = LeaseHeartbeat(database, self._engine, self._jobs, announcement, terms, on_broken)
+        self._heartbeat = LeaseHeartbeat(
+            database, self._engine, self._writer, self._jobs, announcement, terms, on_broken
+        )
 
     def start(self) -> None:
         """Announce the worker, so that the planner sends it batches, and start the threads."""
@@ -61,6 +63,7 @@ class BatchRunner:
 
     def serve(self, batch_id: int) -> None:
         """Serve a batch and return once it is closed; does nothing if the batch is not this worker's to take."""
+        self._heartbeat.heard_at = monotonic()
         with self._database.begin() as connection:
             batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
         if batch is None:
@@ -75,6 +78,11 @@ class BatchRunner:
         self._jobs.add(job)
         self._engine.submit(job)
         job.closed.wait()
+
+    @property
+    def works(self) -> bool:
+        """Whether the worker renews its leases: what the supervisor wants to know."""
+        return self._heartbeat.works
 
     def drain(self, within_s: float) -> None:
         """Begin no further batch; rows that still run after `within_s` seconds go back to the queue."""

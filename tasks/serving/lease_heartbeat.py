@@ -13,6 +13,7 @@ from models import leases
 from models.leases import WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs
+from tasks.serving.result_writer import ResultWriter
 
 log = structlog.get_logger()
 
@@ -25,6 +26,7 @@ class LeaseTerms:
     heartbeat_s: float = 0.5
     stall_s: float = 60.0  # an engine that makes no step for this long ends the process
     max_attempts: int = 5
+    unheard_s: float = 8.0  # without a message for so long, a worker that should have had some reaches no broker
 
 
 class LeaseHeartbeat(Thread):
@@ -34,6 +36,7 @@ class LeaseHeartbeat(Thread):
         self,
         database: Database,
         engine: EngineThread,
+        writer: ResultWriter,
         jobs: OpenJobs,
         announcement: WorkerRegistration,
         terms: LeaseTerms,
@@ -41,11 +44,12 @@ class LeaseHeartbeat(Thread):
     ) -> None:
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue."""
         super().__init__(name="lease heartbeat", daemon=True)
-        self._database, self._engine, self._jobs = database, engine, jobs
+        self._database, self._engine, self._writer, self._jobs = database, engine, writer, jobs
         self._announcement, self._terms = announcement, terms
         self._on_broken = on_broken
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
         self._stopping = Event()
+        self.heard_at = monotonic()  # when the last message came
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
@@ -65,18 +69,27 @@ class LeaseHeartbeat(Thread):
     def run(self) -> None:
         """Check the engine and renew the leases until stopped, or until this process must end."""
         while not self._stopping.wait(self._terms.heartbeat_s):
-            reason = self._engine_fault()
+            reason = self._fault()
             if reason is None:
                 try:
-                    if not self._renew():
-                        reason = "another process took this worker's name"
+                    reason = self._renew()
                 except SQLAlchemyError as error:
                     log.warning("leases not renewed", error=str(error))
+                except Exception as error:  # without renewals this process must not go on
+                    log.exception("leases not renewed")
+                    reason = f"the lease heartbeat failed: {error!r}"
             if reason is not None:
                 return self._break_off(reason)
 
-    def _engine_fault(self) -> str | None:
-        """What is wrong with the engine's thread, if anything is."""
+    @property
+    def works(self) -> bool:
+        """Whether leases are renewed, or soon will be: what the supervisor wants to know."""
+        return self.is_alive()
+
+    def _fault(self) -> str | None:
+        """What is wrong with the engine's or the result writer's thread, if anything is."""
+        if not self._writer.is_alive() and not self._engine.stopping:
+            return "the result writer's thread ended"
         last_step_at = self._engine.last_step_at
         if not self._engine.is_alive() and not self._engine.stopping:
             return "the engine's thread ended"
@@ -84,13 +97,18 @@ class LeaseHeartbeat(Thread):
             return f"the engine made no step for {self._terms.stall_s:.0f} s"
         return None
 
-    def _renew(self) -> bool:
-        """Renew all leases, drop lost batches, remove cancelled rows; False if another process has this name now."""
+    def _renew(self) -> str | None:
+        """Renew all leases, drop lost batches, remove cancelled rows; returns why this process must end, if it must."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
         with self._database.begin() as connection:
             renewal = leases.renew(
-                connection, self._announcement.name, self._incarnation, progress, self._terms.lease_s
+                connection,
+                self._announcement.name,
+                self._incarnation,
+                progress,
+                self._terms.lease_s,
+                stopping=self._engine.stopping,
             )
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
         lost = not_renewed & self._jobs.by_lease().keys()  # others were closed while the renewal was under way
@@ -100,7 +118,11 @@ class LeaseHeartbeat(Thread):
             self._jobs.close(lost)
         if renewal.cancels:
             self._engine.remove(renewal.cancels)
-        return renewal.registered
+        if not renewal.registered:
+            return "another process took this worker's name"
+        if renewal.unheard and monotonic() - self.heard_at > self._terms.unheard_s:
+            return "it takes no batch that it is sent: it may reach another broker, or none"
+        return None
 
     def _break_off(self, reason: str) -> None:
         """Give the batches back as a failed attempt, and report that this process must end."""

@@ -11,7 +11,7 @@ from time import monotonic
 
 import structlog
 from sqlalchemy import Engine as Database
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from inference.stop_strings import cut_at_stop
 from models import batch_results
@@ -75,7 +75,7 @@ class ResultWriter(Thread):
         """Write all events together; if the database refuses them, write each batch's alone."""
         try:
             self._write_with_retries(events)
-        except SQLAlchemyError:
+        except Exception:  # an error of one batch must not end the thread
             log.exception("write refused")
             for lease in {event.lease for event in events}:
                 self._write_one_batch(lease, [event for event in events if event.lease == lease])
@@ -86,7 +86,7 @@ class ResultWriter(Thread):
         """Write one batch's events; if the database refuses them, the batch is lost."""
         try:
             self._write_with_retries(events)
-        except SQLAlchemyError:
+        except Exception:
             log.exception("batch not written", batch=lease.batch_id)
             self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), counts_as_attempt=True)])
             self._on_closed({lease})

@@ -26,6 +26,7 @@ from models.session import make_engine
 from tasks import logs
 from tasks.app import app, database_url, redis_url, settings
 from tasks.messages import Messages
+from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 
@@ -74,6 +75,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         on_broken=_exit_at_once,
     )
     runner.start()
+    Pulse(lambda: runner.works).start()
     try:
         log.info("ready", model=loaded.name, device=device, kv_budget_bytes=budget_bytes)
         return _consume(name, runner)

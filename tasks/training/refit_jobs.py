@@ -18,11 +18,13 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch
-from learning.store import DigestMismatch, NotStorable, digest, dump, load
-from models import model_versions, planner_state, training_log
+from learning.store import digest, dump
+from models import leadership, model_versions, planner_state, training_log
+from models.leadership import Lead
 from scheduling.costs import ServingCurves
 from scheduling.rank_correlation import kendall_tau
 from tasks.outcomes import outcome_of
+from tasks.published_models import load_active
 
 # Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
 # set among them. Not tuned.
@@ -43,6 +45,7 @@ class RefitJobs:
     database: Engine
     predictor: str
     encoder: Encoder
+    lead: Lead | None = None  # without which nothing is published
     _lengths_until: float = 0.0  # the newest outcome of the last refit, whether or not it was published
     _batches_until: float = 0.0
     _refit_at_answers: int = FIRST_REFIT_ANSWERS
@@ -101,6 +104,8 @@ class RefitJobs:
         if candidate.publish:
             stored = dump(candidate.model)
             with self.database.begin() as connection:
+                if self.lead is not None:
+                    leadership.hold(connection, self.lead)
                 version = model_versions.publish(
                     connection, kind, stored, digest(stored), candidate.scores, candidate.data
                 )
@@ -120,12 +125,6 @@ class RefitJobs:
 
 
 def _load_active(connection: Connection, kind: str) -> Any:
-    """The active version's model; None if there is none or it cannot be read."""
-    published = model_versions.active_version(connection, kind)
-    if published is None:
-        return None
-    try:
-        return load(published.stored, published.sha256)
-    except (DigestMismatch, NotStorable) as error:
-        log.error("active version cannot be read", version=published.version, error=str(error))
-        return None
+    """The active version's model; None if there is none."""
+    published = load_active(connection, kind)
+    return published.model if published else None

@@ -1,6 +1,6 @@
 """The trainer's process, `python -m tasks.training.trainer_process`: runs both refit jobs at their intervals.
 
-Among several trainers only the one whose connection holds the trainer's lock runs its jobs; the others stand by.
+Among several trainers only the one that holds the trainer's lead runs its jobs; the others stand by.
 """
 
 import signal
@@ -10,19 +10,21 @@ from threading import Event
 
 import structlog
 from apscheduler.schedulers.background import BackgroundScheduler
-from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from learning.features.text_encoders import make_encoder
-from models import training_log
+from models import leadership
+from models.leadership import Lead, LeadLost
 from models.session import make_engine
 from tasks import logs
 from tasks.app import database_url, settings
+from tasks.pulse import Pulse
 from tasks.training.refit_jobs import RefitJobs
 
-# How often a trainer tries to take the lock, or checks that its connection still holds it. Refits come every few
-# minutes, so any value well below their intervals does.
-LOCK_CHECK_S = 5.0
+# How often a trainer renews its lead, or tries to take it. Refits come every few minutes, so any value well below their
+# intervals does.
+LEAD_CHECK_S = 3.0
+LEAD_S = 12.0  # a frozen trainer is replaced after this long; some times LEAD_CHECK_S
 EARLY_CHECK_S = 5.0  # between looks at whether answers have doubled: a count of at most 4,000 rows. Not tuned.
 
 log = structlog.get_logger()
@@ -45,32 +47,37 @@ def main() -> int:
     scheduler.add_job(_guarded(jobs.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
+    Pulse(lambda: True).start()
     while not stopping.is_set():
-        _run_while_leading(database, scheduler, stopping)
+        _run_while_leading(jobs, scheduler, stopping)
     scheduler.shutdown()
     return 0
 
 
-def _run_while_leading(database: Engine, scheduler: BackgroundScheduler, stopping: Event) -> None:
-    """Wait for the trainer's lock, then let the jobs run until the connection is lost or the process stops."""
+def _run_while_leading(jobs: RefitJobs, scheduler: BackgroundScheduler, stopping: Event) -> None:
+    """Wait for the trainer's lead, then let the jobs run until it is lost or the process stops."""
+    database = jobs.database
     try:
-        with database.connect() as connection:
-            while not _lead(connection):
-                if stopping.wait(LOCK_CHECK_S):
-                    return
-            scheduler.resume()
-            while not stopping.wait(LOCK_CHECK_S):
-                _lead(connection)  # raises once the connection is gone, and the lock with it
-    except SQLAlchemyError as error:
-        log.warning("database away", error=str(error))
-        stopping.wait(LOCK_CHECK_S)
+        while (lead := _take_the_lead(jobs)) is None:
+            if stopping.wait(LEAD_CHECK_S):
+                return
+        jobs.lead = lead
+        scheduler.resume()
+        while not stopping.wait(LEAD_CHECK_S):
+            with database.begin() as connection:
+                leadership.renew(connection, lead, LEAD_S)
+        with database.begin() as connection:
+            leadership.give_up(connection, lead)
+    except (SQLAlchemyError, LeadLost) as error:
+        log.warning("not leading", error=str(error))
+        stopping.wait(LEAD_CHECK_S)
     finally:
         scheduler.pause()
 
 
-def _lead(connection: Connection) -> bool:
-    with connection.begin():
-        return training_log.try_to_lead(connection)
+def _take_the_lead(jobs: RefitJobs) -> Lead | None:
+    with jobs.database.begin() as connection:
+        return leadership.take(connection, "trainer", LEAD_S, mine=jobs.lead)
 
 
 def _guarded(job: Callable[[], None]) -> Callable[[], None]:

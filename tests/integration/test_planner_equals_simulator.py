@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from learning.serving_time import KnnServingTime
-from models import planner_state
+from models import leadership, planner_state
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
@@ -129,7 +129,9 @@ def served_live(stage: Stage, name: str, arrivals: Sequence[Arrival], trace: Tra
     before = float("-inf")
     with stage.database.connect() as connection:
         with connection.begin():
-            planner = Planner(connection, planner_state.try_to_lead(connection) or 0, rules)
+            lead = leadership.take(connection, "planner", 3600.0)
+            assert lead is not None
+            planner = Planner(connection, lead, planner_state.next_epoch(connection), rules)
         for ask in asks:
             for arrival in arrivals:
                 if before < arrival.request.arrived_at <= ask.now:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from learning.features.text_encoders import make_encoder
 from learning.store import load
-from models import model_versions, training_log
+from models import model_versions
 from tasks.training.refit_jobs import RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
@@ -81,11 +81,9 @@ def active_version(stage: Stage) -> str:
 
 
 def trainers(stage: Stage) -> int:
-    """How many hold the trainer's lock."""
-    ((count,),) = stage.sql(
-        "select count(*) from pg_locks where locktype = 'advisory' and objid = :lock and granted",
-        lock=training_log.TRAINER_LOCK,
-    )
+    """How many lead."""
+    held = "select count(*) from leaderships where name = 'trainer' and expires_at > clock_timestamp()"
+    ((count,),) = stage.sql(held)
     return int(count)
 
 

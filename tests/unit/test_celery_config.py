@@ -7,9 +7,9 @@ from tasks.beat_scheduler import TickScheduler
 CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1)
 
 
-def test_every_tick_expires_so_that_none_pile_up():
+def test_no_tick_expires_by_a_clock_that_another_host_may_have_set_differently():
     assert set(CONFIG["beat_schedule"]) == {"plan", "predict", "upkeep"}
-    assert all(tick["options"]["expires"] > 0 for tick in CONFIG["beat_schedule"].values())
+    assert not any("options" in tick for tick in CONFIG["beat_schedule"].values())
 
 
 def test_outcomes_are_rows_and_messages_are_json():

@@ -1,0 +1,144 @@
+"""Signs of life of a child: bytes that it sends through a pipe, or answers to a question that a thread asks it.
+
+Neither can block the supervisor. What says nothing for longer than its program's `alive_within_s` counts as frozen.
+"""
+
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Protocol
+
+# Silence that is borne. Below the 15 s within which the work of a frozen process must go on elsewhere, with time for a
+# restart; on a machine whose processes wait longer than this for a CPU, nothing is served in time. Not tuned otherwise.
+ALIVE_WITHIN_S = 10.0
+# Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
+START_WITHIN_S = 300.0
+# A fifth of the silence that is borne, so that one answer may be lost. Not tuned otherwise.
+ASK_EVERY_S = 2.0
+ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a row is not usable
+
+
+@dataclass(frozen=True)
+class Question:
+    """Bytes that the server at `address` (a Unix socket's path, or host and port) answers whatever its state is."""
+
+    address: str | tuple[str, int]
+    sent: bytes
+
+    def is_answered(self) -> bool:
+        """Whether a byte comes back soon. An error message counts: the server is busy, full or starting, but lives."""
+        family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
+        if not isinstance(self.address, str) and ":" in self.address[0]:
+            family = socket.AF_INET6
+        try:
+            with socket.socket(family) as connection:
+                connection.settimeout(ANSWER_WITHIN_S)
+                connection.connect(self.address)
+                connection.sendall(self.sent)
+                return bool(connection.recv(1))
+        except OSError:
+            return False
+
+
+def postgres_question(socket_path: str) -> Question:
+    """Whether encryption is possible: Postgres answers it before it looks at users, databases or free connections."""
+    return Question(socket_path, struct.pack("!ii", 8, 80877103))
+
+
+def redis_question(host: str, port: int) -> Question:
+    """PING; without a password the answer is an error, which will do."""
+    return Question((host, port), b"PING\r\n")
+
+
+def http_question(host: str, port: int, path: str) -> Question:
+    """GET without keep-alive."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return Question((host, port), f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+
+
+class SignsOfLife(Protocol):
+    """What was heard of one process."""
+
+    def heard(self) -> bool:
+        """Whether there was a sign since the last call."""
+        ...
+
+    def close(self) -> None:
+        """The process has ended: listen no more."""
+        ...
+
+
+class Pipe:
+    """The reading end of the pipe of a process that sends pulses (`tasks/pulse.py`)."""
+
+    def __init__(self) -> None:
+        """Open the pipe; the process must inherit `child_end`."""
+        self._end, self.child_end = os.pipe()
+        os.set_blocking(self._end, False)
+        os.set_blocking(self.child_end, False)
+
+    def handed_over(self) -> None:
+        """The process has its end now: close ours."""
+        os.close(self.child_end)
+
+    def heard(self) -> bool:
+        """Whether it has written since the last call."""
+        try:
+            return bool(os.read(self._end, 4096))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._end)
+
+
+class Asking(Thread):
+    """A thread that asks a question again and again."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(name="asking", daemon=True)
+        self._question, self._answered, self._closed = question, Event(), Event()
+        self.start()
+
+    def run(self) -> None:
+        """Ask until closed."""
+        while not self._closed.wait(ASK_EVERY_S):
+            if self._question.is_answered():
+                self._answered.set()
+
+    def heard(self) -> bool:
+        """Whether it was answered since the last call."""
+        answered = self._answered.is_set()
+        self._answered.clear()
+        return answered
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+
+class Silence:
+    """How long one process has been silent, while its supervisor itself was not frozen."""
+
+    def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
+        """Until the first sign came, silence is borne for `start_within_s`, at least START_WITHIN_S."""
+        self._signs, self._alive_within_s = signs, alive_within_s
+        self._bound_s = max(start_within_s, START_WITHIN_S)
+        self._silent_s, self._looked_at = 0.0, time.monotonic()
+
+    def too_long(self, longest_step_s: float) -> float | None:
+        """The seconds of silence if they are too many; a look counts at most `longest_step_s` since the one before."""
+        now = time.monotonic()
+        self._silent_s += min(now - self._looked_at, longest_step_s)
+        self._looked_at = now
+        if self._signs.heard():
+            self._silent_s, self._bound_s = 0.0, self._alive_within_s
+        return self._silent_s if self._silent_s > self._bound_s else None
+
+    def close(self) -> None:
+        """The process has ended."""
+        self._signs.close()

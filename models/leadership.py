@@ -1,0 +1,107 @@
+"""Leadership among processes of which one works: a row with a holder, a fencing number and an expiry.
+
+The expiry is by the database's clock. Nothing of it is kept in a session, so that it survives a pooler in between, and
+a frozen leader holds nothing that the server does not release by itself (`models/session.py:IDLE_IN_TRANSACTION_S`).
+"""
+
+import os
+import socket
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import Connection, text
+
+
+class LeadLost(Exception):
+    """Another process leads, or may have led meanwhile: what this one has in memory is out of date."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"this {name} does not lead any more")
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The right to work as the only `name`, valid while the row has this fencing number."""
+
+    name: str
+    fence: int
+
+
+def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = None) -> Lead | None:
+    """Lead for `lead_s` seconds; None while another process leads, and its lead has not expired.
+
+    A lead does not have to expire if it is `mine`, or if its holder was a process of this host that has ended.
+    """
+    present = connection.execute(
+        text("""
+            select fence, holder, expires_at <= clock_timestamp() as expired from leaderships where name = :name
+        """),
+        {"name": name},
+    ).one_or_none()
+    if present is not None:  # found by reading alone: a stand-by asks again and again
+        given_up = (mine is not None and present.fence == mine.fence) or _has_ended(present.holder)
+        if not (present.expired or given_up):
+            return None
+    fence = connection.execute(
+        text("""
+            with free as (
+                select name from leaderships
+                where name = :name and fence = :seen and (:given_up or expires_at <= clock_timestamp())
+                for update skip locked
+            ), taken as (
+                update leaderships l set holder = :holder, fence = l.fence + 1,
+                    expires_at = clock_timestamp() + make_interval(secs => :lead_s)
+                from free where l.name = free.name returning l.fence
+            ), first as (
+                insert into leaderships (name, holder, fence, expires_at)
+                select :name, :holder, 1, clock_timestamp() + make_interval(secs => :lead_s) where :seen = 0
+                on conflict do nothing returning fence
+            )
+            select fence from taken union all select fence from first
+        """),
+        {
+            "name": name,
+            "seen": 0 if present is None else present.fence,
+            "given_up": present is not None and given_up,
+            "holder": f"{socket.gethostname()}:{os.getpid()}",
+            "lead_s": lead_s,
+        },
+    ).scalar_one_or_none()
+    return None if fence is None else Lead(name, int(fence))
+
+
+def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
+    """Lead for `lead_s` seconds from now; until the transaction ends nobody can take over. Raises LeadLost."""
+    renewed = connection.execute(
+        text("""
+            update leaderships set expires_at = clock_timestamp() + make_interval(secs => :lead_s)
+            where name = :name and fence = :fence returning name
+        """),
+        {"name": lead.name, "fence": lead.fence, "lead_s": lead_s},
+    ).one_or_none()
+    if renewed is None:
+        raise LeadLost(lead.name)
+
+
+def hold(connection: Connection, lead: Lead) -> None:
+    """Make sure that nobody takes over before the transaction ends, for writes that rely on it. Raises LeadLost."""
+    held = connection.execute(
+        text("select 1 from leaderships where name = :name and fence = :fence for share"),
+        {"name": lead.name, "fence": lead.fence},
+    ).one_or_none()
+    if held is None:
+        raise LeadLost(lead.name)
+
+
+def give_up(connection: Connection, lead: Lead) -> None:
+    """Let another process lead at once."""
+    connection.execute(
+        text("update leaderships set expires_at = clock_timestamp() where name = :name and fence = :fence"),
+        {"name": lead.name, "fence": lead.fence},
+    )
+
+
+def _has_ended(holder: str) -> bool:
+    host, _, pid = holder.rpartition(":")
+    return host == socket.gethostname() and not psutil.pid_exists(int(pid))

@@ -1,0 +1,35 @@
+"""The published model in service, as an object; versions that cannot be read are set aside for the last that can."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from learning.store import Unreadable, load
+from models import model_versions
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """A model with its version; `until` is when the newest outcome ended that it was fitted on, seconds since epoch."""
+
+    version: str
+    model: Any
+    until: float
+
+
+def load_active(connection: Connection, kind: str) -> PublishedModel | None:
+    """The model of this kind in service, after setting aside every newer one that cannot be read; None if none is left.
+
+    A version that was set aside keeps the reason in its row, which `magnus models list` shows.
+    """
+    while (published := model_versions.active_version(connection, kind)) is not None:
+        try:
+            return PublishedModel(published.version, load(published.stored, published.sha256), published.until)
+        except Unreadable as error:
+            log.error("model set aside", version=published.version, error=str(error))
+            model_versions.set_aside(connection, published.version, str(error))
+    return None

@@ -1,0 +1,54 @@
+"""Work that is done at beat's ticks, and by itself while no tick comes: beat or the broker may be frozen or away."""
+
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from time import monotonic
+
+import structlog
+
+# Work that takes longer than this hangs: the process then stops its pulses, and its supervisor starts another. Longer
+# than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not tuned.
+HANGS_AFTER_S = 120.0
+LOOK_S = 0.25  # how often a missing tick is looked for; any value well below a second does
+
+
+log = structlog.get_logger()
+
+
+class RegularWork:
+    """Runs `work` when it is called, one call at a time, and by itself once nothing called it for `silent_s`."""
+
+    def __init__(self, name: str, work: Callable[[], None], silent_s: float) -> None:
+        """`silent_s` should be several ticks long, so that a late tick is not mistaken for a missing one."""
+        self._name, self._work, self._silent_s = name, work, silent_s
+        self._running = Lock()
+        self._began_at = monotonic()
+        self._stopping = Event()
+
+    def __call__(self) -> None:
+        """Do the work now, after whoever does it already."""
+        with self._running:
+            self._began_at = monotonic()
+            self._work()
+
+    def start(self) -> None:
+        """Begin to look for missing ticks, in a thread of its own that lives as long as the process."""
+        Thread(target=self._look, name=f"missing ticks of {self._name}", daemon=True).start()
+
+    def stop(self, within_s: float) -> None:
+        """Begin nothing more, and return once what runs has ended, or after `within_s` seconds."""
+        self._stopping.set()
+        self._running.acquire(timeout=within_s)  # and never release it
+
+    @property
+    def works(self) -> bool:
+        """Whether it is idle, or has been at work for a sensible time only."""
+        return not self._running.locked() or monotonic() - self._began_at < HANGS_AFTER_S
+
+    def _look(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            if not self._running.locked() and monotonic() - self._began_at > self._silent_s:
+                try:
+                    self()
+                except Exception:  # the next look must come all the same
+                    log.exception("work failed", work=self._name)

@@ -1,0 +1,70 @@
+"""Connections to a Postgres that is frozen (SIGSTOP): nobody waits without bound, and nothing is lost afterwards."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+import psutil
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+
+from cli.hosting.child_process import start, stop
+from cli.hosting.embedded_postgres import embedded_postgres
+from cli.hosting.readiness import await_ready
+from models.session import make_engine
+from tests.integration.database_stage import eventually
+
+
+class Server:
+    """A Postgres of this test alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = embedded_postgres(directory, durable=False)
+        self.process = start(self.server.program, directory / "log")
+        await_ready(self.server.program, self.process, directory / "log")
+        self.url = self.server.url.replace("/magnus?", "/postgres?")
+
+    def everybody(self) -> list[psutil.Process]:
+        return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with TemporaryDirectory(prefix="magnus-frozen-", ignore_cleanup_errors=True) as directory:
+        one = Server(Path(directory))
+        yield one
+        stop((one.server.program, one.process))
+
+
+def answers(engine: Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            return bool(connection.execute(text("select true")).scalar_one())
+    except OperationalError:
+        return False
+
+
+def test_a_frozen_postgres_frees_every_thread_and_serves_again_once_it_goes_on(server: Server):
+    engine = make_engine(server.url, answer_within_s=0.5, pool_timeout_s=5.0, pool_size=2, autocommit=True)
+    assert answers(engine)
+    for process in server.everybody():
+        process.suspend()
+    with ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(answers, [engine] * 8))
+    began = monotonic()
+    assert not any(answers(engine) for _ in range(5))  # known to be silent: no thread waits to find it out again
+    assert monotonic() - began < 5 * 2  # even if each had waited for a new connection
+    for process in server.everybody():
+        process.resume()
+    assert eventually(lambda: answers(engine))
+    engine.dispose()
+
+
+def test_a_statement_that_is_slow_within_its_bound_is_no_silence(server: Server):
+    engine = make_engine(server.url, answer_within_s=5.0)
+    with engine.connect() as connection:
+        assert connection.execute(text("select true from pg_sleep(0.3)")).scalar_one()
+    engine.dispose()

@@ -1,0 +1,129 @@
+"""The supervisor with real children that fall silent, are stopped, or leave something behind."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from cli.hosting.child_process import ChildProgram
+from cli.hosting.signs_of_life import Question, postgres_question, redis_question
+from cli.hosting.supervisor import Supervisor
+from tests.integration.test_supervisor import eventually, listed
+
+# Sends pulses like every process of the service, until the file given as argument exists: then it hangs.
+PULSING = """
+import pathlib, sys, threading
+from tasks.pulse import Pulse
+Pulse(lambda: not pathlib.Path(sys.argv[1]).exists()).start()
+print("here", flush=True)
+threading.Event().wait()
+"""
+PARENT = """
+import pathlib, subprocess, sys, threading
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+threading.Event().wait()
+"""
+
+
+@contextmanager
+def watched(state_dir: Path, program: ChildProgram) -> Iterator[list[str]]:
+    """A supervisor that watches in a thread; yields what it reported so far."""
+    said: list[str] = []
+    with Supervisor(state_dir, said.append) as supervisor:
+        supervisor.start(program)
+        watching = Thread(target=supervisor.watch)
+        watching.start()
+        try:
+            yield said
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            watching.join()
+
+
+def test_a_program_that_hangs_is_killed_and_started_again(tmp_path: Path):
+    hang = tmp_path / "hang"
+    log = tmp_path / "logs" / "one.log"
+    program = ChildProgram(
+        "one",
+        (sys.executable, "-c", PULSING, str(hang)),
+        cwd=Path(__file__).parents[2],
+        ready=lambda: "here" in log.read_text(),
+        alive_within_s=3.0,
+    )
+    with watched(tmp_path, program) as said:
+        first = listed(tmp_path)["one"]
+        hang.touch()
+        eventually(lambda: any("no sign of life" in line for line in said))
+        hang.unlink()
+        eventually(lambda: listed(tmp_path)["one"] != first)
+        assert not psutil.pid_exists(first)
+
+
+def test_a_stopped_program_and_what_it_started_go_on(tmp_path: Path):
+    file = tmp_path / "pid"
+    program = ChildProgram("one", (sys.executable, "-c", PARENT, str(file)), ready=lambda: bool(pid_in(file)))
+    with watched(tmp_path, program) as said:
+        both = [psutil.Process(listed(tmp_path)["one"]), psutil.Process(pid_in(file))]
+        for process in both:
+            process.suspend()
+        eventually(lambda: len([line for line in said if "goes on" in line]) == 2)
+        assert all(process.status() != psutil.STATUS_STOPPED for process in both)
+        assert listed(tmp_path)["one"] == both[0].pid  # it was not replaced
+
+
+def test_what_a_killed_program_leaves_behind_is_killed_even_if_it_is_stopped(tmp_path: Path):
+    file = tmp_path / "pid"
+    program = ChildProgram("one", (sys.executable, "-c", PARENT, str(file)), ready=lambda: bool(pid_in(file)))
+    with watched(tmp_path, program) as said:
+        left = psutil.Process(pid_in(file))
+        left.suspend()
+        eventually(lambda: any("goes on" in line for line in said))  # so it has been seen
+        left.suspend()
+        psutil.Process(listed(tmp_path)["one"]).kill()
+        eventually(lambda: not left.is_running())
+
+
+def test_a_frozen_program_is_stopped_within_its_time(tmp_path: Path):
+    program = ChildProgram("one", (sys.executable, "-c", "import signal; signal.pause()"), stop_within_s=60.0)
+    with Supervisor(tmp_path, print) as supervisor:
+        supervisor.start(program)
+        frozen = psutil.Process(listed(tmp_path)["one"])
+        frozen.suspend()
+    assert not frozen.is_running()  # by its stop signal, long before 60 s
+
+
+def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does_not(
+    postgres_url: str, redis_server_url: str
+):
+    sockets = postgres_url.partition("host=")[2]
+    assert postgres_question(f"{sockets}/.s.PGSQL.5432").is_answered()
+    port = int(redis_server_url.rpartition(":")[2].partition("/")[0])
+    assert redis_question("127.0.0.1", port).is_answered()
+    with subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, text=True) as silent:
+        assert silent.stdout is not None
+        assert not Question(("127.0.0.1", int(silent.stdout.readline())), b"?").is_answered()
+        silent.kill()
+
+
+LISTENER = """
+import signal, socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+signal.pause()
+"""
+
+
+def pid_in(file: Path) -> int:
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
+@pytest.fixture(autouse=True)
+def repository_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

@@ -1,0 +1,19 @@
+"""Work at ticks, and by itself without them."""
+
+from threading import Event
+
+from tasks.regular_work import RegularWork
+
+
+def test_it_works_by_itself_while_no_tick_comes():
+    done = Event()
+    RegularWork("work", done.set, silent_s=0.0).start()
+    assert done.wait(20)
+
+
+def test_it_is_seen_to_work_while_idle_and_for_a_sensible_time_at_work():
+    seen: list[bool] = []
+    work = RegularWork("work", lambda: seen.append(work.works), silent_s=60.0)
+    assert work.works
+    work()
+    assert seen == [True]
