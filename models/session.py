@@ -7,6 +7,8 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
+from models.error_privacy import hide_values
+
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
 PING_AFTER_IDLE_S = 2.0
@@ -22,10 +24,11 @@ def make_engine(
     *,
     statement_timeout_s: float | None = None,
     pool_size: int = 5,
+    pool_timeout_s: float = 10.0,
     name: str = "magnus",
     autocommit: bool = False,
 ) -> Engine:
-    """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows.
+    """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows. Errors show no values.
 
     `statement_timeout_s` bounds every statement and every wait for a lock; the web process gives one, the background
     processes do not. With `autocommit` every statement is its own transaction, without round trips for begin and end.
@@ -37,10 +40,12 @@ def make_engine(
         database_url(url),
         pool_size=pool_size,
         max_overflow=0,
-        pool_timeout=10,
+        pool_timeout=pool_timeout_s,
         connect_args={"options": " ".join(options), "application_name": name, "connect_timeout": 5},
+        hide_parameters=True,  # they are prompts and answers, and errors are logged
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
+    hide_values(engine)
     _ping_after_idle(engine)
     return engine
 

@@ -78,7 +78,7 @@ class WaitingCalls:
             try:
                 finished = self._finished(ids)
             except SQLAlchemyError as error:  # the database is away: each call still ends at its own time limit
-                log.warning("waiting_without_database", error=str(error))
+                log.warning("waiting_without_database", error=error)
                 finished = ()
             with self._lock:
                 for request_id in finished:
