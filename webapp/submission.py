@@ -6,6 +6,7 @@ Everything that it needs comes as an argument; it reads none of Flask's globals.
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,18 +53,19 @@ def submit(context: AppContext, submission: Submission) -> RequestView:
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     digest = None if key is None else canonical_digest(submission.body)
+    context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
         return client_requests.submit(session, new, idempotency_key=key, digest=digest)
 
 
 def submit_and_wait(context: AppContext, submission: Submission) -> RequestView:
     """Store a request and wait until it is final, at most `wait_s`; raises Busy before anything is stored."""
-    context.waiting_calls.reserve_slot()
+    context.waiting_calls.reserve_slot(submission.tenant)
     try:
         request_id = submit(context, submission).request.id
         context.waiting_calls.wait(request_id, context.wait_s)
     finally:
-        context.waiting_calls.release_slot()
+        context.waiting_calls.release_slot(submission.tenant)
     return find_request(context, submission.tenant, request_id)
 
 
