@@ -80,12 +80,16 @@ RENDERING: list[structlog.typing.Processor] = [render_exception, structlog.proce
 
 
 def configure(level: str) -> None:
-    """Write our own lines that are at least as severe as `level`, for example "info", and what no thread caught."""
+    """Write our own lines that are at least as severe as `level`, for example "info"."""
     structlog.configure(
         processors=[*STAMPS, *RENDERING],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def configure_uncaught() -> None:
+    """Write an exception that no thread of this process caught as a line too, not as Python prints it."""
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
+from models.tenant_applications import scoped_application
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
@@ -110,7 +111,9 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         limit_tokens=limit_tokens,
         priority=submission.priority,
         deadline_s=submission.deadline_s,
-        eta_s=response_times.response_s(application, counts.input_tokens, context.queue_snapshot.get()),
+        eta_s=response_times.response_s(
+            scoped_application(submission.tenant, application), counts.input_tokens, context.queue_snapshot.get()
+        ),
     )
 
 

@@ -24,12 +24,15 @@ BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 
 STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
 
 
-class WebWorker(GeventWorker):
+class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's gevent worker with bounds on bodies and answers, whose calls that wait end when it shuts down."""
+
+    wsgi: Any
 
     def load_wsgi(self) -> None:
         """Load the app."""
         super().load_wsgi()
+        json_logs.configure_uncaught()
         self.app_of_worker = self.wsgi
         self.wsgi = bodies_in_time(self.wsgi, BODY_WITHIN_S)
 
@@ -69,7 +72,7 @@ def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
     return bounded
 
 
-class WebLogger(Logger):
+class WebLogger(Logger):  # type: ignore[misc]
     """gunicorn's own lines as JSON, without what a client sent: not the address of a request, not a bad header."""
 
     def setup(self, cfg: Config) -> None:

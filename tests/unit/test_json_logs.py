@@ -88,6 +88,7 @@ def test_the_messages_of_causes_are_hidden_too(capsys: pytest.CaptureFixture[str
 
 def test_an_exception_that_no_thread_caught_is_a_line_too(capsys: pytest.CaptureFixture[str]):
     json_logs.configure("info")
+    json_logs.configure_uncaught()
     try:
         int(SECRET)
     except ValueError as error:
