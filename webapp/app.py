@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 STATEMENT_TIMEOUT_S = 10.0  # far more than a statement of the API needs; frees threads whose database hangs. Not tuned
 CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
-POOL_TIMEOUT_S = 1.0  # a call without a connection for so long gets 503: the database hangs or is overloaded. Not tuned
+POOL_TIMEOUT_S = 2.0  # a call without a connection for so long gets 503 within 3 s: the database hangs. Not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
 OVERVIEW_TTL_S = 1.0  # open dashboards ask every 2 s each: any value below that keeps them fresh

@@ -49,7 +49,7 @@ def test_who_waits_when_the_process_stops_is_answered(web: WebProcess, api: Api)
         with client_of(web, api) as client:
             answers.append(client.post("/v1/responses", json=BODY | {"background": False}))
 
-    calls = [threading.Thread(target=wait) for _ in range(40)]
+    calls = [threading.Thread(target=wait) for _ in range(8)]
     for call in calls:
         call.start()
     while api.sql("select count(*) from requests")[0][0] < len(calls):
