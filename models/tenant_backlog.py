@@ -21,5 +21,5 @@ def backlog_of(session: Session, tenant: str) -> Backlog:
     counts = select(func.count(), func.coalesce(func.sum(StoredRequest.prompt_tokens), 0)).where(
         StoredRequest.tenant == tenant, StoredRequest.status == RequestStatus.queued
     )
-    requests, tokens = session.execute(counts).one()._tuple()
+    requests, tokens = session.execute(counts).one()
     return Backlog(requests, int(tokens))

@@ -85,14 +85,14 @@ class BacklogLimit:
         requests_before, tokens_before = known.requests_since, known.tokens_since
         try:
             counted = self._count(tenant)
-        except SQLAlchemyError as error:  # the database is away; so is the insert that this limit is for
-            log.warning("backlog not counted", error=error)
-            counted = None
-        ended = time.monotonic()
-        with self._lock:
-            if counted is not None:
+            with self._lock:
                 known.counted = counted
                 known.requests_since -= requests_before  # these had been admitted before, and mostly are among the rows
                 known.tokens_since -= tokens_before
-            known.next_count_at = ended + max(COUNT_EVERY_S, (ended - began) / COUNTING_SHARE)
-            known.counting = False
+        except SQLAlchemyError as error:  # the database is away; so is the insert that this limit is for
+            log.warning("backlog not counted", error=error)
+        finally:
+            ended = time.monotonic()
+            with self._lock:
+                known.next_count_at = ended + max(COUNT_EVERY_S, (ended - began) / COUNTING_SHARE)
+                known.counting = False
