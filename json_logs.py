@@ -1,22 +1,82 @@
 """The log lines of every process: one JSON object a line, on standard error.
 
-A traceback is part of its line, without the values of local variables: they may hold prompts.
+A traceback is part of its line, without what may hold prompts or answers: the values of local variables, and the
+messages of exceptions that quote what they were given.
 """
 
 import logging
 import sys
+import threading
+from collections.abc import Iterator
+from traceback import format_tb
+from types import TracebackType
+from typing import Any
 
 import structlog
+
+# Exceptions whose messages name files, types, shapes and addresses, never the text of a request. Of all others a log
+# shows the type alone: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
+MESSAGES_SHOWN = (
+    OSError,
+    ImportError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    NameError,
+    ArithmeticError,
+)
+# Packages whose exceptions we know: `models.error_privacy` shortens those of the database.
+PACKAGES_SHOWN = {"amqp", "kombu", "psycopg", "redis", "sqlalchemy", "torch"} | {
+    *("cli", "inference", "learning", "models", "scheduling", "tasks")
+}
+LONGEST_CHAIN = 8  # causes of causes; any value above what is seen does
+
+
+def described(error: BaseException) -> str:
+    """The type of an exception, with its message where that cannot hold a client's text."""
+    kind = type(error)
+    package = kind.__module__.partition(".")[0]
+    shown = package in PACKAGES_SHOWN or isinstance(error, MESSAGES_SHOWN)
+    name = kind.__qualname__ if package == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name}: {error}" if shown and f"{error}" else name
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception and of its causes, the first cause first."""
+    return "\n".join(reversed(list(_traceback_parts(error))))
+
+
+def _traceback_parts(error: BaseException) -> Iterator[str]:
+    heading = ""
+    for _ in range(LONGEST_CHAIN):
+        frames = "".join(format_tb(error.__traceback__))
+        yield f"Traceback (most recent call last):\n{frames}{described(error)}{heading}"
+        if error.__cause__ is not None:
+            error, heading = error.__cause__, "\n\nwhich caused:\n"
+        elif error.__context__ is not None and not error.__suppress_context__:
+            error, heading = error.__context__, "\n\nwhile that was handled:\n"
+        else:
+            return
+
+
+def render_exception(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Replace `exc_info` by the text of the traceback, and an exception under any other name by its description."""
+    given = line.pop("exc_info", None)
+    error = given if isinstance(given, BaseException) else given[1] if isinstance(given, tuple) else None
+    if given is True:
+        error = sys.exc_info()[1]
+    if error is not None:
+        line["exception"] = traceback_of(error)
+    return {name: described(value) if isinstance(value, BaseException) else value for name, value in line.items()}
+
 
 STAMPS: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
-RENDERING: list[structlog.typing.Processor] = [
-    structlog.processors.format_exc_info,
-    structlog.processors.JSONRenderer(),
-]
+RENDERING: list[structlog.typing.Processor] = [render_exception, structlog.processors.JSONRenderer()]
 
 
 def configure(level: str) -> None:
@@ -28,9 +88,23 @@ def configure(level: str) -> None:
     )
 
 
+def configure_uncaught() -> None:
+    """Write an exception that no thread of this process caught as a line too, not as Python prints it."""
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None = None
+) -> None:
+    if not issubclass(kind, SystemExit | KeyboardInterrupt):
+        structlog.get_logger().error("uncaught", exc_info=error)
+
+
 def library_handler() -> logging.Handler:
     """A handler that writes the lines of libraries, which use `logging`, in the same format."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_without_exceptions)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=STAMPS,
@@ -38,3 +112,13 @@ def library_handler() -> logging.Handler:
         )
     )
     return handler
+
+
+def _without_exceptions(record: logging.LogRecord) -> logging.LogRecord:
+    """The record with descriptions in place of exceptions among its arguments; Celery passes them as `exc`, as text."""
+    if isinstance(record.args, dict):
+        if record.exc_info and record.exc_info[1] is not None and "exc" in record.args:
+            record.args = {**record.args, "exc": described(record.exc_info[1])}
+    elif record.args:
+        record.args = tuple(described(a) if isinstance(a, BaseException) else a for a in record.args)
+    return record

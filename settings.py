@@ -45,6 +45,16 @@ class Settings(BaseSettings):
         pattern=r"^\d+/(second|minute|hour)$",
         description="Requests an API key may send, for example 50/second",
     )
+    tenant_queued_requests: int = Field(200_000, ge=1, description="Most requests that a tenant may have in the queue")
+    tenant_queued_tokens: int = Field(
+        100_000_000, ge=1, description="Most tokens that the prompts of a tenant's queued requests may have together"
+    )
+    waiting_calls: int = Field(
+        1000, ge=1, description="Most calls that may wait for their answers, in each web process"
+    )
+    tenant_waiting_calls: int = Field(
+        500, ge=1, description="Most of those that may be one tenant's; the rest stays free for the others"
+    )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
     )

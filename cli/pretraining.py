@@ -12,6 +12,7 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
 from models import model_versions
+from models.tenant_applications import scoped_application
 from settings import Settings
 from webapp.client_prompt import application_name
 
@@ -39,13 +40,16 @@ class Example:
     application: str | None = None
 
 
-def pretrain(connection: Connection, examples: Iterable[Example], settings: Settings, *, force: bool) -> Candidate:
+def pretrain(
+    connection: Connection, examples: Iterable[Example], settings: Settings, *, tenant: str, force: bool
+) -> Candidate:
     """Fit the configured predictor, and publish it unless the one in service is better; `force` publishes it anyway.
 
+    The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's.
     Raises TooFewExamples.
     """
     prompt_format = load_prompt_format(settings.model)
-    outcomes = [_outcome(example, prompt_format, settings.max_output_tokens) for example in examples]
+    outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
     active = model_versions.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
@@ -58,10 +62,10 @@ def pretrain(connection: Connection, examples: Iterable[Example], settings: Sett
     return candidate
 
 
-def _outcome(example: Example, prompt_format: PromptFormat, limit_tokens: int) -> Outcome:
+def _outcome(example: Example, tenant: str, prompt_format: PromptFormat, limit_tokens: int) -> Outcome:
     metadata = {"application": example.application} if example.application else {}
     prompt = Prompt(
-        application=application_name(metadata, example.instructions),
+        application=scoped_application(tenant, application_name(metadata, example.instructions)),
         instruction=example.instructions,
         input=example.input,
         input_tokens=prompt_format.count(example.input),

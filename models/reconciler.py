@@ -59,13 +59,13 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
     return connection.execute(
         text("""
             with recent as (
-                select application, output_tokens, status from requests
+                select tenant, application, output_tokens, status from requests
                 where status in ('completed', 'incomplete') order by finished_at desc limit :answers
             ), means as (
-                select application, ceil(avg(output_tokens))::int as mean from recent
-                where status = 'completed' group by application
+                select tenant, application, ceil(avg(output_tokens))::int as mean from recent
+                where status = 'completed' group by tenant, application
             ), unpredicted as (
-                select id, application from requests
+                select id, tenant, application from requests
                 where status = 'queued' and predicted_tokens is null
                     and arrived_at < statement_timestamp() - make_interval(secs => :grace_s)
                 for update skip locked
@@ -74,7 +74,7 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
                 predicted_tokens = least(r.limit_tokens, greatest(1, coalesce(m.mean, r.limit_tokens))),
                 predicted_upper_tokens = r.limit_tokens,
                 predictor_version = case when m.mean is null then 'limit' else 'application mean' end
-            from unpredicted u left join means m using (application)
+            from unpredicted u left join means m using (tenant, application)
             where r.id = u.id
         """),
         {"grace_s": grace_s, "answers": ANSWERS_FOR_MEANS},

@@ -13,7 +13,7 @@ class Unpredicted:
     """A request that waits for its predicted generation length."""
 
     id: str
-    application: str
+    application: str  # of its tenant, see `models.tenant_applications`
     instructions: str
     input: str
     input_tokens: int
@@ -37,7 +37,8 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
     """
     rows = connection.execute(
         text("""
-            select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
+            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
+            from requests
             where status = 'queued' and predicted_tokens is null
             order by arrived_at limit :limit for update skip locked
         """),
@@ -54,7 +55,8 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
     """
     rows = connection.execute(
         text("""
-            select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
+            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
+            from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
                 and generated_ids = '{}' and sealed_group is null
             order by predictor_version, arrived_at limit :limit for update skip locked

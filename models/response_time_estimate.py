@@ -22,7 +22,8 @@ RECENT_ANSWERS = 200
 MIN_ANSWERS = 8
 
 FETCH_RECENT = text("""
-    select application, input_tokens, extract(epoch from finished_at - arrived_at)::float8 as response_s
+    select tenant || '/' || application as application, input_tokens,
+        extract(epoch from finished_at - arrived_at)::float8 as response_s
     from requests
     where status in ('completed', 'incomplete') and finished_at > statement_timestamp() - interval '10 minutes'
     order by finished_at desc limit :most
@@ -43,7 +44,7 @@ class ResponseTimeLine:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTimeEstimate:
-    """A line for each application with MIN_ANSWERS recent answers, and one of all answers; None without any answer."""
+    """A line for each tenant's application with MIN_ANSWERS recent answers, and one of all; None without any answer."""
 
     by_application: Mapping[str, ResponseTimeLine]
     overall: ResponseTimeLine | None

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bounded_connection import BoundedConnection, DatabaseSilent, Silence
+from models.error_privacy import hide_values
 
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
@@ -50,7 +51,7 @@ def make_engine(
     name: str = "magnus",
     autocommit: bool = False,
 ) -> Engine:
-    """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows.
+    """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows. Errors show no values.
 
     `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process gives one, the
     background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it an
@@ -73,8 +74,10 @@ def make_engine(
             "connect_timeout": CONNECT_WITHIN_S,
             **TCP_BOUNDS,
         },
+        hide_parameters=True,  # they are prompts and answers, and errors are logged
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
+    hide_values(engine)
     if answer_within_s is not None:
         _bound_waits(engine, Silence(answer_within_s))
     _ping_after_idle(engine)

@@ -294,3 +294,15 @@ class Minute(Base):
     valid_tokens: Mapped[int] = mapped_column(BigInteger)
     pad_tokens: Mapped[int] = mapped_column(BigInteger)
     invalid_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class RateCount(Base):
+    """An API key's requests in the present window of the rate limit; unlogged, because a crash may forget them."""
+
+    __tablename__ = "rate_counts"
+
+    key_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    window_start: Mapped[datetime]
+    requests: Mapped[int]
+
+    __table_args__: ClassVar[Any] = {"prefixes": ["UNLOGGED"]}

@@ -15,7 +15,7 @@ class FinishedRequest:
     """An answered request as the length predictor learns from it; `at` is when it ended, seconds since the epoch."""
 
     id: str
-    application: str
+    application: str  # of its tenant, see `models.tenant_applications`
     instructions: str
     input: str
     input_tokens: int
@@ -73,7 +73,7 @@ def finished_requests(
     rows = connection.execute(
         text("""
             select * from (
-                select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
+                select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
                     predicted_tokens, predicted_upper_tokens, output_tokens, status <> 'completed' as cut_off,
                     extract(epoch from finished_at)::float8 as at
                 from requests

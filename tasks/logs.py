@@ -11,6 +11,7 @@ CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.wo
 def configure(level: str) -> None:
     """Write lines that are at least as severe as `level`; from the CHATTY loggers only warnings and errors."""
     json_logs.configure(level)
+    json_logs.configure_uncaught()
     root = logging.getLogger()
     root.handlers = [json_logs.library_handler()]
     root.setLevel(level.upper())

@@ -11,10 +11,12 @@ from flask import Response, request
 
 import json_logs
 from inference.prompt_format import load_prompt_format
-from models import client_requests
+from models import client_requests, rate_counts
 from models.queue_position import QueueSnapshot, read_queue_snapshot
+from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
+from models.tenant_backlog import Backlog, backlog_of
 from settings import Settings, read_settings
 from webapp import (
     auth,
@@ -28,6 +30,7 @@ from webapp import (
     stats_api,
 )
 from webapp.app_context import AppContext
+from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview, read_overview
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
@@ -41,8 +44,7 @@ log = structlog.get_logger()
 # Far more than a statement of the API needs. Not tuned otherwise.
 STATEMENT_TIMEOUT_S = 2.0
 CONNECTION_WITHIN_S = 0.5
-CONNECTIONS = 12  # a call keeps one for a statement or two, so that the 32 threads of gunicorn need far fewer
-MAX_WAITING_CALLS = 24  # of gunicorn's 32 threads; the other 8 stay free for calls that do not wait
+CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
 OVERVIEW_TTL_S = 1.0  # open dashboards ask every 2 s each: any value below that keeps them fresh
@@ -136,6 +138,14 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return client_requests.finished(session, ids)
 
+    def share_count(key_id: int, requests: int, period_s: int) -> SharedCount:
+        with sessions() as session:
+            return rate_counts.add(session, key_id, requests, period_s)
+
+    def backlog(tenant: str) -> Backlog:
+        with sessions() as session:
+            return backlog_of(session, tenant)
+
     password = settings.dashboard_password
     return AppContext(
         sessions=sessions,
@@ -148,8 +158,13 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
         overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
-        waiting_calls=WaitingCalls(finished, max_calls=MAX_WAITING_CALLS),
-        rate_limit=RateLimit(settings.rate_limit),
+        waiting_calls=WaitingCalls(
+            finished, max_calls=settings.waiting_calls, max_calls_of_tenant=settings.tenant_waiting_calls
+        ),
+        rate_limit=RateLimit(settings.rate_limit, share_count),
+        backlog_limit=BacklogLimit(
+            backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
+        ),
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,

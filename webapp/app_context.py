@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models.queue_position import QueueSnapshot
 from models.response_time_estimate import ResponseTimeEstimate
+from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
@@ -26,6 +27,7 @@ class AppContext:
     overviews: Mapping[str, TtlCache[Overview]]  # by the number of hours that the charts show
     waiting_calls: WaitingCalls
     rate_limit: RateLimit
+    backlog_limit: BacklogLimit
     wait_s: float  # longest that a call waits for its answer
     dashboard_password: str | None
     worker_alive_s: float  # a worker with an older heartbeat counts as lost

@@ -27,7 +27,7 @@ def require_api_key() -> None:
         caller = api_keys.find(session, key.strip())
     if caller is None:
         raise InvalidKey("This API key is unknown or revoked.")
-    context.rate_limit.count(caller.key_id, time.time())
+    context.rate_limit.count(caller.key_id, time.monotonic())
     g.caller = caller
 
 

@@ -18,7 +18,6 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
 from models.client_requests import IdempotencyKeyReused, StillInProgress
-from webapp.rate_limits import RateLimited
 
 log = structlog.get_logger()
 
@@ -43,8 +42,24 @@ class NotFound(ClientError):
     """Nothing of that name or id for this key; another tenant's response is not found either."""
 
 
+class RateLimited(ClientError):
+    """This key has sent all requests that its window allows; the next window begins in `retry_after_s`."""
+
+    def __init__(self, rate: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(f"Rate limit of {rate} reached for this API key. Try again in {retry_after_s} s.")
+
+
+class BacklogFull(ClientError):
+    """The tenant has as many requests, or tokens, in the queue as it may; answers or cancels make room."""
+
+
+class TooManyWaiting(ClientError):
+    """As many calls of this tenant wait for answers as may; submit in the background instead."""
+
+
 class Busy(ClientError):
-    """As many calls wait for answers as may; submit in the background instead."""
+    """As many calls wait for answers as may, or the process stops; submit in the background instead."""
 
 
 class NotInTime(ClientError):
@@ -75,7 +90,7 @@ class NotAnswered(ClientError):
 
 
 # Type of the error -> status, OpenAI's error type, code unless the error has its own, Retry-After in seconds.
-# 1 s is the shortest that the header can say; 2 s leaves a restarting database more time. Not tuned.
+# 1 s is the shortest that the header can say; 2 s leaves a restarting database more time, 5 s a full queue. Not tuned.
 ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     InvalidRequest: (400, "invalid_request_error", "invalid_request", None),
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
@@ -83,6 +98,8 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # the error itself has retry_after_s
+    BacklogFull: (429, "rate_limit_error", "backlog_full", 5),
+    TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
     NotInTime: (504, "server_error", "timeout", 1),
@@ -99,6 +116,7 @@ MESSAGES: dict[type[Exception], str] = {
 HTTP_MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address does not know that method.",
+    408: "The body of this request did not arrive in time.",
     413: "The request body is larger than this service reads.",
     500: "The service made a mistake. It is logged; trying again may help.",
 }
@@ -117,11 +135,11 @@ def answer_known_error(error: Exception) -> Response:
     kind = next(kind for kind in ERROR_TABLE if isinstance(error, kind))
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
-        log.warning("not_served", status=status, error=str(error))
-    if isinstance(error, ClientError):
-        return error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)
+        log.warning("not_served", status=status, code=code, error=error)
     if isinstance(error, RateLimited):
         retry_after_s = error.retry_after_s
+    if isinstance(error, ClientError):
+        return error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)
     return error_response(status, MESSAGES.get(kind) or f"{error}", type_, None, code, retry_after_s)
 
 

@@ -1,5 +1,6 @@
 """/v1/magnus/stats: what the whole service did in a window of time, for clients that measure it. No tenant's data."""
 
+import time
 from typing import Annotated, Literal
 
 from apiflask import APIBlueprint
@@ -7,8 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.window_stats import window_stats
 from webapp.app_context import current_context
+from webapp.client_errors import InvalidRequest
 from webapp.response_objects import ApiObject
 
+WIDEST_S = (
+    86_400.0  # a window reads every batch in it, and a day has some millions at the rate of a large fleet; not tuned
+)
 LATEST = 4e9  # Unix time, the year 2096; any value does that a double and a Postgres timestamp hold to the millisecond
 
 api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
@@ -50,7 +55,12 @@ class ServiceStats(ApiObject):
 @api.output(ServiceStats)
 @api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 429, 503])
 def service_stats(query_data: StatsQuery) -> ServiceStats:
-    """Batches, tokens, idle share of the workers."""
+    """Batches, tokens, idle share of the workers; a window may be a day wide."""
+    last = min(time.time() if query_data.until is None else query_data.until, time.time())
+    if query_data.since is not None and last - query_data.since > WIDEST_S:
+        raise InvalidRequest(
+            f"Invalid 'since': a window may be {WIDEST_S:,.0f} s wide. Ask for several windows.", param="since"
+        )
     with current_context().sessions() as session:
         window = window_stats(session, query_data.since, query_data.until)
     return ServiceStats(

@@ -6,6 +6,7 @@ Everything that it needs comes as an argument; it reads none of Flask's globals.
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
+from models.tenant_applications import scoped_application
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
@@ -52,18 +54,19 @@ def submit(context: AppContext, submission: Submission) -> RequestView:
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     digest = None if key is None else canonical_digest(submission.body)
+    context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
         return client_requests.submit(session, new, idempotency_key=key, digest=digest)
 
 
 def submit_and_wait(context: AppContext, submission: Submission) -> RequestView:
     """Store a request and wait until it is final, at most `wait_s`; raises Busy before anything is stored."""
-    context.waiting_calls.reserve_slot()
+    context.waiting_calls.reserve_slot(submission.tenant)
     try:
         request_id = submit(context, submission).request.id
         context.waiting_calls.wait(request_id, context.wait_s)
     finally:
-        context.waiting_calls.release_slot()
+        context.waiting_calls.release_slot(submission.tenant)
     return find_request(context, submission.tenant, request_id)
 
 
@@ -108,7 +111,9 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         limit_tokens=limit_tokens,
         priority=submission.priority,
         deadline_s=submission.deadline_s,
-        eta_s=response_times.response_s(application, counts.input_tokens, context.queue_snapshot.get()),
+        eta_s=response_times.response_s(
+            scoped_application(submission.tenant, application), counts.input_tokens, context.queue_snapshot.get()
+        ),
     )
 
 

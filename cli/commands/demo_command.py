@@ -30,7 +30,7 @@ from cli.demo_workload import (
 from cli.hosting.child_process import ChildProgram, ProgramFailed, start, stop
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
-from cli.hosting.service_files import api_address, running_service
+from cli.hosting.service_files import api_address, keep_private, running_service
 from cli.hosting.supervisor import AlreadyRunning, clear_state_dir, stop_signals
 from cli.options import POLICIES, service_options, settings_with
 from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_answer, print_report, summary
@@ -136,7 +136,7 @@ def own_service(
 
     With a real model nothing is pretrained: its answers are not known before it has given them.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    keep_private(state_dir)
     console.print(f"starting Postgres, broker, API, planner, predictor, workers, trainer, Flower in {state_dir} …")
     command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
     program = ChildProgram(

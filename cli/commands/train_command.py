@@ -20,10 +20,11 @@ SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage"
 
 @click.command()
 @click.option("--data", type=click.File(encoding="utf-8"), required=True, help="JSON lines; - reads standard input.")
+@click.option("--tenant", default="default", show_default=True, help="Whose requests the examples are like.")
 @click.option("--force", is_flag=True, help="Publish even if the version in service is better on the held-out texts.")
 @json_option
 @state_dir_option
-def train(data: IO[str], force: bool, as_json: bool, state_dir: Path | None) -> None:
+def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Path | None) -> None:
     """Pretrain the length predictor and put it into service.
 
     Each line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
@@ -33,7 +34,7 @@ def train(data: IO[str], force: bool, as_json: bool, state_dir: Path | None) -> 
     examples = list(_examples(data))
     try:
         with transaction(state_dir) as connection:
-            candidate = pretrain(connection, examples, settings, force=force)
+            candidate = pretrain(connection, examples, settings, tenant=tenant, force=force)
     except TooFewExamples as error:
         raise CommandFailed(str(error)) from error
     published = candidate.publish or force

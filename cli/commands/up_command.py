@@ -23,6 +23,7 @@ from cli.hosting.readiness import api_is_ready, broker_answers, worker_is_alive
 from cli.hosting.service_files import (
     RunningService,
     forget_service,
+    keep_private,
     read_or_create_secret,
     read_secret,
     write_secret,
@@ -61,7 +62,7 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
     settings = settings_with(policy=policy, **options)
     state_dir = settings.state_dir.resolve()
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(state_dir)
         with Supervisor(state_dir, lambda line: click.echo(f"magnus: {line}", err=True)) as supervisor:
             try:
                 service, new_key = _start_service(supervisor, settings, state_dir, overwrite_policy=policy is not None)

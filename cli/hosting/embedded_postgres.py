@@ -16,6 +16,7 @@ from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_server import EmbeddedServer, wheel_directory
 from cli.hosting.readiness import postgres_answers
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question
+from cli.hosting.traversal import NotPassable, let_traverse
 
 DATABASE = "magnus"  # its name is part of the URLs in service.json; any name that Postgres does not use itself does
 POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
@@ -23,7 +24,8 @@ MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 # 200 connections are enough for the 12 of the web process and the few of every other process of one host. JIT
 # compilation costs more than it saves on statements as short as ours. Not tuned.
-SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "200", "jit": "off"}
+# Its log has no statement that failed: the process that sent it logs it, without the values that Postgres quotes.
+SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "200", "jit": "off", "log_min_messages": "log"}
 
 
 class UnusableDirectory(Exception):
@@ -45,7 +47,10 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
     if user is not None:
         for owned in (data, sockets):
             os.chown(owned, *user)
-        _make_reachable(data, sockets, binaries / "postgres")
+        try:
+            let_traverse(user, data, sockets, binaries / "postgres")
+        except NotPassable as error:
+            raise UnusableDirectory(str(error)) from error
     if not (data / "PG_VERSION").exists():
         _initdb(binaries / "initdb", data, user)
     elif (version := (data / "PG_VERSION").read_text().strip()) != POSTGRES_VERSION:
@@ -129,11 +134,3 @@ def _unprivileged_owner(data: Path) -> tuple[int, int]:
             continue
         return entry.pw_uid, entry.pw_gid
     return 65534, 65534  # the kernel's overflow user, `nobody` on most systems
-
-
-def _make_reachable(*paths: Path) -> None:
-    """Let other users traverse (not list) the folders above `paths`: Postgres must reach its binaries and its data."""
-    for parent in {parent for path in paths for parent in path.parents}:
-        mode = parent.stat().st_mode
-        if not mode & 0o001:
-            parent.chmod(mode | 0o001)

@@ -13,13 +13,16 @@ BIN = Path(sys.executable).parent  # where the environment's commands are
 CELERY = str(BIN / "celery")
 # One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
-# 32 threads: 24 for calls that wait (see `webapp/app.py`), 8 for others. One process, which counts rate limits in its
-# memory. Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we.
+# Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we. A connection
+# costs no thread, so that 4,000 are no more than twice what a thousand calls that wait and as many idle clients hold. A
+# process that does not answer gunicorn for 20 s is replaced; it does so every second unless it is frozen.
 GUNICORN_FLAGS = (
     "-k",
-    "gthread",
+    "webapp.web_worker.WebWorker",
+    "--logger-class=webapp.web_worker.WebLogger",
     "-w1",
-    "--threads=32",
+    "--worker-connections=4000",
+    "--timeout=20",
     "--graceful-timeout=5",
     "--keep-alive=75",
     "--no-control-socket",

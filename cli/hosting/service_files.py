@@ -1,6 +1,7 @@
 """The files by which commands find the service that runs in a state directory: addresses, API key, password."""
 
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +68,20 @@ def api_address(settings: Settings) -> tuple[str, str]:
     if key is None:
         raise Unreachable(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
     return url, key
+
+
+def keep_private(state_dir: Path) -> None:
+    """Make the directory, with every file that this process and its children will write for this user alone.
+
+    Logs of an earlier version, which others could read, are closed. A directory that was there keeps its own mode.
+    """
+    os.umask(0o077)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    logs = state_dir / "logs"
+    if logs.is_dir():
+        logs.chmod(0o700)
+        for log in (*logs.glob("*.log"), *logs.glob("*.log.1")):
+            log.chmod(0o600)
 
 
 def read_secret(path: Path) -> str | None:

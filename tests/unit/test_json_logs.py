@@ -1,5 +1,7 @@
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -7,10 +9,14 @@ import structlog
 
 import json_logs
 
+SECRET = "a secret"  # a name, because tracebacks show the source
+
 
 @pytest.fixture(autouse=True)
 def _defaults_afterwards() -> Iterator[None]:
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
     structlog.reset_defaults()
 
 
@@ -47,3 +53,58 @@ def test_a_library_line_has_the_same_format(capsys: pytest.CaptureFixture[str]):
     line = json.loads(capsys.readouterr().err)
     assert line.pop("timestamp").endswith("Z")
     assert line == {"event": "w1 ready.", "level": "info"}
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("a secret"), "ValueError"),
+        (KeyError("a secret"), "KeyError"),
+        (UnicodeEncodeError("utf-8", "a secret", 0, 1, "surrogates not allowed"), "UnicodeEncodeError"),
+        (json.JSONDecodeError("a secret", "a secret", 0), "json.decoder.JSONDecodeError"),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_only_messages_that_cannot_quote_a_request_are_shown(error: Exception, shown: str):
+    assert json_logs.described(error) == shown
+
+
+def test_the_messages_of_causes_are_hidden_too(capsys: pytest.CaptureFixture[str]):
+    json_logs.configure("info")
+    try:
+        try:
+            int(SECRET)
+        except ValueError as error:
+            raise OSError("disk full") from error
+    except OSError as error:
+        structlog.get_logger().error("failed", exc_info=True, error=error)
+    line = json.loads(capsys.readouterr().err)
+    assert line["error"] == "OSError: disk full"
+    assert line["exception"].index("ValueError\n") < line["exception"].index("which caused")
+    assert line["exception"].endswith("OSError: disk full")
+    assert "a secret" not in str(line)
+
+
+def test_an_exception_that_no_thread_caught_is_a_line_too(capsys: pytest.CaptureFixture[str]):
+    json_logs.configure("info")
+    json_logs.configure_uncaught()
+    try:
+        int(SECRET)
+    except ValueError as error:
+        sys.excepthook(ValueError, error, error.__traceback__)
+    line = json.loads(capsys.readouterr().err)
+    assert line["event"] == "uncaught"
+    assert "a secret" not in str(line)
+
+
+def test_a_library_that_formats_an_exception_shows_its_type_alone(capsys: pytest.CaptureFixture[str]):
+    error = ValueError("a secret")
+    record = logging.LogRecord(
+        "celery.app.trace", logging.ERROR, "trace.py", 1, "raised %(exc)s", ({"exc": repr(error)},), None
+    )
+    record.exc_info = (ValueError, error, None)
+    json_logs.library_handler().handle(record)
+    line = json.loads(capsys.readouterr().err)
+    assert line["event"] == "raised ValueError"
+    assert "a secret" not in str(line)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from webapp.client_errors import Busy
+from webapp.client_errors import Busy, TooManyWaiting
 from webapp.waiting_calls import WaitingCalls
 
 
@@ -29,7 +29,7 @@ class FinalRequests:
 
 def test_a_call_wakes_when_its_request_is_final() -> None:
     database = FinalRequests()
-    calls = WaitingCalls(database, max_calls=2, poll_interval_s=0.001)
+    calls = WaitingCalls(database, max_calls=2, max_calls_of_tenant=2, poll_interval_s=0.001)
     woken: list[bool] = []
     thread = threading.Thread(target=lambda: woken.append(calls.wait("a", 30)))
     thread.start()
@@ -40,12 +40,15 @@ def test_a_call_wakes_when_its_request_is_final() -> None:
 
 
 def test_a_call_that_waits_too_long_is_told_so() -> None:
-    assert WaitingCalls(FinalRequests(), max_calls=1, poll_interval_s=0.001).wait("a", 0.01) is False
+    assert (
+        WaitingCalls(FinalRequests(), max_calls=1, max_calls_of_tenant=1, poll_interval_s=0.001).wait("a", 0.01)
+        is False
+    )
 
 
 def test_two_calls_for_one_request_both_wake() -> None:
     database = FinalRequests()
-    calls = WaitingCalls(database, max_calls=2, poll_interval_s=0.001)
+    calls = WaitingCalls(database, max_calls=2, max_calls_of_tenant=2, poll_interval_s=0.001)
     woken: list[bool] = []
     threads = [threading.Thread(target=lambda: woken.append(calls.wait("a", 30))) for _ in range(2)]
     for thread in threads:
@@ -60,13 +63,13 @@ def test_a_database_that_is_away_for_a_while_wakes_nobody_wrongly() -> None:
     database = FinalRequests()
     database.final.add("a")
     database.errors.append(OperationalError("select", {}, Exception("away")))
-    assert WaitingCalls(database, max_calls=1, poll_interval_s=0.001).wait("a", 30) is True
+    assert WaitingCalls(database, max_calls=1, max_calls_of_tenant=1, poll_interval_s=0.001).wait("a", 30) is True
     assert len(database.asked) >= 2
 
 
 def test_nobody_is_asked_once_nobody_waits() -> None:
     database = FinalRequests()
-    calls = WaitingCalls(database, max_calls=1, poll_interval_s=0.001)
+    calls = WaitingCalls(database, max_calls=1, max_calls_of_tenant=1, poll_interval_s=0.001)
     database.final.add("a")
     assert calls.wait("a", 30)
     for thread in threading.enumerate():
@@ -76,9 +79,35 @@ def test_nobody_is_asked_once_nobody_waits() -> None:
 
 
 def test_more_than_so_many_calls_do_not_wait() -> None:
-    calls = WaitingCalls(FinalRequests(), max_calls=1)
-    calls.reserve_slot()
+    calls = WaitingCalls(FinalRequests(), max_calls=1, max_calls_of_tenant=9)
+    calls.reserve_slot("acme")
     with pytest.raises(Busy, match="background=true"):
-        calls.reserve_slot()
-    calls.release_slot()
-    calls.reserve_slot()
+        calls.reserve_slot("acme")
+    calls.release_slot("acme")
+    calls.reserve_slot("acme")
+
+
+def test_one_tenant_leaves_slots_to_the_others() -> None:
+    calls = WaitingCalls(FinalRequests(), max_calls=3, max_calls_of_tenant=2)
+    calls.reserve_slot("acme")
+    calls.reserve_slot("acme")
+    with pytest.raises(TooManyWaiting, match="MAGNUS_TENANT_WAITING_CALLS"):
+        calls.reserve_slot("acme")
+    calls.reserve_slot("globex")
+    calls.release_slot("acme")
+    calls.reserve_slot("acme")
+
+
+def test_who_waits_when_the_process_stops_is_answered_and_nobody_waits_any_more() -> None:
+    database = FinalRequests()
+    calls = WaitingCalls(database, max_calls=2, max_calls_of_tenant=2, poll_interval_s=0.001)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(calls.wait("a", 30)))
+    thread.start()
+    assert database.was_asked.wait(30)
+    calls.stop()
+    thread.join()
+    assert woken == [False]
+    assert calls.wait("b", 30) is False
+    with pytest.raises(Busy, match="stop"):
+        calls.reserve_slot("acme")

@@ -16,6 +16,7 @@ from cli.hosting.service_files import (
     api_address,
     database_url,
     forget_service,
+    keep_private,
     read_or_create_secret,
     running_service,
     write_secret,
@@ -74,3 +75,19 @@ def test_secrets_are_for_their_owner_only_and_kept(tmp_path: Path) -> None:
     assert len(first) >= 24
     for name in ("password", "service.json"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_what_is_written_from_now_on_and_the_logs_of_before_are_for_their_owner_only(tmp_path: Path) -> None:
+    state_dir = tmp_path / "new" / "state"
+    logs = tmp_path / "old" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "web.log").touch(mode=0o644)
+    umask = os.umask(0o022)
+    try:
+        keep_private(state_dir)
+        keep_private(logs.parent)
+        (state_dir / "processes.json").touch()
+    finally:
+        os.umask(umask)
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (state_dir, logs, logs / "web.log", state_dir / "processes.json")]
+    assert modes == [0o700, 0o700, 0o600, 0o600]

@@ -1,0 +1,81 @@
+"""Clients that are idle, slow or stuck cost the web process no thread: whoever else comes is served."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from settings import Settings
+from tests.integration.api_service import Api
+from tests.integration.web_process import WebProcess, running_web
+
+BODY = {"model": "words", "input": "eins zwei", "instructions": "Translate.", "background": True}
+
+
+@pytest.fixture
+def web(web_settings: Settings, api: Api, tmp_path: Path) -> Iterator[WebProcess]:
+    """A web process on the database of the fixture `api`, whose calls wait for a minute."""
+    with running_web(web_settings.model_copy(update={"wait_s": 60.0}), tmp_path) as web:
+        yield web
+
+
+def client_of(web: WebProcess, api: Api) -> httpx.Client:
+    return httpx.Client(base_url=web.url, headers={"Authorization": f"Bearer {api.key}"}, timeout=60)
+
+
+def test_hundreds_of_idle_and_half_sent_requests_keep_nobody_out(web: WebProcess, api: Api) -> None:
+    half_a_header = b"POST /v1/responses HTTP/1.1\r\nHost: here\r\nX-Half"
+    half_a_body = (
+        f"POST /v1/responses HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {api.key}\r\n"
+        'Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model": '
+    ).encode()
+    with ExitStack() as held, client_of(web, api) as client:
+        for sent in [b""] * 300 + [half_a_header] * 64 + [half_a_body] * 64:
+            held.enter_context(web.connection(sent))
+        answers = [client.post("/v1/responses", json=BODY).status_code for _ in range(20)]
+        assert answers == [200] * 20
+        assert client.get("/healthz").status_code == 200
+    assert api.sql("select count(*) from requests")[0][0] == 20
+
+
+def test_who_waits_when_the_process_stops_is_answered(web: WebProcess, api: Api) -> None:
+    answers: list[httpx.Response] = []
+
+    def wait() -> None:
+        with client_of(web, api) as client:
+            answers.append(client.post("/v1/responses", json=BODY | {"background": False}))
+
+    calls = [threading.Thread(target=wait) for _ in range(8)]
+    for call in calls:
+        call.start()
+    while api.sql("select count(*) from requests")[0][0] < len(calls):
+        assert all(call.is_alive() for call in calls)
+    web.process.send_signal(signal.SIGTERM)
+    for call in calls:
+        call.join()
+    assert web.process.wait(60) == 0
+    assert [answer.json()["status"] for answer in answers] == ["queued"] * len(calls)
+
+
+def test_a_limit_holds_over_several_web_processes(
+    web: WebProcess, web_settings: Settings, api: Api, tmp_path: Path
+) -> None:
+    limited = web_settings.model_copy(update={"rate_limit": "10/hour", "wait_s": 60.0})
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    with (
+        running_web(limited, tmp_path / "one") as one,
+        client_of(one, api) as first,
+        running_web(limited, tmp_path / "other") as other,
+        client_of(other, api) as second,
+    ):
+        pause = threading.Event()
+        passed = 0
+        for _ in range(10):
+            passed += sum(client.get("/v1/models").status_code == 200 for client in (first, second))
+            pause.wait(0.2)  # the processes exchange their counts twice a second
+    assert 10 <= passed < 15

@@ -1,0 +1,24 @@
+import psycopg
+import pytest
+
+from models.error_privacy import message_without_values
+
+
+@pytest.mark.parametrize("kind", [psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError])
+def test_what_the_driver_refuses_is_not_quoted(kind: type[psycopg.Error]):
+    assert message_without_values(kind("cannot adapt 'a secret'")) == "refused by the driver"
+
+
+def test_a_failed_connection_is_described_in_full():
+    message = 'connection failed: FATAL:  database "magnus" does not exist'
+    assert message_without_values(psycopg.OperationalError(message)) == message
+
+
+def test_the_first_line_is_kept_where_postgres_names_no_value():
+    error = psycopg.errors.QueryCanceled("canceling statement due to statement timeout\nCONTEXT:  a secret")
+    assert message_without_values(error) == "canceling statement due to statement timeout"
+
+
+def test_only_the_state_is_kept_where_postgres_quotes_the_value():
+    error = psycopg.errors.InvalidTextRepresentation('invalid input syntax for type integer: "a secret"')
+    assert message_without_values(error) == "SQLSTATE 22P02"

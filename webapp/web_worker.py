@@ -1,0 +1,86 @@
+"""The gunicorn worker of the web process: one green thread a connection, none of which a slow client holds for ever.
+
+Idle connections, half-sent requests and calls that wait cost some kilobytes each, no thread. A request's headers must
+arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S, and a client must read on within STALLED_S.
+"""
+
+import logging
+from collections.abc import Iterable
+from socket import socket
+from time import monotonic
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import gevent
+from gunicorn.config import Config
+from gunicorn.glogging import Logger
+from gunicorn.workers.base_async import AsyncWorker
+from gunicorn.workers.ggevent import GeventWorker
+from werkzeug.exceptions import RequestTimeout
+
+import json_logs
+
+BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
+STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
+
+
+class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's gevent worker with bounds on bodies and answers, whose calls that wait end when it shuts down."""
+
+    wsgi: Any
+
+    def load_wsgi(self) -> None:
+        """Load the app."""
+        super().load_wsgi()
+        json_logs.configure_uncaught()
+        self.app_of_worker = self.wsgi
+        self.wsgi = bodies_in_time(self.wsgi, BODY_WITHIN_S)
+
+    def handle(self, listener: Any, client: socket, addr: Any) -> None:
+        """Serve one connection; every single read and write must end within STALLED_S."""
+        client.settimeout(STALLED_S)
+        AsyncWorker.handle(self, listener, client, addr)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop accepting, answer what is served, and end."""
+        super().handle_exit(sig, frame)
+        gevent.spawn(self.app_of_worker.extensions["magnus"].waiting_calls.stop)
+
+
+class TimedBody:
+    """A request's body whose reading may take so many seconds in all; raises RequestTimeout, status 408."""
+
+    def __init__(self, body: Any, within_s: float) -> None:
+        self._body, self._left_s = body, within_s
+
+    def read(self, size: int = -1) -> bytes:
+        """Like that of a file; only the time within reads counts."""
+        began = monotonic()
+        with gevent.Timeout(self._left_s, RequestTimeout()):
+            data: bytes = self._body.read(size)
+        self._left_s = max(0.001, self._left_s - (monotonic() - began))  # gevent takes 0 for "yield once"
+        return data
+
+
+def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
+    """The app with the reading of each body bounded to so many seconds in all."""
+
+    def bounded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ["wsgi.input"] = TimedBody(environ["wsgi.input"], within_s)
+        return app(environ, start_response)
+
+    return bounded
+
+
+class WebLogger(Logger):  # type: ignore[misc]
+    """gunicorn's own lines as JSON, without what a client sent: not the address of a request, not a bad header."""
+
+    def setup(self, cfg: Config) -> None:
+        """Write errors alone: a warning quotes the header or the request line that gunicorn refused."""
+        super().setup(cfg)
+        self.error_log.handlers = [json_logs.library_handler()]
+        self.error_log.setLevel(logging.ERROR)
+
+    def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Write a traceback, without the message's arguments."""
+        super().exception(msg.partition("%")[0].strip(), **kwargs)
