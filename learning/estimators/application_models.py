@@ -59,8 +59,8 @@ class ApplicationModels:
 
     def read_encoded(self, groups: Ints) -> npt.NDArray[np.bool_]:
         """Whether each of these groups reads the sentence encoder's vectors."""
-        reads = self.text_weights[:, DIMENSION:].any(axis=1)
-        return np.asarray(reads[groups])
+        reads: npt.NDArray[np.bool_] = np.asarray(self.text_weights[:, DIMENSION:].any(axis=1))
+        return reads[groups]
 
     def text_scores(self, groups: Ints, texts: TextVectors) -> Floats:
         """The z that each text predicts, (texts,)."""
