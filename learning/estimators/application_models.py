@@ -3,7 +3,8 @@
 Applications are split into groups: each application with enough answers, and each of its instructions with enough
 answers if it has several. All other prompts belong to group 0, whose models are fitted to all answers.
 
-A group's regression says  length = predicted + spread · z.  Its ridge predicts z from the text.
+A group's regression says  length = predicted + spread · z.  Its ridge predicts z from the text's hashed words and,
+where that helps, from the sentence encoder's vector beside them.
 """
 
 import hashlib
@@ -18,13 +19,17 @@ from scipy.sparse import csr_array
 
 from learning.estimators.ridge_regression import fit_ridge
 from learning.estimators.robust_regression import RobustRegression, fit_robust_regression
-from learning.features.hashed_text import rarity_weights
+from learning.features.hashed_text import DIMENSION, rarity_weights
+from learning.features.text_vectors import TextVectors
 from learning.predictors.length_predictor import Prompt
 from scheduling.costs import Floats, Ints
 
 FEWEST_ANSWERS = 30  # of a group: fewer make its two models depend on single answers, more delay them; it was not tuned
 MOST_RIDGE_ROWS = 1024  # of a group: the ridge's time grows with the cube of its rows
 ALL_ANSWERS = ""  # the key of group 0
+# A group reads the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. Less would
+# be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
+LEAST_GAIN = 0.01
 
 
 def group_key(*parts: str) -> str:
@@ -41,7 +46,7 @@ class ApplicationModels:
 
     keys: npt.NDArray[np.str_]  # (groups,)
     regressions: Floats  # (groups, the fields of RobustRegression)
-    text_weights: npt.NDArray[np.float32]  # (groups, dimension)
+    text_weights: npt.NDArray[np.float32]  # (groups, hashed dimension + the encoder's)
     text_intercepts: npt.NDArray[np.float32]  # (groups,)
 
     def groups(self, prompts: Sequence[Prompt]) -> Ints:
@@ -52,12 +57,17 @@ class ApplicationModels:
         """The regressions of these groups as one whose fields are arrays."""
         return RobustRegression(*self.regressions[groups].T)
 
-    def text_scores(self, groups: Ints, texts: csr_array) -> Floats:
-        """The z that each text's words predict, (texts,)."""
+    def read_encoded(self, groups: Ints) -> npt.NDArray[np.bool_]:
+        """Whether each of these groups reads the sentence encoder's vectors."""
+        reads: npt.NDArray[np.bool_] = np.asarray(self.text_weights[:, DIMENSION:].any(axis=1))
+        return reads[groups]
+
+    def text_scores(self, groups: Ints, texts: TextVectors) -> Floats:
+        """The z that each text predicts, (texts,)."""
         scores = np.zeros(len(groups))
         for group in np.unique(groups):
             rows = np.flatnonzero(groups == group)
-            scores[rows] = texts[rows] @ self.text_weights[group] + self.text_intercepts[group]
+            scores[rows] = _weigh(texts[rows], self.text_weights[group]) + self.text_intercepts[group]
         return _undo_signed_log(scores)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -88,7 +98,7 @@ def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Ints:
 
 
 def fit_application_models(
-    prompts: Sequence[Prompt], lengths: Floats, texts: csr_array
+    prompts: Sequence[Prompt], lengths: Floats, texts: TextVectors
 ) -> tuple[ApplicationModels, Floats]:
     """The models of these answers' groups, and the leave-one-out text score of each answer, (answers,)."""
     of_instruction = np.array([group_key(p.application, p.instruction) for p in prompts])
@@ -114,24 +124,59 @@ def fit_application_models(
         weights.append(weight.astype(np.float32))
         intercepts.append(np.float32(intercept))
         own = np.flatnonzero(groups == group)
-        scores[own] = texts[own] @ weight + intercept
+        scores[own] = _weigh(texts[own], weight) + intercept
         in_ridge = groups[some] == group
         scores[some[in_ridge]] = left_out[in_ridge]
     models = ApplicationModels(np.array(keys), np.array(regressions), np.array(weights), np.array(intercepts))
     return models, _undo_signed_log(scores)
 
 
-def _fit_text_ridge(texts: csr_array, targets: Floats) -> tuple[Floats, float, Floats]:
-    """`fit_ridge` with all words weighing the same or rare ones more, whichever has the smaller leave-one-out error.
+def _fit_text_ridge(texts: TextVectors, targets: Floats) -> tuple[Floats, float, Floats]:
+    """Weights, intercept and leave-one-out predictions of the ridge with the smallest leave-one-out error.
 
-    In code, rare names say much about the length; in questions to a chat model, common words say more.
+    All words weigh the same, or rare ones more: in code, rare names say much about the length; in questions to a chat
+    model, common words say more. The encoder's vectors are read as well if they lower the error by `LEAST_GAIN`.
     """
-    fits = [
-        (columns, *fit_ridge(csr_array(texts * columns), targets))
-        for columns in (np.ones(texts.shape[1]), rarity_weights(texts))
-    ]
-    columns, weights, intercept, left_out = min(fits, key=lambda fit: float(np.sum((fit[3] - targets) ** 2)))
-    return weights * columns, intercept, left_out
+    columns_to_try = (np.ones(texts.hashed.shape[1]), rarity_weights(texts.hashed))
+    fits = [_TextRidge.fit(texts, columns, False, targets) for columns in columns_to_try]
+    best = min(fits, key=lambda fit: fit.squared_error(targets))
+    if texts.encoded.shape[1]:
+        with_encoded = [_TextRidge.fit(texts, columns, True, targets) for columns in columns_to_try]
+        better = min(with_encoded, key=lambda fit: fit.squared_error(targets))
+        if better.squared_error(targets) < (1 - LEAST_GAIN) * best.squared_error(targets):
+            best = better
+    weights = best.weights(texts)
+    return weights, float(np.mean(targets - _weigh(texts, weights))), best.left_out
+
+
+@dataclass(frozen=True, slots=True)
+class _TextRidge:
+    """A ridge on hashed words whose columns are scaled, with or without the encoder's vectors beside them."""
+
+    columns: Floats
+    reads_encoded: bool
+    dual: Floats
+    left_out: Floats
+
+    @classmethod
+    def fit(cls, texts: TextVectors, columns: Floats, reads_encoded: bool, targets: Floats) -> "_TextRidge":
+        scaled = csr_array(texts.hashed * columns)
+        products = (scaled @ scaled.T).toarray().astype(np.float64)
+        if reads_encoded:
+            products += texts.encoded @ texts.encoded.T
+        return cls(columns, reads_encoded, *fit_ridge(products, targets))
+
+    def squared_error(self, targets: Floats) -> float:
+        return float(np.sum((self.left_out - targets) ** 2))
+
+    def weights(self, texts: TextVectors) -> Floats:
+        of_encoded = texts.encoded.T @ self.dual * self.reads_encoded
+        return np.concatenate([self.columns**2 * (texts.hashed.T @ self.dual), of_encoded])
+
+
+def _weigh(texts: TextVectors, weights: Floats | npt.NDArray[np.float32]) -> Floats:
+    """The product of each text with these weights, (texts,)."""
+    return np.asarray(texts.hashed @ weights[:DIMENSION] + texts.encoded @ weights[DIMENSION:], np.float64)
 
 
 def _signed_log(z: Floats) -> Floats:

@@ -13,6 +13,8 @@ from learning.features.vector_cache import VectorCache
 Vectors = npt.NDArray[np.float32]  # (texts, dimension)
 
 HASHING = "hashing"  # what MAGNUS_ENCODER calls the default
+# Texts encoded together, padded to the longest: of 1, 8 and 32 chat prompts at once, 8 took the least CPU time.
+BATCH = 8
 
 
 class Encoder(Protocol):
@@ -44,14 +46,22 @@ class HashingEncoder:
 
 
 class SentenceEncoder:
-    """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE."""
+    """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE.
+
+    Texts are encoded on the CPU by one thread: with two on two busy cores a chat prompt took 47 ms of CPU time, most of
+    it waiting in barriers, and with one 20 ms. In native bfloat16 it took 0.6 times as much, and the vectors' cosine
+    with those in float32 was at least 0.998.
+    """
 
     def __init__(self, name: str) -> None:
-        # Imported here because it loads torch, which processes with the hashing encoder must not.
+        # Imported here because they load torch, which processes with the hashing encoder must not.
+        import torch
         from sentence_transformers import SentenceTransformer
 
+        torch.set_num_threads(1)
         self.name = name
-        self._model = SentenceTransformer(name)
+        dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+        self._model = SentenceTransformer(name, device="cpu", model_kwargs={"dtype": dtype})
         self.dimension = len(self._model.encode([""], show_progress_bar=False)[0])
         self._cache = VectorCache(self._encode_new, self.dimension)
 
@@ -61,7 +71,7 @@ class SentenceEncoder:
 
     def _encode_new(self, texts: list[str]) -> Vectors:
         """Encode in batches of similar length, which the library forms itself."""
-        vectors = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        vectors = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, np.float32)
 
 

@@ -4,10 +4,11 @@ An application's robust regression splits an answer's length into
 
     length = predicted(input length) + spread(input length) · z,
 
-so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words. The forest
-predicts z from that, the input length and how the text looks. Each group of prompts (see `application_models`) blends
-ridge and forest with weights fitted to left-out answers. A part that does not help gets almost no weight, so an
-application whose lengths depend on the input length alone is predicted by its regression.
+so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words and, where that
+helps, from the sentence encoder's vector beside them. The forest predicts z from that, the input length and how the
+text looks. Each group of prompts (see `application_models`) blends ridge and forest with weights fitted to left-out
+answers. A part that does not help gets almost no weight, so an application whose lengths depend on the input length
+alone is predicted by its regression. Texts whose group does not read the encoder's vector are not encoded.
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
-from scipy.sparse import csr_array, hstack
 
 from learning.estimators.application_models import ApplicationModels, fit_application_models
 from learning.estimators.forest_training import train_forest
 from learning.estimators.length_distribution import Samples, summarise
 from learning.estimators.quantile_forest import QuantileForest
 from learning.features.compressed_features import FeatureMatrix
-from learning.features.hashed_text import hash_texts
 from learning.features.lexical_features import lexical_features
-from learning.features.text_encoders import HASHING, Encoder, make_encoder
+from learning.features.text_encoders import Encoder, make_encoder
+from learning.features.text_vectors import read_texts
 from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.uilo import UserInputLengthPredictor
 from scheduling.costs import Floats, Ints
@@ -69,7 +69,8 @@ class ForestPredictor:
             return
         prompts = [o.prompt for o in complete]
         lengths = np.array([o.generated_tokens for o in complete], np.float64)
-        applications, text_scores = fit_application_models(prompts, lengths, self._text_vectors(prompts))
+        texts = read_texts([p.input for p in prompts], self.encoder, np.ones(len(prompts), bool))
+        applications, text_scores = fit_application_models(prompts, lengths, texts)
         groups = applications.groups(prompts)
         base, spread = _regress(applications, groups, prompts)
         z = (lengths - base) / spread
@@ -87,7 +88,8 @@ class ForestPredictor:
     def _samples(self, fitted: FittedForest, prompts: Sequence[Prompt]) -> Samples:
         groups = fitted.applications.groups(prompts)
         base, spread = _regress(fitted.applications, groups, prompts)
-        text_scores = fitted.applications.text_scores(groups, self._text_vectors(prompts))
+        texts = read_texts([p.input for p in prompts], self.encoder, fitted.applications.read_encoded(groups))
+        text_scores = fitted.applications.text_scores(groups, texts)
         samples = fitted.forest.samples(_features(prompts, base, spread, text_scores))
         median = np.median(samples, axis=1)
         centre = fitted.blends[groups, 0] * text_scores + fitted.blends[groups, 1] * median
@@ -97,13 +99,6 @@ class ForestPredictor:
         scaled = fitted.upper_scales[groups][:, None] * (around + LEAST_UPPER_GAP * above)
         around = np.where(above > 0, scaled, around)
         return np.asarray(base[:, None] + spread[:, None] * (centre[:, None] + around), np.float32)
-
-    def _text_vectors(self, prompts: Sequence[Prompt]) -> csr_array:
-        """Hashed words, and the sentence encoder's vector if there is such an encoder."""
-        inputs = [p.input for p in prompts]
-        if self.encoder.name == HASHING:
-            return hash_texts(inputs)
-        return csr_array(hstack([hash_texts(inputs), csr_array(self.encoder.encode(inputs))]))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Its state, to be stored; the encoder by name. The arrays' names are those of models stored earlier."""

@@ -1,0 +1,61 @@
+"""Predictors that learn from nothing, request by request in order of arrival, as the service lets them learn."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from learning.calibration.calibrated_predictor import CalibratedPredictor
+from learning.features.text_encoders import make_encoder
+from learning.metrics import score
+from learning.predictors.length_predictor import Outcome, Prediction
+from learning.predictors.predictor_factory import make_predictor
+from learning.predictors.running_quantiles import RunningQuantiles
+
+CHECKPOINTS = (0, 20, 60, 200, 600)  # answers after which every predictor is fitted anew and a new stretch begins
+IN_FLIGHT = 10  # requests that are predicted before the first of their answers is known; a divisor of the checkpoints
+
+Learner = RunningQuantiles | CalibratedPredictor
+Row = dict[str, float]
+
+
+def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
+    """What is compared, by name: each begins with nothing; `encoder` is the sentence encoder, if there is one."""
+
+    def calibrated(name: str, text_encoder: str) -> Callable[[], Learner]:
+        return lambda: CalibratedPredictor(make_predictor(name, make_encoder(text_encoder)))
+
+    made: dict[str, Callable[[], Learner]] = {
+        "running quantiles": RunningQuantiles,
+        "uilo": calibrated("uilo", "hashing"),
+        "forest, hashing": calibrated("forest", "hashing"),
+    }
+    return made | ({"forest, encoder": calibrated("forest", encoder)} if encoder else {})
+
+
+def learn(learner: Learner, outcomes: Sequence[Outcome]) -> list[Prediction]:
+    """The prediction of each request, from the answers of those before it that had ended."""
+    predictions: list[Prediction] = []
+    bounds = _bounds(len(outcomes))
+    for first, last in pairwise(bounds):
+        learner.fit(outcomes[:first])
+        for start in range(first, last, IN_FLIGHT):
+            arrived = outcomes[start : min(start + IN_FLIGHT, last)]
+            predictions += learner.predict([o.prompt for o in arrived])
+            learner.observe(arrived)
+    return predictions
+
+
+def curve(runs: Sequence[tuple[Sequence[Outcome], Sequence[Prediction]]]) -> list[Row]:
+    """Scores from each checkpoint to the next, the mean over runs of the same length in other orders of arrival."""
+    rows = []
+    for first, last in pairwise(_bounds(len(runs[0][0]))):
+        scores = [
+            score(predicted[first:last], [o.generated_tokens for o in outcomes[first:last]]).as_dict()
+            for outcomes, predicted in runs
+        ]
+        means = {name: sum(s[name] for s in scores) / len(runs) for name in ("rmse", "mae", "tau", "coverage")}
+        rows.append({"after": first, "until": last, **{name: round(mean, 4) for name, mean in means.items()}})
+    return rows
+
+
+def _bounds(answers: int) -> list[int]:
+    return [*(checkpoint for checkpoint in CHECKPOINTS if checkpoint < answers), answers]
