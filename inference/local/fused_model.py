@@ -1,9 +1,9 @@
 """The forward pass of Llama and similar architectures in a third of the operations that transformers takes.
 
 A decoding step of few rows is bound by the number of operations, not by arithmetic. So projections of the same input
-are one matrix here, the residual is added by the matrix product (addmm), and rotation is three operations. The weights
-are not copied: the model's own modules become views of the concatenated matrices. Loading checks that both forward
-passes give the same logits.
+are one matrix here, the residual is added by the matrix product, and rotation is three operations. The weights are not
+copied: the model's own modules become views of the concatenated matrices, or lose their weights to packed ones. Loading
+checks that both forward passes give the same logits.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from inference.local.decode_attention import DecodeAttention, by_kernel
+from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
 # What `forward` computes: Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms
 # of q and k (Qwen3).
@@ -29,17 +32,16 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; `output` and `down`, which addmm takes, are transposed."""
+    """The weights of one layer."""
 
     attention_norm: Tensor
-    qkv: Tensor  # [(query heads + 2 key heads) * dim, hidden]
-    qkv_bias: Tensor | None
+    qkv: LinearWeight  # [(query heads + 2 key heads) * dim, hidden]
     query_norm: Tensor | None  # Qwen3's, [dim]
     key_norm: Tensor | None
-    output: Tensor
+    output: LinearWeight
     mlp_norm: Tensor
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    down: Tensor
+    gate_up: LinearWeight  # [2 * intermediate, hidden]
+    down: LinearWeight
 
 
 def fusible(model: Any) -> bool:
@@ -59,19 +61,27 @@ def fusible(model: Any) -> bool:
 class FusedModel(nn.Module):
     """Replaces the model that it was made from in the calls that `prefill` and `decode_one_token` make."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, attend: DecodeAttention = by_kernel, packed: bool = False) -> None:
+        """`attend` computes the attention of decoding steps.
+
+        If `packed`, the model's linear layers have no weights any more, but for an output layer that shares the
+        embedding's.
+        """
         super().__init__()
+        self._attend_one = attend
         stack, attention = model.model, model.model.layers[0].self_attn
         self._dim: int = attention.head_dim
         self._heads = attention.q_proj.out_features // self._dim
         self._key_heads = attention.k_proj.out_features // self._dim
         self._epsilon: float = stack.norm.variance_epsilon
-        self._embedding, self._norm, self._head = stack.embed_tokens.weight.data, stack.norm.weight.data, model.lm_head
+        self._embedding, self._norm = stack.embed_tokens.weight.data, stack.norm.weight.data
+        tied = model.lm_head.weight is stack.embed_tokens.weight
+        self._head = _linear_weight([model.lm_head], packed and not tied)
         self._activate = stack.layers[0].mlp.act_fn
         self._rotation = stack.rotary_emb
         self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
         self._sign[: self._dim // 2] = -1  # the half that rotation subtracts
-        self._layers = [_fuse(layer) for layer in stack.layers]
+        self._layers = [_fuse(layer, packed) for layer in stack.layers]
 
     def forward(
         self,
@@ -89,12 +99,12 @@ class FusedModel(nn.Module):
         cos, sin = (each.unsqueeze(2) for each in self._rotation(x, position_ids))
         sin = sin * self._sign
         pieces: list[tuple[slice, Tensor]] = []  # rows that attention reads in one call, and their mask
-        if length == 1 and attention_mask is not None:
+        if attention_mask is not None:
             rows_of = ((slice(piece.start, piece.stop), piece.width) for piece in past_key_values.pieces)
             pieces = [(rows_read, attention_mask[rows_read, ..., :width]) for rows_read, width in rows_of]
         for index, layer in enumerate(self._layers):
             normed = functional.rms_norm(x, self._norm.shape, layer.attention_norm, self._epsilon)
-            qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(rows, length, -1, self._dim)
+            qkv = layer.qkv(normed).view(rows, length, -1, self._dim)
             qk, value = torch.split(qkv, [rotated, key_heads], 2)
             if layer.query_norm is not None:
                 query, key = torch.split(qk, [self._heads, key_heads], 2)
@@ -109,46 +119,55 @@ class FusedModel(nn.Module):
                 attended = torch.cat([self._attend(query[rows_read], k, v, mask) for (rows_read, mask), (k, v) in read])
             else:
                 attended = self._attend(query, keys, values, attention_mask)
-            x = torch.addmm(x, attended, layer.output)
+            x = layer.output.add_to(x, attended)
             normed = functional.rms_norm(x, self._norm.shape, layer.mlp_norm, self._epsilon)
-            gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
-            x = torch.addmm(x, self._activate(gate).mul_(up), layer.down)
-        x = x.view(rows, length, -1)
+            gate, up = layer.gate_up(normed).chunk(2, -1)
+            x = layer.down.add_to(x, self._activate(gate).mul_(up))
         if logits_to_keep is not None:
-            x = x.gather(1, logits_to_keep[..., None].expand(-1, -1, x.shape[-1]))
-        return Logits(self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon)))
+            kept = logits_to_keep[..., None].expand(-1, -1, x.shape[-1])
+            x = x.view(rows, length, -1).gather(1, kept).view(-1, x.shape[-1])
+        logits = self._head(functional.rms_norm(x, self._norm.shape, self._norm, self._epsilon))
+        return Logits(logits.view(rows, -1, logits.shape[-1]))
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """[rows, length, heads, dim] and [rows, key heads, columns, dim] to [rows * length, heads * dim]."""
         rows, length = query.shape[:2]
-        if length == 1:  # query heads that share a key head become queries of that head
-            query = query.view(rows, self._key_heads, -1, self._dim)
-            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask).reshape(rows, -1)
+        if mask is not None:  # one token a row: query heads that share a key head become queries of that head
+            return self._attend_one(query.view(rows, self._key_heads, -1, self._dim), keys, values, mask)
         shared = self._heads // self._key_heads
         if shared > 1:
             keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
         query = query.transpose(1, 2)
-        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        attended = functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
 
-def _fuse(layer: Any) -> _Layer:
+def _fuse(layer: Any, packed: bool) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    biases = [projection.bias.data for projection in projections if projection.bias is not None]
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     query_norm, key_norm = (norm.weight.data if norm is not None else None for norm in norms)
     return _Layer(
         attention_norm=layer.input_layernorm.weight.data,
-        qkv=_concatenate(projections),
-        qkv_bias=torch.cat(biases) if biases else None,
+        qkv=_linear_weight((attention.q_proj, attention.k_proj, attention.v_proj), packed),
         query_norm=query_norm,
         key_norm=key_norm,
-        output=attention.o_proj.weight.data.t(),
+        output=_linear_weight([attention.o_proj], packed),
         mlp_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_concatenate((mlp.gate_proj, mlp.up_proj)),
-        down=mlp.down_proj.weight.data.t(),
+        gate_up=_linear_weight((mlp.gate_proj, mlp.up_proj), packed),
+        down=_linear_weight([mlp.down_proj], packed),
     )
+
+
+def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeight:
+    """The weights of several projections in one; if packed, theirs become empty, otherwise views of it."""
+    biases = [projection.bias.data for projection in projections if projection.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    if packed:
+        weight = PackedWeight(torch.cat([projection.weight.data for projection in projections]), bias)
+        for projection in projections:
+            projection.weight.data = projection.weight.data.new_empty(0)
+        return weight
+    return PlainWeight(projections[0].weight.data if len(projections) == 1 else _concatenate(projections), bias)
 
 
 def _concatenate(projections: Sequence[nn.Linear]) -> Tensor:

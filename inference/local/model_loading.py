@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -15,24 +13,25 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
 from inference.local.cpu_dtype import cpu_dtype
+from inference.local.decode_attention import fastest_attention
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_cache import KvCache, KvLayout
+from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
 
 Quantize = Literal["4bit", "8bit"]
-
-TRIAL_ROWS = 16  # of a typical decoding step; from 8 to 64 the order of the two layouts was the same on each CPU
-TRIAL_PRODUCTS = 5  # in one timing, so that a tiny weight's products are longer than the clock is coarse; not tuned
-TRIALS = 15  # timings of each layout, interleaved, for a median that a busy machine does not sway; not tuned
-CLEARLY_FASTER = 0.97  # a smaller gain is noise, and the layout should be the same at each start; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model on its device, with everything that an engine needs to know about it."""
+    """A model on its device, with everything that an engine needs to know about it.
+
+    `decoder` runs its forward passes: the model itself, or a FusedModel over its weights. A `model` whose
+    weights were packed cannot be called any more.
+    """
 
     model: Any
-    decoder: Any  # runs its forward passes: the model itself, or a FusedModel over the same weights
+    decoder: Any
     tokenizer: Any
     name: str
     device: torch.device
@@ -85,25 +84,31 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     """Prepare a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
-    if model.device.type == "cpu":
-        linears = untied_linears(model)
-        if linears and column_major_pays(max((linear.weight for linear in linears), key=torch.numel)):
-            store_column_major(linears)
+    form: WeightForm = "row-major"
+    linears = untied_linears(model)
+    if model.device.type == "cpu" and linears:
+        form = fastest_form(max((linear.weight.data for linear in linears), key=torch.numel), packable=fusible(model))
+    if form == "column-major":
+        store_column_major(linears)
     try:
-        return _prepare(model, tokenizer, name)
+        return _prepare(model, tokenizer, name, packed=form == "packed")
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise UnsupportedModel(name, f"its forward pass takes no prepared mask and cache: {error}") from error
 
 
-def _prepare(model: Any, tokenizer: Any, name: str) -> LoadedModel:
+def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel:
     eos_ids = frozenset(_ids(model.generation_config.eos_token_id) or _ids(model.config.eos_token_id))
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
-    layout = kv_layout(model, name)
+    layout, own_logits = kv_layout(model, name), [_logits(model, prompt) for prompt in check_prompts(model)]
+    weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+    decoder = model
+    if fusible(model):
+        decoder = FusedModel(model, fastest_attention(layout, model.config.num_attention_heads), packed)
     loaded = LoadedModel(
         model=model,
-        decoder=FusedModel(model) if fusible(model) else model,
+        decoder=decoder,
         tokenizer=tokenizer,
         name=name,
         device=model.device,
@@ -111,9 +116,9 @@ def _prepare(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         eos_ids=eos_ids,
         pad_id=pad_id,
         max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
-        weight_bytes=sum(weight.nbytes for weight in (*model.parameters(), *model.buffers())),
+        weight_bytes=weight_bytes,
     )
-    check_decoding(loaded)
+    check_decoding(loaded, own_logits)
     return loaded
 
 
@@ -121,31 +126,6 @@ def untied_linears(model: Any) -> list[torch.nn.Linear]:
     """The linear layers but an output layer with the embedding's weight, whose look-ups need its rows contiguous."""
     embedding = model.get_input_embeddings().weight
     return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
-
-
-@torch.inference_mode()
-def column_major_pays(weight: torch.Tensor) -> bool:
-    """Whether this CPU multiplies few rows faster by the weight in column-major order, tried for some milliseconds.
-
-    It depends on the make of the CPU and on the data type: in float32 column-major was a tenth faster on one CPU,
-    row-major a fifth on another.
-    """
-    rows = torch.randn(TRIAL_ROWS, weight.shape[1]).to(weight.dtype)
-    by_columns = weight.t().contiguous().t()
-    took_s: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(TRIALS):
-        for is_column_major, each in ((False, weight), (True, by_columns)):
-            started = perf_counter()
-            for _ in range(TRIAL_PRODUCTS):
-                torch.nn.functional.linear(rows, each)
-            took_s[is_column_major].append(perf_counter() - started)
-    return median(took_s[True]) < CLEARLY_FASTER * median(took_s[False])
-
-
-def store_column_major(linears: Iterable[torch.nn.Linear]) -> None:
-    """Store the weights of these layers in column-major order; shapes and values stay as they are."""
-    for linear in linears:
-        linear.weight.data = linear.weight.data.t().contiguous().t()
 
 
 def kv_layout(model: Any, name: str) -> KvLayout:
@@ -169,15 +149,27 @@ def kv_layout(model: Any, name: str) -> KvLayout:
     return KvLayout(len(layers), key_heads, key_dim, value_dim, keys.dtype, keys.device)
 
 
+def check_prompts(model: Any) -> list[list[int]]:
+    """Two short prompts of different lengths."""
+    vocabulary = model.config.get_text_config().vocab_size
+    return [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
+
+
 @torch.inference_mode()
-def check_decoding(loaded: LoadedModel) -> None:
+def _logits(model: Any, prompt: list[int]) -> torch.Tensor:
+    """The model's own, [tokens, vocabulary]."""
+    logits: torch.Tensor = model(torch.tensor([prompt], device=model.device)).logits[0].float()
+    return logits
+
+
+@torch.inference_mode()
+def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
     """Compare a padded prefill and a cached decoding step with the model's own forward pass over the whole prompts.
 
     Raises UnsupportedModel if they differ by more than 0.001 of the largest logit in float32 or a tenth of it in half
     precision: more than rounding, less than a wrong mask or wrong positions. Not tuned.
     """
-    vocabulary = loaded.model.config.get_text_config().vocab_size
-    prompts = [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
+    prompts = check_prompts(loaded.model)
     kv = KvCache(loaded.layout, budget_bytes=2**40)
     kv.reserve(len(prompts), 8)
     ours = [prefill(loaded.decoder, kv, range(2), [prompt[:-1] for prompt in prompts], loaded.pad_id)]
@@ -185,8 +177,7 @@ def check_decoding(loaded: LoadedModel) -> None:
         kv, [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts], [True, True]
     )
     ours.append(decode_one_token(loaded.decoder, kv, cursor))
-    for row, prompt in enumerate(prompts):
-        whole = loaded.model(torch.tensor([prompt], device=loaded.device)).logits[0].float()
+    for row, (prompt, whole) in enumerate(zip(prompts, own_logits, strict=True)):
         for step, logits in enumerate(ours):
             expected = whole[len(prompt) - 2 + step]
             off = (logits[row].float() - expected).abs().max() / expected.abs().max().clamp(min=1e-6)

@@ -25,9 +25,11 @@ def uniform_numbers(sampling: Sampling, limit: int) -> list[float]:
 
 def greedy(logits: Tensor) -> Tensor:
     """The likeliest token of each row, [rows]; of equals the first."""
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:
-        ids: np.ndarray[Any, np.dtype[np.int64]] = logits.numpy().argmax(-1)
-        return torch.from_numpy(ids)  # 8 µs where torch's takes 385 (16 rows, a vocabulary of 8,192)
+    if logits.device.type == "cpu":
+        ids: np.ndarray[Any, np.dtype[np.int64]] = logits.float().numpy().argmax(-1)
+        # 8 µs where torch's takes 385 (float32, 16 rows, a vocabulary of 8,192), 0.8 ms of CPU time where torch's takes
+        # 6.9 (bfloat16, 36 rows, 49,152)
+        return torch.from_numpy(ids)
     return logits.argmax(-1)
 
 

@@ -7,6 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_cache import KvCache
+from inference.local.model_loading import kv_layout
 from tests.unit.inference.tiny_models import SHAPE, known
 
 FUSED = ["llama", "mistral", "qwen2", "qwen3", "bundled"]
@@ -47,6 +48,23 @@ def test_its_weights_are_the_models_own():
     joined = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     assert len(joined) == len(held) - 2 * (2 + 1)  # a layer: queries, keys and values are one, gate and up are one
     torch.testing.assert_close(model(prompt).logits, before)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.inference_mode()
+def test_packed_weights_give_the_same_logits_and_are_held_once(tied):
+    model = llama(tie_word_embeddings=tied, num_key_value_heads=2)
+    prompt, positions = torch.tensor([[5, 6, 7]]), torch.arange(3)[None]
+    expected = model(prompt).logits
+    layout = kv_layout(model, "packed")
+    kv = KvCache(layout, 2**20)
+    kv.reserve(1, 3)
+    kv.prepare_prefill([0], 3)
+    fused = FusedModel(model, packed=True)
+    ours = fused(prompt, position_ids=positions, past_key_values=kv).logits
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    left = {name for name, weight in model.named_parameters() if weight.numel() and "norm" not in name}
+    assert left == {"model.embed_tokens.weight"}
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "neox"])

@@ -1,0 +1,170 @@
+"""Compares a whole service on one CPU worker with its engine alone: the same real instructions, all waiting at once.
+
+    python -m benchmarks.service_overhead --model smollm2 --json service_overhead.json
+
+The engine alone runs in this process with the same KV budget and threads, and knows nothing of answer lengths: the next
+prompts join whenever they fit. Both runs end with their last answer, so both include the tail in which few rows decode.
+Prints one table; the two alternate, each service is a fresh one.
+"""
+
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Sequence as Several
+from pathlib import Path
+from statistics import median
+from threading import Event
+from time import perf_counter, process_time
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live.live_figures import ServiceMonitor
+from cli.api_client import Client, Json
+from cli.commands.demo_command import REAL_KV_BUDGET, own_service
+from cli.demo_workload import DemoArrival, DemoRequest, RealRequest, real_arrivals, send_all
+from cli.hosting.service_files import running_service
+from cli.hosting.worker_devices import threads_each
+from cli.options import POLICIES, settings_with
+from inference.local.engine import Engine
+from inference.local.kv_budget import kv_budget_bytes
+from inference.local.kv_cache import COLUMN_STEP
+from inference.local.model_loading import LoadedModel, load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.sequences import Sequence
+
+AT_ONCE = 1e6  # requests a second: any rate at which all are sent before the first answers come does
+LEAST_SHOWN = 0.003  # cores; kinds of process with less are in the JSON
+POLL_S = 1.0  # each poll is a call that the service answers beside its work; the figures come from its own clock
+
+
+@click.command()
+@click.option("--model", required=True, help="The name of a fetched model (smollm2) or a model directory.")
+@click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
+@click.option("--requests", default=110, show_default=True, help="Real instructions, from the demo's.")
+@click.option("--repeats", default=3, show_default=True, help="Of both; about 90 s each with smollm2 on two cores.")
+@click.option("--seed", default=0, show_default=True, help="Of the instructions' order.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the runs there.")
+def main(model: str, policy: str, requests: int, repeats: int, seed: int, json_file: Path | None) -> None:
+    """Measure the service and its engine alone in turn."""
+    model = settings_with(model=model).model  # the directory that the name of a fetched model means
+    arrivals = real_arrivals(requests, AT_ONCE, seed)
+    torch.set_num_threads(threads_each(1))
+    loaded = load_model(model)
+    budget_bytes = kv_budget_bytes(REAL_KV_BUDGET, loaded.device)
+    waiting = sequences([arrival.request for arrival in arrivals], load_prompt_format(model))
+    console = Console()
+    runs: list[Json] = []
+    for _ in range(repeats):
+        alone = engine_run(loaded, budget_bytes, waiting)
+        service = service_run(console, model, policy, arrivals)
+        ratio = service["tokens_per_s"] / alone["tokens_per_s"]
+        runs.append({"engine": alone, "service": service, "ratio": round(ratio, 3)})
+        console.print(table(runs))
+        if json_file is not None:
+            json_file.write_text(json.dumps({"policy": policy, "requests": requests, "runs": runs}, indent=1) + "\n")
+    console.print(f"median ratio {median(run['ratio'] for run in runs):.2f}")
+
+
+def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> list[Sequence]:
+    """The requests as the worker gives them to its engine."""
+    return [
+        Sequence(
+            str(number), tuple(prompt_format.encode(request.instruction, request.input)), request.max_output_tokens
+        )
+        for number, request in enumerate(requests)
+        if isinstance(request, RealRequest)
+    ]
+
+
+def engine_run(loaded: LoadedModel, budget_bytes: int, sequences: Several[Sequence]) -> Json:
+    """Serve all sequences, in their order, on a fresh engine; what outgrows the budget is preempted and resumed."""
+    engine, waiting = Engine(loaded, budget_bytes), deque(sequences)
+    most_tokens = budget_bytes // loaded.delta_bytes
+    prompt_tokens = {sequence.id: sequence.length for sequence in sequences}
+    tokens = steps = decoded = 0
+    started, cpu_started = perf_counter(), process_time()
+    while waiting or engine.rows:
+        longest = max((prompt_tokens[row] + generated for row, generated in engine.rows.items()), default=0)
+        joiners: list[Sequence] = []
+        while waiting:
+            longest = max(longest, waiting[0].length)
+            rows = len(engine.rows) + len(joiners)
+            if rows and (rows + 1) * (longest + COLUMN_STEP) > most_tokens:
+                break
+            joiners.append(waiting.popleft())
+        engine.insert(joiners)
+        decoded += len(engine.rows)
+        steps += 1
+        tokens += sum(len(row.generated_ids) for row in engine.step())
+    seconds = perf_counter() - started
+    cores = {"engine": round((process_time() - cpu_started) / seconds, 3)}
+    return figures(seconds, tokens, decoded / steps, cores)
+
+
+def service_run(console: Console, model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
+    """Serve the same requests with a fresh service; its seconds are from the first request to the last answer."""
+    with tempfile.TemporaryDirectory(prefix="magnus-overhead-") as directory:
+        state_dir = Path(directory)
+        with own_service(console, state_dir, policy, arrivals, 0, model) as address, Client(*address) as client:
+            running = running_service(state_dir)
+            if running is None:
+                raise click.ClickException(f"the service has ended, see {state_dir}/up.log")
+            monitor, client_started, pause = ServiceMonitor(running, state_dir), process_time(), Event()
+            since = client.stats()["now"]
+            with monitor:
+                for submission in send_all(client, arrivals, pause, lambda *_: None):
+                    submission.result()
+                while (stats := client.stats(since))["queued"] + stats["in_progress"]:
+                    pause.wait(POLL_S)
+                monitor.stop_clock()
+                shares = monitor.figures()["cpu_share"]
+            client_s = process_time() - client_started
+            responses = list(client.responses())
+    seconds = max(one["completed_at"] for one in responses) - min(one["created_at"] for one in responses)
+    tokens = sum(response["usage"]["output_tokens"] for response in responses)
+    cores = {name: round(share * (os.cpu_count() or 1), 3) for name, share in shares.items()}
+    return figures(seconds, tokens, stats["mean_batch_size"], cores | {"client": round(client_s / seconds, 3)})
+
+
+def figures(seconds: float, tokens: int, mean_rows: float, cores: Json) -> Json:
+    """One run; `cores` has CPU seconds a second by kind of process."""
+    return {
+        "seconds": round(seconds, 2),
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / seconds, 1),
+        "mean_rows": round(mean_rows, 1),
+        "cores": cores,
+    }
+
+
+def outside(service: Json) -> float:
+    """Cores that everything but the worker used, the client included."""
+    return float(sum(cores for name, cores in service["cores"].items() if not name.startswith("worker")))
+
+
+def table(runs: Several[Json]) -> Table:
+    """One row for each pair of runs."""
+    shown = Table("engine alone, tokens/s", "rows", "service, tokens/s", "rows", "ratio", "cores outside of the worker")
+    for run in runs:
+        alone, service = run["engine"], run["service"]
+        names = sorted(service["cores"], key=service["cores"].__getitem__, reverse=True)
+        most = ", ".join(
+            f"{name} {service['cores'][name]:.3f}" for name in names if service["cores"][name] >= LEAST_SHOWN
+        )
+        shown.add_row(
+            f"{alone['tokens_per_s']:.0f}",
+            f"{alone['mean_rows']:.1f}",
+            f"{service['tokens_per_s']:.0f}",
+            f"{service['mean_rows']:.1f}",
+            f"{run['ratio']:.2f}",
+            f"{outside(service):.2f} ({most})",
+        )
+    return shown
+
+
+if __name__ == "__main__":
+    main()
