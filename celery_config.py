@@ -28,8 +28,11 @@ def gpu_queue(worker: str) -> str:
     return f"gpu.{worker}"
 
 
-def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
-    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds."""
+def celery_config(redis_url: str | None, tick_s: float, installation: str) -> dict[str, Any]:
+    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds.
+
+    Every key in Redis begins with the installation's name, so that two installations can share one Redis database.
+    """
     return {
         "broker_url": redis_url,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
@@ -40,6 +43,7 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
             "socket_connect_timeout": BROKER_TIMEOUT_S,
             "socket_keepalive": True,
             "health_check_interval": 5,
+            "global_keyprefix": f"magnus-{installation}:",
         },
         "task_publish_retry": False,
         "result_backend": None,
@@ -52,7 +56,7 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
         "task_create_missing_queues": True,
         "task_queues": [Queue(name, EXCHANGE, routing_key=name) for name in ("plan", "predict", "upkeep")],
         "task_routes": {f"tasks.{name}": {"queue": name} for name in ("plan", "predict", "upkeep")},
-        "imports": ("tasks.upkeep",),
+        "imports": ("tasks.upkeep", "tasks.beat_heartbeat"),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "worker_enable_prefetch_count_reduction": False,

@@ -68,6 +68,7 @@ class Renewal:
 
     registered: bool  # False once another process has registered under the worker's name
     held: frozenset[int]  # batches whose lease was renewed
+    closed: frozenset[int]  # batches that ended under these leases: their worker has just written so itself
     cancels: frozenset[str]  # running requests whose cancel was requested
 
 
@@ -85,7 +86,8 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
-                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null
+                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
+                not_consuming_since = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
         {
@@ -157,6 +159,20 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
     )
 
 
+def prove_consuming(connection: Connection, worker: str) -> bool:
+    """Record that the worker has taken a message; whether it had been without batches until then."""
+    return (
+        connection.execute(
+            text("""
+                update workers set not_consuming_since = null
+                where name = :worker and not_consuming_since is not null returning name
+            """),
+            {"worker": worker},
+        ).one_or_none()
+        is not None
+    )
+
+
 def renew(
     connection: Connection, name: str, incarnation: float, progress: Mapping[Lease, int], lease_s: float
 ) -> Renewal:
@@ -180,6 +196,9 @@ def renew(
                 from locked where b.id = locked.id returning b.id
             )
             select exists(select from mine) as registered, array(select id from renewed) as held,
+                array(select b.id from batches b
+                    join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
+                    where b.status in ('finished', 'out_of_memory')) as closed,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
         """),
@@ -192,7 +211,7 @@ def renew(
             "tokens": list(progress.values()),
         },
     ).one()
-    return Renewal(row.registered, frozenset(row.held), frozenset(row.cancels))
+    return Renewal(row.registered, frozenset(row.held), frozenset(row.closed), frozenset(row.cancels))
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:

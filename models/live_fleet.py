@@ -43,11 +43,12 @@ class BatchEnding:
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
-    """Workers whose last heartbeat is at most `alive_s` old and that have not deregistered, ordered by name."""
+    """Workers whose last heartbeat is at most `alive_s` old and that take what is sent to them, ordered by name."""
     rows = connection.execute(
         text("""
             select name, model, theta_bytes, delta_bytes, curves from workers
-            where stopped_at is null and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
+            where stopped_at is null and not_consuming_since is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
         """),
         {"alive_s": alive_s},

@@ -7,6 +7,8 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
+from models.session_settings import apply_session_settings
+
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
 PING_AFTER_IDLE_S = 2.0
@@ -30,17 +32,18 @@ def make_engine(
     `statement_timeout_s` bounds every statement and every wait for a lock; the web process gives one, the background
     processes do not. With `autocommit` every statement is its own transaction, without round trips for begin and end.
     """
-    options = ["-c timezone=UTC"]
+    session_settings = {}
     if statement_timeout_s is not None:
-        options.append(f"-c statement_timeout={round(statement_timeout_s * 1000)}")
+        session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=10,
-        connect_args={"options": " ".join(options), "application_name": name, "connect_timeout": 5},
+        connect_args={"application_name": name, "connect_timeout": 5},
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
+    apply_session_settings(engine, session_settings)
     _ping_after_idle(engine)
     return engine
 

@@ -173,6 +173,7 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
+    sends: Mapped[int] = mapped_column(server_default="1")  # messages that told its worker to take it
     # fencing number: grows with each lease; a write under an old number changes nothing
     fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]
@@ -208,6 +209,20 @@ class StoredWorker(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]
+    # since when it gets no batch, because it took none that was sent to it; null once it has taken a message again
+    not_consuming_since: Mapped[datetime | None]
+
+
+class ProcessHeartbeat(Base):
+    """A process other than web and workers; alive while its heartbeat is fresh by the database's clock."""
+
+    __tablename__ = "process_heartbeats"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)  # beat | planner | predictor | trainer
+    instance: Mapped[str] = mapped_column(primary_key=True)  # host:process id
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    clock_ahead_s: Mapped[float]  # its host's clock minus the database's, at the last heartbeat
 
 
 class ModelVersion(Base):
@@ -229,7 +244,7 @@ class ModelVersion(Base):
 
 
 class ServiceState(Base):
-    """Small facts by name: policy in force, planner's snapshot, predictor's heartbeat, accuracy of predictions."""
+    """Small facts by name: policy in force, planner's snapshot, accuracy of predictions, the installation's name."""
 
     __tablename__ = "service_state"
 

@@ -16,7 +16,8 @@ from kombu.exceptions import OperationalError
 
 from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
 
-KICK_KEY = "magnus.kicked"  # in Redis, while a kick is on its way to the planner
+KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
+NO_BATCH = 0  # the id of no batch: a worker that takes this message shows that its queue reaches it
 # If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
 # matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.
 KICK_EXPIRES_MS = 2000
@@ -35,7 +36,10 @@ class Messages:
         self._redis = redis.Redis.from_url(
             redis_url, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
         )
+        prefix = app.conf.broker_transport_options.get("global_keyprefix", "")
+        self._prefix, self._kick_key = prefix, prefix + KICK_KEY
         self._paused_until = 0.0
+        self.away = False  # whether the last try failed
 
     def kick_planner(self) -> None:
         """Ask for a planner's step now; kicks that come before that step begins are one message."""
@@ -43,17 +47,22 @@ class Messages:
 
     def clear_kick(self) -> None:
         """A step begins: whatever happens from now on needs a new kick."""
-        self._send(partial(self._redis.delete, KICK_KEY))
+        self._send(partial(self._redis.delete, self._kick_key))
 
     def send_batches(self, batches: Iterable[tuple[int, str]]) -> None:
-        """Tell workers to take batches, given as (batch id, worker's name)."""
+        """Tell workers to take batches, given as (batch id, worker's name).
+
+        NO_BATCH replaces everything in the worker's queue, which therefore stays short even if nobody reads it.
+        """
         for batch_id, worker in batches:
             name = gpu_queue(worker)
             queue = Queue(name, EXCHANGE, routing_key=name)
+            if batch_id == NO_BATCH:
+                self._send(partial(self._redis.delete, self._prefix + name))
             self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
 
     def _kick(self) -> None:
-        if self._redis.set(KICK_KEY, 1, nx=True, px=KICK_EXPIRES_MS):
+        if self._redis.set(self._kick_key, 1, nx=True, px=KICK_EXPIRES_MS):
             self._app.send_task("tasks.plan")
 
     def _send(self, action: Callable[[], object]) -> None:
@@ -61,6 +70,8 @@ class Messages:
             return
         try:
             action()
+            self.away = False
         except (redis.RedisError, OperationalError) as error:
+            self.away = True
             self._paused_until = monotonic() + PAUSE_S
             log.warning("broker away", pause_s=PAUSE_S, error=str(error))

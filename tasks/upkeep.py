@@ -15,6 +15,8 @@ from tasks.app import app, database_url, settings
 DELETED_AT_ONCE = 2000
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0
+# A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
+FORGET_PROCESSES_AFTER_S = 600.0
 
 log = structlog.get_logger()
 
@@ -33,6 +35,7 @@ def upkeep() -> None:
             minute_history.close_minutes(session)
         with database().begin() as connection:
             retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
+            retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
             retention.delete_superseded_versions(connection)
         for delete in (retention.delete_old_requests, retention.delete_old_batches):
             with database().begin() as connection:

@@ -10,12 +10,13 @@ from apiflask import APIFlask
 from flask import Response, request
 
 import json_logs
+from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
 from models import client_requests
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
-from settings import Settings, read_settings
+from settings import Settings, end_with, settings_or_end
 from webapp import (
     auth,
     chat_api,
@@ -76,9 +77,13 @@ class MagnusApp(APIFlask):
 def create_app(settings: Settings | None = None) -> APIFlask:
     """The app, with the settings of the environment unless given.
 
-    Raises NoDatabase, UnreadableTokenizer, UnknownSetting.
+    Raises NoDatabase, UnreadableTokenizer. Without given settings it ends the process instead, with one line.
     """
-    settings = settings or read_settings()
+    if settings is None:
+        try:
+            return create_app(settings_or_end())
+        except (NoDatabase, UnreadableTokenizer) as error:
+            end_with(str(error))
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)

@@ -32,7 +32,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
-    command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
+    command = (
+        str(BIN / "gunicorn"),
+        *GUNICORN_FLAGS,
+        "-b",
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "webapp.app:create_app()",
+    )
     return ChildProgram("web", command, env=ONE_THREAD, ready=ready)
 
 

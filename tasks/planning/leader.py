@@ -18,14 +18,16 @@ class Leader:
         self._connection: Connection | None = None
         self._planner: Planner | None = None  # None unless this process leads
 
-    def step(self) -> list[tuple[int, str]]:
+    def step(self, can_send: bool = True) -> list[tuple[int, str]]:
         """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
+
+        `can_send`: the broker took the last message, so that a worker which takes nothing is to blame itself.
 
         After any error, which it raises again, this process does not lead any more.
         """
         try:
             planner = self._planner or self._lead()
-            return planner.step() if planner else []
+            return planner.step(can_send) if planner else []
         except Exception:
             self.resign()
             raise

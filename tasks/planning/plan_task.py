@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
 from tasks.planning.planner import PlannerRules
@@ -52,6 +53,12 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
+@cache
+def heartbeat() -> Heartbeat:
+    """This process's heartbeat."""
+    return Heartbeat("planner", database_url)
+
+
 pacer = StepPacer(STEP_INTERVAL_S)
 
 
@@ -59,13 +66,14 @@ pacer = StepPacer(STEP_INTERVAL_S)
 def plan() -> None:
     """Decide once and send the batches; an error is logged, and the next tick begins a new term of leadership."""
     pacer.wait()
-    messages().clear_kick()
-    try:
-        batches = leader().step()
-    except SQLAlchemyError as error:
-        log.error("step failed", error=str(error))
-        return
-    messages().send_batches(batches)
+    with heartbeat().working():
+        messages().clear_kick()
+        try:
+            batches = leader().step(can_send=not messages().away)
+        except SQLAlchemyError as error:
+            log.error("step failed", error=str(error))
+            return
+        messages().send_batches(batches)
     _arrange_next_step(leader())
 
 
@@ -80,6 +88,12 @@ def _arrange_next_step(leader: Leader) -> None:
         kick.start()
 
 
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _begin(**_: object) -> None:
+    heartbeat().start()
+
+
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _resign(**_: object) -> None:
     leader().resign()
+    heartbeat().stop()

@@ -18,6 +18,7 @@ from models.planner_state import PlannerInputs
 from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
+from tasks.messages import NO_BATCH
 from tasks.planning.fleet_view import FleetView, with_estimates
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queue
@@ -29,6 +30,9 @@ SNAPSHOT_SPACING = 20
 # Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
 # the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1
+# Messages about one batch before its worker counts as unable to receive any: it then had 8 s, with MAGNUS_RESEND_S of 2.
+# More delays the batch, fewer suspects workers that are only busy. Not tuned.
+MOST_SENDS = 4
 
 log = structlog.get_logger()
 
@@ -64,16 +68,16 @@ class Planner:
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
-    def step(self) -> list[tuple[int, str]]:
+    def step(self, can_send: bool = True) -> list[tuple[int, str]]:
         """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name)."""
         with self._connection.begin():
-            return self.decide(planner_state.planner_inputs(self._connection))
+            return self.decide(planner_state.planner_inputs(self._connection), can_send)
 
-    def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
+    def decide(self, inputs: PlannerInputs, can_send: bool = True) -> list[tuple[int, str]]:
         """Adopt, recover, feed, settle, assign, publish; the batches to send once the transaction is committed."""
         now = inputs.now
         self._adopt(inputs)
-        resent = self._recover(inputs)
+        resent = self._recover(inputs, can_send)
         self._policies.feed(planner_requests.fetch_new_requests(self._connection, self._epoch), now)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         self._settle(live, now)
@@ -103,7 +107,7 @@ class Planner:
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 
-    def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
+    def _recover(self, inputs: PlannerInputs, can_send: bool) -> list[tuple[int, str]]:
         """Every `recover_every_s`: requeue lost batches, end overdue requests, and return the batches to send again."""
         rules, connection = self._rules, self._connection
         if inputs.now - self._recovered_at < rules.recover_every_s:
@@ -119,7 +123,15 @@ class Planner:
         reconciler.expire_deadlines(connection)
         # Five intervals, so that a request that ended just after one look is still found at the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
-        return reconciler.batches_to_resend(connection, rules.resend_s)
+        return self._messages_to_send_again() if can_send else []
+
+    def _messages_to_send_again(self) -> list[tuple[int, str]]:
+        """Batches that were sent and not taken, and a probe for each worker that took none of several messages."""
+        rules, connection = self._rules, self._connection
+        for name in reconciler.withdraw_untaken_batches(connection, rules.resend_s, MOST_SENDS, rules.max_attempts):
+            log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
+        probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
+        return reconciler.batches_to_resend(connection, rules.resend_s) + probes
 
     def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
         """Find the batches that ended since the last step, and tell the policy that assigned each of them."""

@@ -3,12 +3,14 @@
 from functools import cache
 
 import structlog
+from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
 
@@ -30,10 +32,27 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
+@cache
+def heartbeat() -> Heartbeat:
+    """This process's heartbeat."""
+    return Heartbeat("predictor", database_url)
+
+
 @app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def predict() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
-        predictor().run(on_predicted=messages().kick_planner)
+        with heartbeat().working():
+            predictor().run(on_predicted=messages().kick_planner)
     except SQLAlchemyError as error:
         log.error("prediction failed", error=str(error))
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _begin(**_: object) -> None:
+    heartbeat().start()
+
+
+@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _end(**_: object) -> None:
+    heartbeat().stop()

@@ -16,8 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from learning.features.text_encoders import make_encoder
 from models import training_log
 from models.session import make_engine
+from settings import end_with
 from tasks import logs
 from tasks.app import database_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.training.refit_jobs import RefitJobs
 
 # How often a trainer tries to take the lock, or checks that its connection still holds it. Refits come every few
@@ -35,7 +37,11 @@ def main() -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())
     database = make_engine(database_url, pool_size=3, name="magnus trainer")
-    jobs = RefitJobs(database, settings.predictor, make_encoder(settings.encoder))
+    try:
+        encoder = make_encoder(settings.encoder)
+    except (OSError, ValueError) as error:
+        end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
+    jobs = RefitJobs(database, settings.predictor, encoder)
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -45,9 +51,12 @@ def main() -> int:
     scheduler.add_job(_guarded(jobs.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
+    heartbeat = Heartbeat("trainer", database_url)
+    heartbeat.start()
     while not stopping.is_set():
         _run_while_leading(database, scheduler, stopping)
     scheduler.shutdown()
+    heartbeat.stop()
     return 0
 
 

@@ -8,16 +8,18 @@ from celery import Celery
 from celery_config import celery_config, gpu_queue
 from tasks.messages import Messages
 
+INSTALLATION = "a"
+
 
 def messages(redis_url: str) -> Messages:
     app = Celery("test")
-    app.conf.update(celery_config(redis_url, tick_s=0.1))
+    app.conf.update(celery_config(redis_url, tick_s=0.1, installation=INSTALLATION))
     return Messages(app, redis_url)
 
 
 def queued(redis_url: str, queue: str) -> int:
     with redis.Redis.from_url(redis_url) as client:
-        return int(client.llen(queue))
+        return int(client.llen(f"magnus-{INSTALLATION}:{queue}"))
 
 
 def test_a_thousand_kicks_before_a_step_are_one_message(redis_url: str):

@@ -4,7 +4,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_config import celery_config, gpu_queue
 from tasks.beat_scheduler import TickScheduler
 
-CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1)
+CONFIG = celery_config("redis://localhost:1/0", tick_s=0.1, installation="test")
 
 
 def test_every_tick_expires_so_that_none_pile_up():
