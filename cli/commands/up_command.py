@@ -3,7 +3,8 @@
 import json
 import os
 import secrets
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from cli import startup_checks
 from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting import process_commands
-from cli.hosting.child_process import ProgramFailed
+from cli.hosting.child_process import ChildProgram, ProgramFailed
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import UnusableDirectory, create_database, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
@@ -193,10 +194,20 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
     ]
     supervisor.start(
         *workers,
-        process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)),
+        _counting_together(
+            process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)), settings
+        ),
         process_commands.beat(),
         process_commands.trainer(),
     )
+
+
+def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
+    """The web server with a fresh directory in which its processes add up their metrics."""
+    directory = settings.state_dir / "metrics"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(directory)})
 
 
 def _cpu_workers(settings: Settings) -> int:

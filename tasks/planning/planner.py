@@ -30,7 +30,7 @@ SNAPSHOT_SPACING = 20
 # Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
 # the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1
-# Messages about one batch before its worker counts as unable to receive any: it then had 8 s, with MAGNUS_RESEND_S of 2.
+# Messages about one batch before its worker counts as unable to receive any: it has had 8 s by then, by default.
 # More delays the batch, fewer suspects workers that are only busy. Not tuned.
 MOST_SENDS = 4
 
