@@ -7,7 +7,8 @@ from models.invariants import INVARIANTS, violations
 from tests.integration.database_stage import Stage
 
 BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
-    lease_until, assigned_at) values ('w1', 'test', 1, 1, 1, 1.0, '{status}', {lease}, clock_timestamp() - interval '{age} s')"""
+    lease_until, assigned_at)
+    values ('w1', 'test', 1, 1, 1, 1.0, '{status}', {lease}, clock_timestamp() - interval '{age} s')"""
 BREAKS = {
     "no lease is orphaned": BATCH.format(status="running", lease="clock_timestamp() - interval '60 s'", age=90),
     "no request is in two batches, or in an ended one": """update requests set status = 'in_progress',

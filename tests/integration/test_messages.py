@@ -47,7 +47,7 @@ def test_a_wiped_broker_takes_messages_as_before(redis_url: str):
     sender = messages(redis_url)
     sender.send_batches([(1, "w1")])
     with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
+        client.flushdb()
     sender.kick_planner()
     sender.send_batches([(2, "w1")])
     assert (queued(redis_url, "plan"), queued(redis_url, gpu_queue("w1"))) == (1, 1)
