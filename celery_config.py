@@ -5,6 +5,8 @@ result backend, no late acknowledgement, no reliance on the visibility timeout, 
 a publish fails soon when the broker does not answer.
 """
 
+import re
+import ssl
 from typing import Any
 
 from kombu import Exchange, Queue
@@ -34,7 +36,9 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
     Every key in Redis begins with the installation's name, so that two installations can share one Redis database.
     """
     return {
-        "broker_url": redis_url,
+        "broker_url": re.sub("^unix:", "redis+socket:", redis_url or "") or None,  # kombu's name for it
+        # unlike redis-py, kombu checks no certificate unless it is told to
+        "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if (redis_url or "").startswith("rediss:") else False,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

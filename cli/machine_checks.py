@@ -16,7 +16,6 @@ from cli import startup_checks
 from cli.hosting.embedded_broker import valkey_binary
 from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
-from cli.hosting.worker_devices import gpu_count
 from inference.local.cpu_dtype import cpu_dtype, parameters_of
 from models.database_errors import GRANT, explain
 from models.invariants import INVARIANTS, SHOWN, violations
@@ -171,7 +170,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
     yield Finding("model", f"{name} from {settings.model}") if problem is None else _finding("model", problem)
     problem = startup_checks.encoder_problem(settings.encoder)
     yield Finding("encoder", settings.encoder) if problem is None else _finding("encoder", problem)
-    for missing in startup_checks.device_problems(settings.devices, gpu_count()):
+    for missing in startup_checks.device_problems(settings.devices):
         yield _finding("devices", missing)
 
 

@@ -10,6 +10,7 @@ import redis
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+from cli.hosting.worker_devices import cuda_devices
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
 from settings import Settings
@@ -18,12 +19,12 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
 
 
-def problems(settings: Settings, gpus: int) -> Iterator[str]:
+def problems(settings: Settings) -> Iterator[str]:
     """What keeps a service with these settings from working, a line each; nothing is started or changed."""
     for problem in (model_problem(settings.model), encoder_problem(settings.encoder)):
         if problem is not None:
             yield problem
-    yield from device_problems(settings.devices, gpus)
+    yield from device_problems(settings.devices)
 
 
 def model_problem(model: str) -> str | None:
@@ -63,8 +64,11 @@ def encoder_problem(encoder: str) -> str | None:
     return None
 
 
-def device_problems(devices: str, gpus: int) -> Iterator[str]:
+def device_problems(devices: str) -> Iterator[str]:
     """Named CUDA devices that this machine does not have."""
+    if "cuda" not in devices:
+        return
+    gpus = cuda_devices()
     for name in (name.strip() for name in devices.split(",")):
         kind, _, index = name.partition(":")
         if kind == "cuda" and int(index or 0) >= gpus:

@@ -89,8 +89,7 @@ def _start_service(
     supervisor: Supervisor, settings: Settings, state_dir: Path, *, overwrite_policy: bool
 ) -> tuple[RunningService, str | None]:
     """The running service, and its first API key if that was made now."""
-    gpus = gpu_count()
-    wrong = list(startup_checks.problems(settings, gpus))
+    wrong = list(startup_checks.problems(settings))
     if wrong:
         raise CommandFailed("\n".join(wrong))
     port = _free_port(settings.host, settings.port, "--port or MAGNUS_PORT")

@@ -1,9 +1,21 @@
 """The migrations give the tables that the code declares, and can be undone."""
 
+import pytest
 from alembic import command
-from sqlalchemy import inspect
+from sqlalchemy import inspect, make_url, text
+from sqlalchemy.exc import ProgrammingError
 
-from models.schema_upgrade import alembic_config, is_current, upgrade
+from models import planner_state, role_grants
+from models.schema_upgrade import (
+    SchemaState,
+    UnusableSchema,
+    alembic_config,
+    downgrade,
+    is_current,
+    known_revisions,
+    schema_state,
+    upgrade,
+)
 from models.session import make_engine
 from models.tables import PLANNER_EPOCHS, Base
 
@@ -45,3 +57,68 @@ def test_every_migration_can_be_undone_and_done_again(database_url: str) -> None
     with engine.begin() as connection:
         assert is_current(connection)
     engine.dispose()
+
+
+def test_a_newer_schema_that_allows_this_version_is_served_and_left_as_it_is(database_url: str) -> None:
+    state = state_after(database_url, "update alembic_version set version_num = '9999'")
+    assert state.problem is None
+    upgrade(database_url)
+    assert state_after(database_url, "select 1").revision == "9999"
+
+
+def test_a_newer_schema_that_needs_newer_code_is_refused_with_the_remedy(database_url: str) -> None:
+    state = state_after(
+        database_url,
+        "update alembic_version set version_num = '9999'",
+        """update service_state set value = '{"serves_code_since": "9998"}' where name = 'schema'""",
+    )
+    assert "install a newer version" in str(state.problem)
+    with pytest.raises(UnusableSchema):
+        upgrade(database_url)
+
+
+def test_a_revision_that_nobody_knows_is_named(database_url: str) -> None:
+    state = state_after(
+        database_url,
+        "update alembic_version set version_num = 'of_another_program'",
+        "delete from service_state where name = 'schema'",
+    )
+    assert "of_another_program is unknown" in str(state.problem)
+
+
+def test_an_older_schema_asks_for_the_migration_and_gets_it(database_url: str) -> None:
+    first, *_ = known_revisions()
+    downgrade(database_url, first)
+    assert "run `magnus migrate`" in str(state_after(database_url, "select 1").problem)
+    upgrade(database_url)
+    assert state_after(database_url, "select 1").current
+
+
+def test_a_role_that_was_granted_serves_and_changes_no_table(database_url: str) -> None:
+    role = f"app_{make_url(database_url).database}"
+    engine = make_engine(database_url)
+    with engine.begin() as connection:
+        assert role_grants.grant(connection, role)
+        assert not role_grants.grant(connection, role)
+    weak = make_engine(make_url(database_url).set(username=role, password=None).render_as_string(hide_password=False))
+    with weak.begin() as connection:
+        assert schema_state(connection).current
+        planner_state.set_policy(connection, "vs")
+        planner_state.next_epoch(connection)
+    with weak.connect() as connection, pytest.raises(ProgrammingError):
+        connection.execute(text("alter table requests add column mine int"))
+    weak.dispose()
+    with engine.begin() as connection:
+        connection.execute(text(f"drop owned by {role}"))
+        connection.execute(text(f"drop role {role}"))
+    engine.dispose()
+
+
+def state_after(database_url: str, *statements: str) -> SchemaState:
+    engine = make_engine(database_url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+        state = schema_state(connection)
+    engine.dispose()
+    return state
