@@ -112,11 +112,6 @@ def schema_state(connection: Connection) -> SchemaState:
     return SchemaState(revision, newest_revision(), known, since)
 
 
-def is_current(connection: Connection) -> bool:
-    """Whether the database has the newest migration."""
-    return schema_state(connection).current
-
-
 @cache
 def known_revisions() -> Sequence[str]:
     """Every migration in `migrations/versions`, oldest first."""
