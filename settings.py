@@ -235,9 +235,10 @@ def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
     return lines
 
 
-def end_with(*lines: str) -> NoReturn:
-    """End this process with status 1 and these lines, each behind `magnus: `: an operator needs no traceback."""
-    sys.exit("\n".join(f"magnus: {line}" for line in lines))
+def end_with(*lines: str, status: int = 1) -> NoReturn:
+    """End this process with these lines on standard error, each behind `magnus: `: an operator needs no traceback."""
+    sys.stderr.write("".join(f"magnus: {line}\n" for line in lines))
+    sys.exit(status)
 
 
 def settings_or_end() -> Settings:

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from apiflask import APIFlask
 from flask import Response, request
+from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
@@ -16,7 +17,7 @@ from models import client_requests
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
-from settings import Settings, end_with, settings_or_end
+from settings import Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import (
     auth,
     chat_api,
@@ -37,6 +38,8 @@ from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
+
+APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
 STATEMENT_TIMEOUT_S = 10.0  # far more than a statement of the API needs; frees threads whose database hangs. Not tuned
 CONNECTIONS = 12  # a call keeps one for a statement or two, so that the 32 threads of gunicorn need far fewer
@@ -81,9 +84,11 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     """
     if settings is None:
         try:
-            return create_app(settings_or_end())
+            return create_app(read_settings())
+        except (UnknownSetting, ValidationError) as error:
+            end_with(*problems_of(error), status=APP_LOAD_ERROR)
         except (NoDatabase, UnreadableTokenizer) as error:
-            end_with(str(error))
+            end_with(str(error), status=APP_LOAD_ERROR)
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)

@@ -22,9 +22,9 @@ def queued(redis_url: str, queue: str) -> int:
         return int(client.llen(f"magnus-{INSTALLATION}:{queue}"))
 
 
-def test_a_thousand_kicks_before_a_step_are_one_message(redis_url: str):
+def test_many_kicks_before_a_step_are_one_message(redis_url: str):
     kicks = messages(redis_url)
-    for _ in range(1000):
+    for _ in range(100):
         kicks.kick_planner()
     assert queued(redis_url, "plan") == 1
 
