@@ -5,6 +5,8 @@ result backend, no late acknowledgement, no reliance on the visibility timeout, 
 a publish fails soon when the broker does not answer.
 """
 
+import re
+import ssl
 from typing import Any
 
 from kombu import Exchange, Queue
@@ -28,10 +30,15 @@ def gpu_queue(worker: str) -> str:
     return f"gpu.{worker}"
 
 
-def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
-    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds."""
+def celery_config(redis_url: str | None, tick_s: float, installation: str) -> dict[str, Any]:
+    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds.
+
+    Every key in Redis begins with the installation's name, so that two installations can share one Redis database.
+    """
     return {
-        "broker_url": redis_url,
+        "broker_url": re.sub("^unix:", "redis+socket:", redis_url or "") or None,  # kombu's name for it
+        # unlike redis-py, kombu checks no certificate unless it is told to
+        "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if (redis_url or "").startswith("rediss:") else False,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
@@ -40,6 +47,7 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
             "socket_connect_timeout": BROKER_TIMEOUT_S,
             "socket_keepalive": True,
             "health_check_interval": 5,
+            "global_keyprefix": f"magnus-{installation}:",
         },
         "task_publish_retry": False,
         "result_backend": None,
@@ -52,7 +60,7 @@ def celery_config(redis_url: str | None, tick_s: float) -> dict[str, Any]:
         "task_create_missing_queues": True,
         "task_queues": [Queue(name, EXCHANGE, routing_key=name) for name in ("plan", "predict", "upkeep")],
         "task_routes": {f"tasks.{name}": {"queue": name} for name in ("plan", "predict", "upkeep")},
-        "imports": ("tasks.upkeep",),
+        "imports": ("tasks.upkeep", "tasks.beat_heartbeat"),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "worker_enable_prefetch_count_reduction": False,

@@ -10,9 +10,14 @@ import threading
 from collections.abc import Iterator
 from traceback import format_tb
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
+
+from repeated_lines import RepeatedLines
+
+SEVERE = ("warning", "error", "critical")  # whose repetitions are bounded: what is less severe is written on purpose
+repeated = RepeatedLines()
 
 # Exceptions whose messages name files, types, shapes and addresses, never the text of a request. Of all others a log
 # shows the type alone: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
@@ -71,6 +76,31 @@ def render_exception(logger: Any, method: str, line: structlog.typing.EventDict)
     return {name: described(value) if isinstance(value, BaseException) else value for name, value in line.items()}
 
 
+def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Leave out a severe line that came often lately; the next one says how many were left out."""
+    if line.get("level") in SEVERE:
+        left_out = repeated.left_out((line["level"], str(line.get("event"))))
+        if left_out is None:
+            raise structlog.DropEvent
+        if left_out:
+            line["left_out"] = left_out
+    return line
+
+
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes the lines of libraries, of repeated ones a few: a kind is the text before its values are put in."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:  # type: ignore[override]  # since 3.12
+        """Whether to write this line."""
+        if record.levelno >= logging.WARNING:
+            left_out = repeated.left_out((record.name, record.levelno, str(record.msg)))
+            if left_out is None:
+                return False
+            if left_out:
+                record.msg = f"{record.msg} ({left_out} such lines were left out)"
+        return super().filter(record)
+
+
 STAMPS: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
@@ -82,7 +112,7 @@ RENDERING: list[structlog.typing.Processor] = [render_exception, structlog.proce
 def configure(level: str) -> None:
     """Write our own lines that are at least as severe as `level`, for example "info"."""
     structlog.configure(
-        processors=[*STAMPS, *RENDERING],
+        processors=[*STAMPS, bound_repetitions, *RENDERING],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
@@ -103,7 +133,7 @@ def _log_uncaught(
 
 def library_handler() -> logging.Handler:
     """A handler that writes the lines of libraries, which use `logging`, in the same format."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BoundedHandler(sys.stderr)
     handler.addFilter(_without_exceptions)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -114,7 +144,7 @@ def library_handler() -> logging.Handler:
     return handler
 
 
-def _without_exceptions(record: logging.LogRecord) -> logging.LogRecord:
+def _without_exceptions(record: logging.LogRecord) -> logging.LogRecord | bool:
     """The record with descriptions in place of exceptions among its arguments; Celery passes them as `exc`, as text."""
     if isinstance(record.args, dict):
         if record.exc_info and record.exc_info[1] is not None and "exc" in record.args:

@@ -2,10 +2,13 @@
 
 import difflib
 import os
+import re
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "MAGNUS_"
@@ -152,6 +155,47 @@ class Settings(BaseSettings):
             raise ValueError(f"{value} is not in {directory.parent}: run `magnus model fetch {value}` first")
         return value
 
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgres(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"postgres(ql)?(\+psycopg2?)?://", value):
+            raise ValueError("only Postgres will do: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+        return None if value is None else _with_port(value)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: str | None) -> str | None:
+        scheme = (value or "redis").partition(":")[0]
+        if scheme in ("sentinel", "redis+sentinel"):
+            raise ValueError("Sentinel is not supported: give the address of the primary, for example a proxy's")
+        if value is not None and not re.match(r"(rediss?://.|unix:///.)", value):
+            raise ValueError("write redis://:PASSWORD@HOST:PORT/NUMBER, rediss://… for TLS, or unix:///PATH")
+        return None if value is None else _with_port(value)
+
+    @field_validator("kv_budget")
+    @classmethod
+    def _has_a_unit(cls, value: str) -> str:
+        if value != "auto" and not re.fullmatch(r"(?i)\s*0*[1-9]\d*(\.\d+)?\s*[kmgt]i?b\s*", value):
+            unit = f": did you mean {value.strip()}GiB?" if value.strip().isdigit() else ""
+            raise ValueError(f"write a size with its unit, for example 20GiB or 512MiB, or auto{unit}")
+        return value
+
+    @field_validator("devices")
+    @classmethod
+    def _are_devices(cls, value: str) -> str:
+        if not re.fullmatch(r"\s*auto\s*|(\s*(cpu|mps|cuda(:\d+)?)\s*(,|$))+", value):
+            raise ValueError("write auto, cpu, or CUDA devices, for example cuda:0,cuda:1")
+        return value
+
+    @model_validator(mode="after")
+    def _leases_outlive_heartbeats(self) -> Self:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                f"MAGNUS_LEASE_S ({self.lease_s:g}) must be at least twice MAGNUS_HEARTBEAT_S ({self.heartbeat_s:g}), "
+                "or every batch is lost while it runs"
+            )
+        return self
+
     @property
     def slice_length(self) -> int:
         """Slice length S of scls: a small part of the longest answer."""
@@ -162,6 +206,16 @@ class Settings(BaseSettings):
         return self.model == str(BUNDLED_MODEL)
 
 
+def _with_port(url: str) -> str:
+    """The URL as it is; raises ValueError if its port is none. A list of hosts is left to the driver."""
+    if "," not in url:
+        try:
+            urlsplit(url).port  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"its port is no number between 0 and 65535: {error}") from error
+    return url
+
+
 def read_settings(**overrides: object) -> Settings:
     """Settings from the environment; raises UnknownSetting for an unknown variable, ValidationError for a bad value."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
@@ -170,3 +224,31 @@ def read_settings(**overrides: object) -> Settings:
             nearest = difflib.get_close_matches(name, sorted(known), n=1)
             raise UnknownSetting(name, nearest[0] if nearest else None)
     return Settings(**overrides)  # type: ignore[arg-type]
+
+
+def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
+    """What is wrong, a line for each setting, without values that may hold a password."""
+    if isinstance(error, UnknownSetting):
+        return [str(error)]
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
+        said = problem["msg"].removeprefix("Value error, ")
+        secret = name is None or name.endswith(("_URL", "_KEY", "_PASSWORD"))
+        shown = "" if secret else f" (it is {problem['input']!r})"
+        lines.append(f"{name}: {said}{shown}" if name else said)
+    return lines
+
+
+def end_with(*lines: str, status: int = 1) -> NoReturn:
+    """End this process with these lines on standard error, each behind `magnus: `: an operator needs no traceback."""
+    sys.stderr.write("".join(f"magnus: {line}\n" for line in lines))
+    sys.exit(status)
+
+
+def settings_or_end() -> Settings:
+    """The environment's settings; a wrong one ends the process with what is wrong."""
+    try:
+        return read_settings()
+    except (UnknownSetting, ValidationError) as error:
+        end_with(*problems_of(error))

@@ -76,7 +76,7 @@ def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> li
             str(number), tuple(prompt_format.encode(request.instruction, request.input)), request.max_output_tokens
         )
         for number, request in enumerate(requests)
-        if isinstance(request, RealRequest)
+        if isinstance(request, RealRequest) and request.max_output_tokens is not None
     ]
 
 
@@ -121,7 +121,7 @@ def service_run(console: Console, model: str, policy: str, arrivals: list[DemoAr
                 while (stats := client.stats(since))["queued"] + stats["in_progress"]:
                     pause.wait(POLL_S)
                 monitor.stop_clock()
-                shares = monitor.figures()["cpu_share"]
+                shares = monitor.figures(since)["cpu_share"]
             client_s = process_time() - client_started
             responses = list(client.responses())
     seconds = max(one["completed_at"] for one in responses) - min(one["created_at"] for one in responses)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting.service_files import database_url
 from cli.options import settings_with
+from models.database_errors import explain
 from models.session import make_engine, make_sessions
 
 
@@ -25,11 +26,9 @@ def transaction(state_dir: Path | None) -> Iterator[Connection]:
         with engine.begin() as connection:
             yield connection
     except OperationalError as error:
-        raise Unreachable(f"no connection to the database: {error.orig}") from error
+        raise Unreachable(explain(error)) from error
     except ProgrammingError as error:
-        raise CommandFailed(
-            f"the database does not have Magnus's tables ({error.orig}); run `magnus migrate`"
-        ) from error
+        raise CommandFailed(explain(error)) from error
     finally:
         engine.dispose()
 

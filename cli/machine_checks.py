@@ -2,24 +2,26 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import redis
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
 
+from cli import startup_checks
 from cli.hosting.embedded_broker import valkey_binary
 from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
-from inference.engine_errors import UnreadableTokenizer
 from inference.local.cpu_dtype import cpu_dtype, parameters_of
-from inference.prompt_format import load_prompt_format
-from models.schema_upgrade import is_current
+from models.database_errors import GRANT, explain
+from models.invariants import INVARIANTS, SHOWN, violations
+from models.schema_upgrade import schema_state
 from models.session import make_engine
+from models.session_settings import is_pooled
 from settings import Settings
 
 MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned
@@ -46,9 +48,9 @@ def findings(settings: Settings) -> Iterator[Finding]:
         yield _port("port of Flower", "127.0.0.1", settings.flower_port, "MAGNUS_FLOWER_PORT")
     else:
         yield Finding("service", f"runs at {running.url}")
-    yield _database(settings.database_url or (running.database_url if running else None))
+    yield from _database(settings.database_url or (running.database_url if running else None), settings.lease_s)
     yield _redis(settings.redis_url or (running.redis_url if running else None))
-    yield _model(settings.model)
+    yield from _model(settings)
     yield _dtype(settings)
     yield _torch()
 
@@ -76,6 +78,8 @@ def _binary(check: str, find: Callable[[], Path]) -> Finding:
 
 def _state_dir(state_dir: Path) -> Finding:
     parent = next(path for path in (state_dir.resolve(), *state_dir.resolve().parents) if path.exists())
+    if not parent.is_dir():
+        return Finding("state directory", f"{parent} is a file", "choose another with MAGNUS_STATE_DIR")
     if not os.access(parent, os.W_OK | os.X_OK):
         return Finding("state directory", f"{parent} is not writable", "choose another with MAGNUS_STATE_DIR")
     free = shutil.disk_usage(parent).free
@@ -84,53 +88,90 @@ def _state_dir(state_dir: Path) -> Finding:
 
 
 def _port(check: str, host: str, port: int, setting: str) -> Finding:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return Finding(check, f"{host}:{port}: {error.strerror}", f"stop what uses it, or set {setting}")
-    return Finding(check, f"{host}:{port} is free")
+    problem = startup_checks.port_problem(host, port, setting)
+    return Finding(check, f"{host}:{port} is free") if problem is None else _finding(check, problem)
 
 
-def _database(url: str | None) -> Finding:
+def _finding(check: str, problem: str) -> Finding:
+    """A problem's text, which ends with its remedy."""
+    found, _, remedy = problem.rpartition("; ")
+    return Finding(check, found or problem, remedy)
+
+
+def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
     if url is None:
-        return Finding("Postgres", "an embedded one, started by `magnus up`")
-    try:
-        with psycopg.connect(url, connect_timeout=5) as connection:
-            version = connection.info.server_version // 10_000
-    except psycopg.Error as error:
-        return Finding("Postgres", f"no connection: {error}", "check MAGNUS_DATABASE_URL, and that the server runs")
-    if version < MIN_POSTGRES_VERSION:
-        return Finding("Postgres", f"version {version}", f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer")
+        yield Finding("Postgres", "an embedded one, started by `magnus up`")
+        return
     engine = make_engine(url, pool_size=1, name="magnus doctor")
     try:
-        with engine.connect() as current:
-            migrated = is_current(current)
+        with engine.connect() as connection:
+            yield from _server(connection)
+            schema = schema_state(connection)
+            yield Finding("schema", schema.described, schema.problem)
+            if schema.problem is None:
+                yield from _rights(connection)
+                yield from _invariants(connection, lease_s)
+    except SQLAlchemyError as error:
+        yield _finding("Postgres", explain(error))
     finally:
         engine.dispose()
-    return Finding("Postgres", f"version {version}", None if migrated else "run `magnus migrate`")
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    version, encoding, timeout = connection.execute(
+        text("""select current_setting('server_version_num')::int / 10000, current_setting('server_encoding'),
+            current_setting('statement_timeout')""")
+    ).one()
+    remedy = None if version >= MIN_POSTGRES_VERSION else f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer"
+    yield Finding("Postgres", f"version {version}", remedy)
+    if encoding != "UTF8":
+        yield Finding("encoding", str(encoding), "create the database with `encoding 'UTF8' template template0`")
+    if is_pooled(connection):
+        note = "a pooler is in between: no prepared statements, no settings of the session"
+        bounded = timeout != "0"
+        remedy = None if bounded else "bound the API's statements there: connect_query='set statement_timeout=10000'"
+        yield Finding("pooler", note, remedy)
+
+
+def _rights(connection: Connection) -> Iterator[Finding]:
+    lacking = connection.scalars(
+        text("""select tablename from pg_tables where schemaname = current_schema() and tablename <> 'alembic_version'
+            and not has_table_privilege(format('%I.%I', schemaname, tablename), 'select')""")
+    ).all()
+    if lacking:
+        yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
+
+
+def _invariants(connection: Connection, lease_s: float) -> Iterator[Finding]:
+    found = list(violations(connection, grace_s=2 * lease_s))
+    for violation in found:
+        more = f" and {violation.count - len(violation.examples)} more" if violation.count > SHOWN else ""
+        yield Finding(violation.invariant, f"broken by {'; '.join(violation.examples)}{more}", violation.remedy)
+    if not found:
+        yield Finding("invariants", f"{len(INVARIANTS) + 1} hold")
 
 
 def _redis(url: str | None) -> Finding:
     if url is None:
         return Finding("Redis", "an embedded one, started by `magnus up`")
-    try:
-        with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
-            facts = client.info()
-    except (redis.RedisError, ValueError) as error:
-        return Finding("Redis", f"no connection: {error}", "check MAGNUS_REDIS_URL, and that the server runs")
+    problem = startup_checks.broker_problem(url)
+    if problem is not None:
+        return _finding("Redis", problem)
+    with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
+        facts = client.info()
     policy = facts.get("maxmemory_policy")
     found = f"version {facts.get('redis_version')}, {policy}"
     return Finding("Redis", found, None if policy == "noeviction" else "set maxmemory-policy noeviction")
 
 
-def _model(model: str) -> Finding:
-    try:
-        name = load_prompt_format(model).name
-    except UnreadableTokenizer as error:
-        return Finding("model", str(error), "check MAGNUS_MODEL: a directory with a tokenizer.json, or a hub id")
-    return Finding("model", f"{name} from {model}")
+def _model(settings: Settings) -> Iterator[Finding]:
+    problem = startup_checks.model_problem(settings.model)
+    name = settings.model_name or Path(settings.model).name
+    yield Finding("model", f"{name} from {settings.model}") if problem is None else _finding("model", problem)
+    problem = startup_checks.encoder_problem(settings.encoder)
+    yield Finding("encoder", settings.encoder) if problem is None else _finding("encoder", problem)
+    for missing in startup_checks.device_problems(settings.devices):
+        yield _finding("devices", missing)
 
 
 def _dtype(settings: Settings) -> Finding:

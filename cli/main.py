@@ -6,8 +6,10 @@ import sys
 import click
 from dotenv import load_dotenv
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
-from settings import UnknownSetting
+from models.database_errors import explain
+from settings import UnknownSetting, problems_of
 
 # Name of the command -> module and attribute, in the order in which a newcomer needs them.
 COMMANDS = {
@@ -58,14 +60,20 @@ def commands() -> None:
 
 def main() -> None:
     """Entry point: click's own, with each error of the settings as one line."""
-    load_dotenv(".env")
     try:
+        load_dotenv(".env")
         commands(prog_name="magnus")
-    except UnknownSetting as error:
-        click.echo(f"magnus: {error}", err=True)
+    except UnicodeDecodeError as error:
+        where = "`.env`" if error.object else "a file"
+        click.echo(f"magnus: {where} is no UTF-8 text (byte {error.start}): save it as UTF-8", err=True)
         sys.exit(2)
-    except ValidationError as error:
-        for problem in error.errors():
-            name = "MAGNUS_" + "_".join(str(part) for part in problem["loc"]).upper()
-            click.echo(f"magnus: {name}: {problem['msg']}, got {problem['input']!r}", err=True)
+    except (UnknownSetting, ValidationError) as error:
+        for line in problems_of(error):
+            click.echo(f"magnus: {line}", err=True)
         sys.exit(2)
+    except SQLAlchemyError as error:
+        click.echo(f"magnus: {explain(error)}", err=True)
+        sys.exit(3)
+    except OSError as error:
+        click.echo(f"magnus: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
+        sys.exit(1)

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.requeue import UnfinishedBatch, requeue
-from models.unheard_workers import WITHHELD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,7 @@ class Renewal:
     registered: bool  # False once another process has registered under the worker's name
     unheard: bool  # it did not take what it was sent, since it has registered
     held: frozenset[int]  # batches whose lease was renewed
+    closed: frozenset[int]  # batches that ended under these leases: their worker has just written so itself
     cancels: frozenset[str]  # running requests whose cancel was requested
 
 
@@ -88,8 +88,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                withheld_until = case when workers.withheld_reason <> 'stops' then workers.withheld_until end,
-                withheld_reason = nullif(workers.withheld_reason, 'stops')
+                stopping = false, not_consuming_since = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
         {
@@ -161,6 +160,20 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
     )
 
 
+def prove_consuming(connection: Connection, worker: str) -> bool:
+    """Record that the worker has taken a message; whether it had been without batches until then."""
+    return (
+        connection.execute(
+            text("""
+                update workers set not_consuming_since = null
+                where name = :worker and not_consuming_since is not null returning name
+            """),
+            {"worker": worker},
+        ).one_or_none()
+        is not None
+    )
+
+
 def renew(
     connection: Connection,
     name: str,
@@ -177,12 +190,9 @@ def renew(
         text("""
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
-                    withheld_until = case when :stopping then clock_timestamp() + interval '1 day'
-                        else withheld_until end,
-                    withheld_reason = case when :stopping then 'stops' else withheld_reason end
+                    stopping = stopping or :stopping
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
-                returning withheld_reason <> 'stops'
-                    and withheld_until - make_interval(secs => :withheld_s) > started_at as unheard
+                returning not_consuming_since is not null as unheard
             ), locked as (
                 select b.id, l.tokens from batches b
                 join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
@@ -195,6 +205,9 @@ def renew(
             )
             select exists(select from mine) as registered, exists(select from mine where unheard) as unheard,
                 array(select id from renewed) as held,
+                array(select b.id from batches b
+                    join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
+                    where b.status in ('finished', 'out_of_memory')) as closed,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
         """),
@@ -203,13 +216,12 @@ def renew(
             "incarnation": incarnation,
             "lease_s": lease_s,
             "stopping": stopping,
-            "withheld_s": WITHHELD_S,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),
         },
     ).one()
-    return Renewal(row.registered, row.unheard, frozenset(row.held), frozenset(row.cancels))
+    return Renewal(row.registered, row.unheard, frozenset(row.held), frozenset(row.closed), frozenset(row.cancels))
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:

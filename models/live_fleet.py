@@ -50,8 +50,8 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     rows = connection.execute(
         text("""
             select name, model, theta_bytes, delta_bytes, curves from workers
-            where stopped_at is null and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
-                and (withheld_until is null or withheld_until <= statement_timestamp())
+            where stopped_at is null and not stopping and not_consuming_since is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
         """),
         {"alive_s": alive_s},

@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from models import process_heartbeats
+
 # Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
 # under heavy traffic; not tuned.
 MOST_ANSWERS = 5000
@@ -65,6 +67,28 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
     return RequestCounts(**row._mapping)
 
 
+def deaf_workers(session: Session) -> list[str]:
+    """Workers that get no batch because they took none of several messages, by name."""
+    rows = session.execute(
+        text("""
+            select name from workers where not_consuming_since is not null and stopped_at is null
+                and heartbeat_at > statement_timestamp() - interval '1 day' order by name
+        """)
+    )
+    return [row.name for row in rows]
+
+
+def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
+    """What keeps accepted requests from being served as usual, each with its consequence; empty if nothing does."""
+    missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
+    alive = text("""select exists(select from workers where stopped_at is null
+        and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s))""")
+    if not session.execute(alive, {"alive_s": worker_alive_s}).scalar_one():
+        missing.append("no worker is alive: requests are accepted and kept, and none is served")
+    missing += [f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in deaf_workers(session)]
+    return missing
+
+
 @dataclass(frozen=True, slots=True)
 class Application:
     """An application's answers among the newest MOST_ANSWERS of the last hour; times in seconds, lengths in tokens."""
@@ -117,6 +141,7 @@ class WorkerState:
     delta_bytes: int
     heartbeat_age_s: float
     stopped: bool
+    not_consuming: bool  # it took none of several messages, and gets no batch until it has taken one
     assigned: int  # batches that it has not taken yet
     batch_id: int | None
     size: int | None
@@ -127,11 +152,13 @@ class WorkerState:
     running_s: float | None
 
     def state(self, alive_s: float) -> str:
-        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `running` or `idle`."""
+        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `takes_no_messages`, `running` or `idle`."""
         if self.stopped:
             return "stopped"
         if self.heartbeat_age_s > alive_s:
             return "lost"
+        if self.not_consuming:
+            return "takes_no_messages"
         return "running" if self.batch_id is not None else "idle"
 
 
@@ -141,7 +168,7 @@ def workers(session: Session) -> list[WorkerState]:
         text("""
             select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
                 extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
-                w.stopped_at is not null as stopped,
+                w.stopped_at is not null as stopped, w.not_consuming_since is not null as not_consuming,
                 (select count(*) from batches a where a.worker = w.name and a.status = 'assigned') as assigned,
                 b.id as batch_id, b.size, b.length, b.predicted_generation_length, b.progress_tokens, b.estimated_s,
                 extract(epoch from clock_timestamp() - coalesce(b.started_at, b.assigned_at))::float8 as running_s

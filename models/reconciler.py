@@ -1,4 +1,4 @@
-"""Recovery from what is lost: expired leases, unsent or lost messages, missing predictors; and passed deadlines."""
+"""Recovery from what is lost: expired leases, lost messages, deaf workers, missing predictors; and passed deadlines."""
 
 from sqlalchemy import Connection, text
 
@@ -34,6 +34,55 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
     return requeue(connection, [UnfinishedBatch(row.id, counts_as_attempt=row.taken) for row in rows], max_attempts)
 
 
+def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
+    """Take back what was sent `most_sends` times and never taken; returns the workers that took nothing.
+
+    Such a worker reaches the database but not its queue; one that began a batch lately is only slow. It gets no batch
+    until it has taken a message; everything that it has not taken is queued again, and that is no attempt.
+    """
+    silent = connection.execute(
+        text("""
+            update workers set not_consuming_since = clock_timestamp()
+            where not_consuming_since is null and name in (
+                select worker from batches where status = 'assigned' and sends >= :most_sends
+                    and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
+            ) and not exists (
+                select from batches taken where taken.worker = workers.name
+                    and taken.started_at > statement_timestamp() - make_interval(secs => :most_sends * :resend_s)
+            ) returning name
+        """),
+        {"resend_s": resend_s, "most_sends": most_sends},
+    )
+    names = sorted(row.name for row in silent)
+    if not names:
+        return []
+    rows = connection.execute(
+        text("""
+            with untaken as (
+                select id from batches where status = 'assigned' and worker = any(cast(:names as text[]))
+                order by id for update
+            )
+            update batches b set status = 'lost', finished_at = clock_timestamp() from untaken u where b.id = u.id
+            returning b.id
+        """),
+        {"names": names},
+    )
+    requeue(connection, [UnfinishedBatch(row.id, counts_as_attempt=False) for row in rows], max_attempts)
+    return names
+
+
+def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
+    """Live workers that get no batch until they have taken a message, by name."""
+    rows = connection.execute(
+        text("""
+            select name from workers where not_consuming_since is not null and stopped_at is null
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s) order by name
+        """),
+        {"alive_s": alive_s},
+    )
+    return [row.name for row in rows]
+
+
 def batches_to_resend(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
     """Batch ids with their workers whose message was sent over `resend_s` ago and that no worker has taken yet.
 
@@ -41,7 +90,7 @@ def batches_to_resend(connection: Connection, resend_s: float) -> list[tuple[int
     """
     rows = connection.execute(
         text("""
-            update batches set sent_at = clock_timestamp(), resends = resends + 1
+            update batches set sent_at = clock_timestamp(), sends = sends + 1
             where status = 'assigned' and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
             returning id, worker
         """),

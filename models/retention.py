@@ -44,6 +44,17 @@ def delete_old_workers(connection: Connection, after_s: float) -> int:
     ).rowcount
 
 
+def delete_old_heartbeats(connection: Connection, after_s: float) -> int:
+    """Delete heartbeats of processes that fell silent longer ago than `after_s`; returns how many."""
+    return connection.execute(
+        text("""
+            delete from process_heartbeats
+            where heartbeat_at < statement_timestamp() - make_interval(secs => :after_s)
+        """),
+        {"after_s": after_s},
+    ).rowcount
+
+
 def delete_superseded_versions(connection: Connection) -> int:
     """Delete all but the newest VERSIONS_KEPT superseded model versions of each kind; returns how many."""
     return connection.execute(

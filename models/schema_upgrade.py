@@ -1,5 +1,11 @@
-"""Upgrades a database to the newest schema, for `magnus migrate`, `magnus up` and the tests."""
+"""The database's schema: upgrades it to the newest, and says whether this code can serve with the one that is there.
 
+`magnus migrate`, `magnus up`, /readyz, `magnus doctor` and the tests ask here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -8,33 +14,113 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
+from models.planner_state import write_service_state
 from models.session import make_engine
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 # "magn" in ASCII; any value does that no other advisory lock of the database has. Hosts that start at the same time
 # upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
+# The oldest migration whose code still works with the newest schema. A migration that older code cannot live with (it
+# drops or renames something, or adds a column that must be given) puts its own name here.
+OLDEST_CODE = "0006"
 
 
-def upgrade(url: str) -> None:
-    """Run the migrations that the database has not had yet; safe to call from several hosts at once."""
+class UnusableSchema(Exception):
+    """The database's schema is one that this version can neither use nor upgrade; the message has the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """The database's schema as this code sees it."""
+
+    revision: str | None  # None: Magnus has no tables there
+    newest: str | None  # that this code knows
+    known: bool
+    serves_code_since: str | None  # what whoever migrated the database last wrote about OLDEST_CODE
+
+    @property
+    def current(self) -> bool:
+        """Whether it is the newest that this code knows."""
+        return self.revision == self.newest
+
+    @property
+    def problem(self) -> str | None:
+        """Why this code cannot serve with it, with the remedy; None if it can."""
+        if self.current:
+            return None
+        if self.revision is None:
+            return "the database has no tables of Magnus; run `magnus migrate`"
+        if self.known:
+            return f"the schema is {self.revision}, this version needs {self.newest}; run `magnus migrate`"
+        if self.serves_code_since is None:
+            return (
+                f"the schema's revision {self.revision} is unknown to this version (it knows up to {self.newest}); "
+                "check that MAGNUS_DATABASE_URL names a database of Magnus, or install the version that migrated it"
+            )
+        if self.serves_code_since not in known_revisions():
+            return (
+                f"the schema {self.revision} serves versions that know {self.serves_code_since}, and this one knows up "
+                f"to {self.newest}; install a newer version, or undo the migration with the version that made it"
+            )
+        return None
+
+    @property
+    def described(self) -> str:
+        """For people: `0007 (this version serves 0006 and newer ones that allow it)`."""
+        return f"{self.revision or 'none'} (this version serves {self.newest} and newer ones that allow it)"
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Run the migrations that the database has not had yet; safe to call from several hosts at once.
+
+    A newer schema that serves this version stays as it is. Raises UnusableSchema.
+    """
     engine = make_engine(url, answer_within_s=None, pool_size=1, name="magnus migrate")
     try:
         with engine.begin() as connection:
             connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
-            command.upgrade(alembic_config(connection), "head")
+            state = schema_state(connection)
+            if state.revision is not None and not state.known:
+                if state.problem is not None:
+                    raise UnusableSchema(state.problem)
+                return
+            command.upgrade(alembic_config(connection), revision)
+            write_service_state(connection, "schema", {"serves_code_since": OLDEST_CODE})
     finally:
         engine.dispose()
 
 
-def is_current(connection: Connection) -> bool:
-    """Whether the database has the newest migration."""
-    return MigrationContext.configure(connection).get_current_revision() == newest_revision()
+def downgrade(url: str, revision: str) -> None:
+    """Undo the migrations behind `revision`; what they added is lost."""
+    engine = make_engine(url, pool_size=1, name="magnus migrate")
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
+            command.downgrade(alembic_config(connection), revision)
+    finally:
+        engine.dispose()
+
+
+def schema_state(connection: Connection) -> SchemaState:
+    """Read the schema's state; raises nothing where Magnus has no tables."""
+    revision = MigrationContext.configure(connection).get_current_revision()
+    known = revision in known_revisions()
+    since = None
+    if revision is not None and not known and connection.scalar(text("select to_regclass('service_state')")):
+        since = connection.scalar(text("select value->>'serves_code_since' from service_state where name = 'schema'"))
+    return SchemaState(revision, newest_revision(), known, since)
+
+
+@cache
+def known_revisions() -> Sequence[str]:
+    """Every migration in `migrations/versions`, oldest first."""
+    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()][::-1]
 
 
 def newest_revision() -> str | None:
     """The newest migration in `migrations/versions`."""
-    return ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    return known_revisions()[-1]
 
 
 def alembic_config(connection: Connection) -> Config:

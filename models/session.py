@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models.bounded_connection import BoundedConnection, DatabaseSilent, Silence
 from models.error_privacy import hide_values
+from models.session_settings import apply_session_settings
 
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
@@ -58,28 +59,24 @@ def make_engine(
     OperationalError is raised, and other threads get one at once until the server answers again. None: no bound, for
     migrations. With `autocommit` every statement is its own transaction, without round trips for begin and end.
     """
-    options = ["-c timezone=UTC", f"-c idle_in_transaction_session_timeout={round(idle_in_transaction_s * 1000)}"]
+    session_settings = {"idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
     if answer_within_s is not None:
-        options.append(f"-c lock_timeout={round(LOCK_WITHIN_S * 1000)}")
+        session_settings["lock_timeout"] = str(round(LOCK_WITHIN_S * 1000))
     if statement_timeout_s is not None:
-        options.append(f"-c statement_timeout={round(statement_timeout_s * 1000)}")
+        session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=pool_timeout_s,
-        connect_args={
-            "options": " ".join(options),
-            "application_name": name,
-            "connect_timeout": CONNECT_WITHIN_S,
-            **TCP_BOUNDS,
-        },
+        connect_args={"application_name": name, "connect_timeout": CONNECT_WITHIN_S, **TCP_BOUNDS},
         hide_parameters=True,  # they are prompts and answers, and errors are logged
         **({"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if autocommit else {}),
     )
     hide_values(engine)
     if answer_within_s is not None:
         _bound_waits(engine, Silence(answer_within_s))
+    apply_session_settings(engine, session_settings)
     _ping_after_idle(engine)
     return engine
 

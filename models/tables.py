@@ -182,7 +182,7 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
-    resends: Mapped[int] = mapped_column(server_default="0")  # how often its message was sent again
+    sends: Mapped[int] = mapped_column(server_default="1")  # messages that told its worker to take it
     # fencing number: grows with each lease; a write under an old number changes nothing
     fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]
@@ -230,9 +230,9 @@ class StoredWorker(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]
-    # until then it gets no batch, because it did not take what it was sent, or because it "stops"
-    withheld_until: Mapped[datetime | None]
-    withheld_reason: Mapped[str | None]
+    stopping: Mapped[bool] = mapped_column(server_default="false")  # it gets no batch any more
+    # since when it gets no batch, because it took none that was sent to it; null once it has taken a message again
+    not_consuming_since: Mapped[datetime | None]
 
 
 class Leadership(Base):
@@ -244,6 +244,18 @@ class Leadership(Base):
     holder: Mapped[str]  # host and process, for people to read
     fence: Mapped[int] = mapped_column(BigInteger)  # grows with each lead; a write under an old number changes nothing
     expires_at: Mapped[datetime]
+
+
+class ProcessHeartbeat(Base):
+    """A process other than web and workers; alive while its heartbeat is fresh by the database's clock."""
+
+    __tablename__ = "process_heartbeats"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)  # beat | planner | predictor | trainer
+    instance: Mapped[str] = mapped_column(primary_key=True)  # host:process id
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    clock_ahead_s: Mapped[float]  # its host's clock minus the database's, at the last heartbeat
 
 
 class ModelVersion(Base):
@@ -266,7 +278,7 @@ class ModelVersion(Base):
 
 
 class ServiceState(Base):
-    """Small facts by name: policy in force, planner's snapshot, predictor's heartbeat, accuracy of predictions."""
+    """Small facts by name: policy in force, planner's snapshot, accuracy of predictions, the installation's name."""
 
     __tablename__ = "service_state"
 
@@ -305,4 +317,4 @@ class RateCount(Base):
     window_start: Mapped[datetime]
     requests: Mapped[int]
 
-    __table_args__: ClassVar[Any] = {"prefixes": ["UNLOGGED"]}
+    __table_args__ = {"prefixes": ["UNLOGGED"]}  # noqa: RUF012  # a mapped class declares no ClassVar here

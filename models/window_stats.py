@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from models.queue_position import read_queue_snapshot
 from models.tables import ServiceState
 
 FETCH_STATS = text("""
@@ -88,13 +89,15 @@ class WindowStats:
 def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:
     """The figures from `since` (default: a minute ago) to `until` (default: now), Unix times."""
     row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
-    policy = session.get(ServiceState, "policy")
+    snapshot = read_queue_snapshot(session)  # a planner's default is in force where nobody has set a policy
+    chosen = session.get(ServiceState, "policy")
+    policy = snapshot.state.get("policy") if snapshot else chosen.value["name"] if chosen else None
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
     return WindowStats(
         now=row.now,
         since=row.since,
         until=row.until,
-        policy=policy.value["name"] if policy else None,
+        policy=policy,
         queued=row.queued,
         in_progress=row.running,
         open_batches=row.open_batches,

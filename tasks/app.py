@@ -1,34 +1,45 @@
-"""The Celery application of every background process: reads the settings and configures the logs; imports no task."""
+"""The Celery application of every background process: reads the settings, names the queues, configures the logs.
+
+It imports no task. A wrong setting, or a database that cannot be read, ends the process with one line.
+"""
 
 from typing import Any
 
 from celery import Celery, signals
+from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import celery_config
-from settings import read_settings
+from models.database_errors import explain
+from models.installation import installation_id
+from models.session import make_engine
+from settings import end_with, settings_or_end
 from tasks import logs
 
 
-class MissingSetting(Exception):
-    """A background process cannot start without this setting."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"{name} is not set; `magnus up` sets it for the processes that it starts")
-
-
 def required(name: str, value: str | None) -> str:
-    """The value of a setting; raises MissingSetting if it is None."""
+    """The value of a setting; ends the process if it is None."""
     if value is None:
-        raise MissingSetting(name)
+        end_with(f"{name} is not set; `magnus up` sets it for the processes that it starts")
     return value
 
 
-settings = read_settings()
+def read_installation(url: str) -> str:
+    """The installation's name, from its database; ends the process if that cannot be read."""
+    engine = make_engine(url, pool_size=1, name="magnus start")
+    try:
+        with engine.connect() as connection:
+            return installation_id(connection)
+    except SQLAlchemyError as error:
+        end_with(explain(error))
+    finally:
+        engine.dispose()
+
+
+settings = settings_or_end()
 database_url = required("MAGNUS_DATABASE_URL", settings.database_url)
 redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
 app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
-app.conf.update(celery_config(redis_url, settings.tick_s))
+app.conf.update(celery_config(redis_url, settings.tick_s, read_installation(database_url)))
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # celery is untyped

@@ -4,6 +4,8 @@ Celery's own scheduler wakes up 10 ms early and then polls. With two ticks every
 CPU time.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import Any
 
@@ -23,6 +25,8 @@ log = structlog.get_logger()
 class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
     """Entries need no history: after a restart they start anew. Any number of beats may run."""
 
+    around_each_turn: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ticked_at, self._log_failures_at = monotonic(), 0.0
@@ -38,7 +42,8 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         if self._closing:
             raise SystemExit
         self._ticked_at = monotonic()
-        return float(super().tick(*args, **kwargs))
+        with self.around_each_turn():
+            return float(super().tick(*args, **kwargs))
 
     def close(self) -> None:
         """A signal to stop came, or beat ends."""

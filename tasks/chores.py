@@ -19,6 +19,9 @@ CHORE_FOR_S = 2.0
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0
 
+# A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
+FORGET_PROCESSES_AFTER_S = 600.0
+
 log = structlog.get_logger()
 
 
@@ -29,6 +32,7 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         minute_history.fold_totals(session)
     with engine.begin() as connection:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
+        retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
     for delete in (retention.delete_old_requests, retention.delete_old_batches):
         deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, CHORE_FOR_S)

@@ -18,7 +18,8 @@ from redis.retry import Retry
 
 from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
 
-KICK_KEY = "magnus.kicked"  # in Redis, while a kick is on its way to the planner
+KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
+NO_BATCH = 0  # the id of no batch: a worker that takes this message shows that its queue reaches it
 # If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
 # matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.
 KICK_EXPIRES_MS = 2000
@@ -40,6 +41,8 @@ class Messages:
             socket_connect_timeout=BROKER_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
         )
+        prefix = app.conf.broker_transport_options.get("global_keyprefix", "")
+        self._prefix, self._kick_key = prefix, prefix + KICK_KEY
         self._paused_until = 0.0
 
     def kick_planner(self) -> None:
@@ -48,19 +51,24 @@ class Messages:
 
     def clear_kick(self) -> None:
         """A step begins: whatever happens from now on needs a new kick."""
-        self._send(partial(self._redis.delete, KICK_KEY))
+        self._send(partial(self._redis.delete, self._kick_key))
 
     def send_batches(self, batches: Iterable[tuple[int, str]]) -> bool:
-        """Tell workers to take batches, given as (batch id, worker's name); False if the broker did not take them."""
+        """Tell workers to take batches, given as (batch id, worker's name); False if the broker did not take them.
+
+        NO_BATCH replaces everything in the worker's queue, which therefore stays short even if nobody reads it.
+        """
         sent = True
         for batch_id, worker in batches:
             name = gpu_queue(worker)
             queue = Queue(name, EXCHANGE, routing_key=name)
+            if batch_id == NO_BATCH:
+                sent &= self._send(partial(self._redis.delete, self._prefix + name))
             sent &= self._send(partial(self._app.send_task, "tasks.serve", args=[batch_id], queue=queue))
         return sent
 
     def _kick(self) -> None:
-        if self._redis.set(KICK_KEY, 1, nx=True, px=KICK_EXPIRES_MS):
+        if self._redis.set(self._kick_key, 1, nx=True, px=KICK_EXPIRES_MS):
             self._app.send_task("tasks.plan")
 
     def _send(self, action: Callable[[], object]) -> bool:

@@ -1,24 +1,36 @@
-"""The real Postgres and the real broker that integration tests run on: one of each a session, clean for every test."""
+"""The real Postgres and the real broker that integration tests run on: one of each a session, clean for every test.
+
+`--postgres-url` and `--redis-url` name servers that run already: each run then has databases of its own names, which it
+drops, and the whole of the Redis database that the URL names.
+"""
 
 import itertools
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 from psycopg import sql
+from sqlalchemy import make_url
 
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import create_database, embedded_postgres
 from cli.hosting.embedded_server import running_server
 from models.schema_upgrade import upgrade
 
-TEMPLATE = "migrated"
+TEMPLATE = f"migrated_{os.getpid()}"
 _numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Servers to use in place of the embedded ones."""
+    parser.addoption("--postgres-url", help="A Postgres whose role may create databases and roles.")
+    parser.addoption("--redis-url", help="A Redis database that tests may empty.")
 
 
 def pytest_configure() -> None:
@@ -36,15 +48,16 @@ def servers_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(servers_dir: Path) -> Iterator[str]:
-    """A Postgres that forgets on power loss and is fast for it; its database `migrated` is the newest schema."""
-    with running_server(
-        embedded_postgres(servers_dir / "postgres", durable=False), servers_dir / "postgres.log"
-    ) as url:
+def postgres_url(servers_dir: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The given Postgres, or one that is fast and forgets on power loss; with a template of the newest schema."""
+    given = request.config.getoption("--postgres-url")
+    embedded = None if given else embedded_postgres(servers_dir / "postgres", durable=False)
+    with running_server(embedded, servers_dir / "postgres.log") if embedded else nullcontext(given) as url:
         template = with_database(url, TEMPLATE)
         create_database(template)
         upgrade(template)
         yield with_database(url, "postgres")
+        _drop_database(with_database(url, "postgres"), TEMPLATE)
 
 
 @pytest.fixture
@@ -64,14 +77,20 @@ def _fresh_database(postgres_url: str) -> Iterator[str]:
     url = with_database(postgres_url, name)
     create_database(url, template=TEMPLATE)
     yield url
+    _drop_database(postgres_url, name)
+
+
+def _drop_database(postgres_url: str, name: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")
-def redis_server_url(servers_dir: Path) -> Iterator[str]:
-    """The session's broker, with whatever earlier tests left in it."""
-    with running_server(embedded_broker(servers_dir / "valkey"), servers_dir / "valkey.log") as url:
+def redis_server_url(servers_dir: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The given broker, or the session's, with whatever earlier tests left in it."""
+    given = request.config.getoption("--redis-url")
+    embedded = None if given else embedded_broker(servers_dir / "valkey")
+    with running_server(embedded, servers_dir / "valkey.log") if embedded else nullcontext(given) as url:
         yield url
 
 
@@ -79,11 +98,10 @@ def redis_server_url(servers_dir: Path) -> Iterator[str]:
 def redis_url(redis_server_url: str) -> str:
     """The broker, emptied."""
     with redis.Redis.from_url(redis_server_url) as client:
-        client.flushall()
+        client.flushdb()
     return redis_server_url
 
 
 def with_database(url: str, name: str) -> str:
     """The same server's URL with another database."""
-    start, rest = url.split("@/", 1)
-    return f"{start}@/{name}?{rest.partition('?')[2]}"
+    return make_url(url).set(database=name).render_as_string(hide_password=False)

@@ -8,8 +8,10 @@ from typing import Any
 import structlog
 from apiflask import APIFlask
 from flask import Response, request
+from pydantic import ValidationError
 
 import json_logs
+from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
 from models import client_requests, rate_counts
 from models.queue_position import QueueSnapshot, read_queue_snapshot
@@ -17,7 +19,7 @@ from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from models.tenant_backlog import Backlog, backlog_of
-from settings import Settings, read_settings
+from settings import Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import (
     auth,
     chat_api,
@@ -39,6 +41,8 @@ from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
+
+APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
 # A call that finds Postgres frozen is answered with 503 within 3 s: it waits for a connection, then for the statement.
 # Far more than a statement of the API needs. Not tuned otherwise.
@@ -81,9 +85,15 @@ class MagnusApp(APIFlask):
 def create_app(settings: Settings | None = None) -> APIFlask:
     """The app, with the settings of the environment unless given.
 
-    Raises NoDatabase, UnreadableTokenizer, UnknownSetting.
+    Raises NoDatabase, UnreadableTokenizer. Without given settings it ends the process instead, with one line.
     """
-    settings = settings or read_settings()
+    if settings is None:
+        try:
+            return create_app(read_settings())
+        except (UnknownSetting, ValidationError) as error:
+            end_with(*problems_of(error), status=APP_LOAD_ERROR)
+        except (NoDatabase, UnreadableTokenizer) as error:
+            end_with(str(error), status=APP_LOAD_ERROR)
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)

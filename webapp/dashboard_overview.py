@@ -27,6 +27,7 @@ class Overview:
     applications: list[Application]
     workers: list[WorkerState]
     learned: list[LearnedModel]
+    missing: list[str]  # what keeps requests from being served as usual
     answers: Sequence[RequestView]
     charts: list[Chart]
 
@@ -42,6 +43,7 @@ def read_overview(session: Session, hours: int, worker_alive_s: float) -> Overvi
         applications=operator_overview.applications(session),
         workers=operator_overview.workers(session),
         learned=operator_overview.learned_models(session),
+        missing=operator_overview.what_is_missing(session, worker_alive_s),
         answers=client_requests.last_ended(session, SHOWN_ANSWERS),
         charts=charts(time_buckets(minute_history.minutes(session, back), now.now, back)),
     )

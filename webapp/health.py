@@ -1,5 +1,6 @@
 """/healthz, /readyz and /metrics for load balancers and Prometheus: they need no key and show no request's content."""
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -8,13 +9,15 @@ from flask import Flask, Response, current_app, g, jsonify, redirect, request, u
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
+from models import process_heartbeats
 from models.minute_history import ended_totals
-from models.operator_overview import request_counts
-from models.schema_upgrade import is_current
+from models.operator_overview import deaf_workers, request_counts, what_is_missing
+from models.schema_upgrade import schema_state
 from webapp.app_context import AppContext, current_context
 
 pages = APIBlueprint("health", __name__, enable_openapi=False)
@@ -31,11 +34,18 @@ def healthz() -> Response:
 
 @pages.get("/readyz")
 def readyz() -> tuple[Response, int]:
-    """200 if the database answers and has the newest schema, without which no request can be accepted; else 503."""
+    """200 if requests can be accepted: the database answers, and its schema serves this version; else 503.
+
+    `degraded` names what is missing to serve them. It is 200 too: a balancer that took every web process away
+    would make an outage of a delay.
+    """
     with current_context().sessions() as session:
-        if not is_current(session.connection()):
-            return jsonify(status="not ready", reason="the schema is not the newest: run `magnus migrate`"), 503
-    return jsonify(status="ready"), 200
+        schema = schema_state(session.connection())
+        if schema.problem is not None:
+            return jsonify(status="not ready", reason=schema.problem, schema=schema.described), 503
+        missing = what_is_missing(session, current_context().worker_alive_s)
+    status = "degraded" if missing else "ready"
+    return jsonify(status=status, missing=missing, schema=schema.described), 200
 
 
 class ServiceCollector(Collector):
@@ -50,10 +60,23 @@ class ServiceCollector(Collector):
         with self._sessions() as session:
             now = request_counts(session, self._worker_alive_s)
             finished = ended_totals(session)
+            found = process_heartbeats.processes(session.connection())
+            deaf = deaf_workers(session)
         yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
         yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
         yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)
         yield GaugeMetricFamily("magnus_workers_alive", "Workers with a fresh heartbeat", now.workers_alive)
+        yield GaugeMetricFamily("magnus_workers_not_consuming", "Workers that take none of their messages", len(deaf))
+        alive = GaugeMetricFamily("magnus_processes_alive", "Processes with a fresh heartbeat", labels=["process"])
+        silent = GaugeMetricFamily(
+            "magnus_heartbeat_age_seconds", "Age of the newest heartbeat of this kind of process", labels=["process"]
+        )
+        for kind in process_heartbeats.NEEDED:
+            of_kind = [process for process in found if process.kind == kind]
+            alive.add_metric([kind], sum(not process.silent for process in of_kind))
+            if of_kind:
+                silent.add_metric([kind], min(process.heartbeat_age_s for process in of_kind))
+        yield from (alive, silent)
         ended = CounterMetricFamily("magnus_requests_finished", "Requests that ended, by state", labels=["status"])
         for status, count in finished.items():
             ended.add_metric([status], count)
@@ -70,13 +93,22 @@ def favicon() -> BaseResponse:
 def metrics() -> Response:
     """Everything in Prometheus's text format."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return Response(encode(current_app.extensions["metrics"]), content_type=content_type)
+    registries: list[CollectorRegistry] = current_app.extensions["metrics"]
+    return Response(b"".join(encode(registry) for registry in registries), content_type=content_type)
 
 
 def register_metrics(app: Flask, context: AppContext) -> None:
-    """Collect the service's figures, and the durations of this process's HTTP requests by route and status."""
-    app.extensions["metrics"] = registry = CollectorRegistry()
-    registry.register(ServiceCollector(context.sessions, context.worker_alive_s))
+    """Collect the service's figures, and the durations of HTTP requests by route and status.
+
+    With PROMETHEUS_MULTIPROC_DIR, as `magnus up` sets it, durations are summed over all web processes of this host.
+    """
+    service, registry = CollectorRegistry(), CollectorRegistry()
+    service.register(ServiceCollector(context.sessions, context.worker_alive_s))
+    shown = registry
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        shown = CollectorRegistry()
+        MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+    app.extensions["metrics"] = [service, shown]
     durations = Histogram(
         "magnus_http_seconds",
         "Duration of HTTP requests",

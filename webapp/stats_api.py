@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.operator_overview import request_counts, what_is_missing
 from models.window_stats import window_stats
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidRequest
@@ -46,7 +47,9 @@ class ServiceStats(ApiObject):
     valid_tokens: int = Field(description="Generated before the end of an answer")
     invalid_tokens: int = Field(description="Generated behind it, while the rest of the batch went on")
     pad_tokens: int = Field(description="Computed to make prompts of one batch equally long")
-    workers: int
+    workers: int = Field(description="Workers that were there in the window")
+    workers_alive: int = Field(description="Workers with a fresh heartbeat, now")
+    missing: list[str] = Field(description="What keeps requests from being served as usual, now; empty if nothing")
     worker_idle_share: float | None = Field(description="Of the time that the workers were there")
 
 
@@ -63,6 +66,8 @@ def service_stats(query_data: StatsQuery) -> ServiceStats:
         )
     with current_context().sessions() as session:
         window = window_stats(session, query_data.since, query_data.until)
+        alive_s = current_context().worker_alive_s
+        alive, missing = request_counts(session, alive_s).workers_alive, what_is_missing(session, alive_s)
     return ServiceStats(
         now=window.now,
         since=window.since,
@@ -77,5 +82,7 @@ def service_stats(query_data: StatsQuery) -> ServiceStats:
         invalid_tokens=window.invalid_tokens,
         pad_tokens=window.pad_tokens,
         workers=window.workers,
+        workers_alive=alive,
+        missing=missing,
         worker_idle_share=window.worker_idle_share,
     )

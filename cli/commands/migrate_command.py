@@ -1,29 +1,55 @@
-"""`magnus migrate`: brings the database's schema up to date, or checks that it is."""
+"""`magnus migrate`: brings the schema up to date or back, checks it, and grants a role the service's rights."""
 
 from pathlib import Path
 
 import click
-from sqlalchemy.exc import OperationalError
+from alembic.util import CommandError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cli.command_errors import CommandFailed, Unreachable
 from cli.database_access import transaction
 from cli.hosting.service_files import database_url
 from cli.options import settings_with, state_dir_option
-from models import schema_upgrade
+from models import role_grants, schema_upgrade
+from models.database_errors import explain
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Change nothing; exit status 1 if steps are missing.")
+@click.option("--check", is_flag=True, help="Change nothing; exit status 1 if the schema cannot serve this version.")
+@click.option("--grant", "role", metavar="ROLE", help="Then let ROLE run the service; it is made if there is none.")
+@click.option("--down-to", "revision", metavar="REVISION", help="Undo the migrations behind REVISION instead.")
 @state_dir_option
-def migrate(check: bool, state_dir: Path | None) -> None:
-    """Bring the database to the newest schema; `magnus up` does so by itself. Several hosts may run it at once."""
+def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path | None) -> None:
+    """Bring the database to the newest schema; `magnus up` does so by itself if its role may.
+
+    Several hosts may run it at once. The service itself needs no right to change tables: let the tables' owner run
+    `magnus migrate --grant ROLE`, and give MAGNUS_DATABASE_URL that role.
+    """
+    if sum((check, role is not None, revision is not None)) > 1:
+        raise click.UsageError("--check, --grant and --down-to exclude each other")
     if check:
         with transaction(state_dir) as connection:
-            if not schema_upgrade.is_current(connection):
-                raise CommandFailed("the schema is not the newest; run `magnus migrate`")
-    else:
-        try:
-            schema_upgrade.upgrade(database_url(settings_with(state_dir=state_dir)))
-        except OperationalError as error:
-            raise Unreachable(f"no connection to the database: {error.orig}") from error
+            state = schema_upgrade.schema_state(connection)
+        if state.problem is not None:
+            raise CommandFailed(state.problem)
+        click.echo("the schema is the newest" if state.current else f"the schema is {state.described}")
+        return
+    url = database_url(settings_with(state_dir=state_dir))
+    try:
+        if revision is not None:
+            schema_upgrade.downgrade(url, revision)
+            click.echo(f"the schema is {revision}")
+            return
+        schema_upgrade.upgrade(url)
+    except (schema_upgrade.UnusableSchema, CommandError) as error:
+        raise CommandFailed(str(error)) from error
+    except OperationalError as error:
+        raise Unreachable(explain(error)) from error
+    except SQLAlchemyError as error:
+        raise CommandFailed(explain(error)) from error
     click.echo("the schema is the newest")
+    if role is not None:
+        with transaction(state_dir) as connection:
+            made = role_grants.grant(connection, role)
+        note = "was made without a password: give it one with `alter role … password …`, and" if made else "may"
+        click.echo(f"{role} {note} {'may ' if made else ''}run the service")

@@ -129,7 +129,9 @@ def _print_service(client: Client, as_json: bool) -> None:
     table = Table("fact", "now", title=client.url, show_header=False)
     table.add_row("policy", stats["policy"])
     table.add_row("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}")
-    table.add_row("workers", str(stats["workers"]))
+    table.add_row("workers alive", str(stats["workers_alive"]))
+    for problem in stats["missing"]:
+        table.add_row("missing", problem, style="red")
     table.add_row("batches in the last minute", f"{stats['batches']}, mean size {stats['mean_batch_size'] or 0:.1f}")
     table.add_row("valid tokens in the last minute", str(stats["valid_tokens"]))
     idle = stats["worker_idle_share"]

@@ -3,8 +3,8 @@
 import json
 import os
 import secrets
-import socket
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ from typing import Any
 import click
 from pydantic import SecretStr
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from cli import startup_checks
 from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting import process_commands
-from cli.hosting.child_process import ProgramFailed
+from cli.hosting.child_process import ChildProgram, ProgramFailed
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import UnusableDirectory, create_database, embedded_postgres
-from cli.hosting.readiness import api_is_ready, broker_answers, worker_is_alive
+from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_files import (
     RunningService,
     forget_service,
@@ -33,7 +34,8 @@ from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
 from inference.local.cpu_dtype import FEWEST_PARAMETERS, parameters_of
 from models import api_keys, planner_state
-from models.schema_upgrade import upgrade
+from models.database_errors import explain
+from models.schema_upgrade import UnusableSchema, schema_state, upgrade
 from models.session import make_engine, make_sessions
 from settings import DASHBOARD_USER, Settings
 
@@ -73,22 +75,31 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, OSError) as error:
+    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema) as error:
         raise CommandFailed(str(error)) from error
+    except OSError as error:  # a file in place of the directory, no right to write, a full or read-only disk
+        where = error.filename or state_dir
+        raise CommandFailed(f"{where}: {error.strerror}; choose another --state-dir or MAGNUS_STATE_DIR") from error
     except OperationalError as error:
-        raise Unreachable(
-            f"no connection to the database: {error.orig or 'it was lost'}; check MAGNUS_DATABASE_URL"
-        ) from error
+        raise Unreachable(explain(error)) from error
+    except SQLAlchemyError as error:
+        raise CommandFailed(explain(error)) from error
 
 
 def _start_service(
     supervisor: Supervisor, settings: Settings, state_dir: Path, *, overwrite_policy: bool
 ) -> tuple[RunningService, str | None]:
     """The running service, and its first API key if that was made now."""
-    port = _free_port(settings.host, settings.port, "--port")
-    flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port")
+    wrong = list(startup_checks.problems(settings))
+    if wrong:
+        raise CommandFailed("\n".join(wrong))
+    port = _free_port(settings.host, settings.port, "--port or MAGNUS_PORT")
+    flower_port = _free_port("127.0.0.1", settings.flower_port, "--flower-port or MAGNUS_FLOWER_PORT")
+    if settings.database_url:
+        _prepare_schema(settings.database_url)
     database_url, redis_url = _start_servers(supervisor, settings, state_dir)
-    upgrade(database_url)
+    if not settings.database_url:
+        _prepare_schema(database_url)
     password = settings.dashboard_password or SecretStr(read_or_create_secret(state_dir / "dashboard-password"))
     settings = settings.model_copy(
         update={
@@ -103,7 +114,7 @@ def _start_service(
     process_commands.export_settings(settings)
     service = RunningService(
         pid=os.getpid(),
-        url=f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}",  # noqa: S104
+        url=f"http://{_reachable(settings.host)}:{port}",
         flower_url=f"http://127.0.0.1:{flower_port}",
         database_url=database_url,
         redis_url=redis_url,
@@ -122,8 +133,9 @@ def _start_service(
 
 def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) -> tuple[str, str]:
     """URLs of Postgres and broker: the configured ones, or else those of embedded servers, started here."""
-    if settings.redis_url and not broker_answers(settings.redis_url):
-        raise Unreachable("no answer from the broker; check MAGNUS_REDIS_URL, and that the server runs")
+    broker_problem = startup_checks.broker_problem(settings.redis_url) if settings.redis_url else None
+    if broker_problem is not None:
+        raise Unreachable(broker_problem)
     postgres = None if settings.database_url else embedded_postgres(state_dir / "postgres")
     broker = None if settings.redis_url else embedded_broker(state_dir / "valkey")
     supervisor.start(*(server.program for server in (postgres, broker) if server is not None))
@@ -132,6 +144,20 @@ def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) 
     database_url = settings.database_url or (postgres.url if postgres else "")
     redis_url = settings.redis_url or (broker.url if broker else "")
     return database_url, redis_url
+
+
+def _prepare_schema(database_url: str) -> None:
+    """Upgrade the schema unless it is new enough: the service's role needs no right to change tables."""
+    engine = make_engine(database_url, pool_size=1, name="magnus up")
+    try:
+        with engine.connect() as connection:
+            behind = not (state := schema_state(connection)).current and (state.known or state.revision is None)
+            if not behind and state.problem is not None:
+                raise CommandFailed(state.problem)
+    finally:
+        engine.dispose()
+    if behind:
+        upgrade(database_url)
 
 
 def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
@@ -168,10 +194,20 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
     ]
     supervisor.start(
         *workers,
-        process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)),
+        _counting_together(
+            process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)), settings
+        ),
         process_commands.beat(),
         process_commands.trainer(),
     )
+
+
+def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
+    """The web server with a fresh directory in which its processes add up their metrics."""
+    directory = settings.state_dir / "metrics"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(directory)})
 
 
 def _cpu_workers(settings: Settings) -> int:
@@ -185,16 +221,16 @@ def _requested_workers(settings: Settings) -> int | None:
 
 
 def _free_port(host: str, port: int, option: str) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise CommandFailed(
-                f"port {port} of {host} is taken ({error.strerror}); choose another with {option}"
-            ) from error
-        free: int = probe.getsockname()[1]
-        return free
+    problem = startup_checks.port_problem(host, port, option)
+    if problem is not None:
+        raise CommandFailed(problem)
+    return startup_checks.bind(host, port)
+
+
+def _reachable(host: str) -> str:
+    """The host as part of a URL that this machine can open."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"[{host}]" if ":" in host else host
 
 
 def _json(service: RunningService, state_dir: Path) -> str:

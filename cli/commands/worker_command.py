@@ -4,6 +4,8 @@ import sys
 
 import click
 
+from cli import startup_checks
+from cli.command_errors import CommandFailed
 from cli.options import settings_with
 
 
@@ -17,6 +19,10 @@ def worker(name: str, device: str, kv_budget: str | None) -> None:
     missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
     if missing:
         raise click.UsageError(f"a worker needs {' and '.join(missing)}")
+    wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
+    wrong += startup_checks.device_problems(device)
+    if wrong:
+        raise CommandFailed("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need
     from tasks.serving.worker_process import run_worker
 

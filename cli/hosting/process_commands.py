@@ -37,7 +37,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
-    command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", f"{host}:{port}", "webapp.app:create_app()")
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", address, "webapp.app:create_app()")
     return ChildProgram(
         "web",
         command,

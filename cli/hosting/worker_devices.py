@@ -22,8 +22,11 @@ def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: in
 
 def gpu_count() -> int:
     """How many GPUs torch can use, asked in another process, and only where `nvidia-smi` is installed."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
+    return 0 if shutil.which("nvidia-smi") is None else cuda_devices()
+
+
+def cuda_devices() -> int:
+    """How many CUDA devices torch can use, asked in another process, which takes seconds."""
     script = "import torch; print(torch.cuda.device_count())"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: S603
     return int(answer.stdout) if answer.returncode == 0 else 0

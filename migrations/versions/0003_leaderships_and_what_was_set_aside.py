@@ -22,16 +22,12 @@ def upgrade() -> None:
         sa.Column("expires_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
-    op.add_column("batches", sa.Column("resends", sa.Integer(), server_default="0", nullable=False))
-    op.add_column("workers", sa.Column("withheld_until", INSTANT, nullable=True))
-    op.add_column("workers", sa.Column("withheld_reason", sa.Text(), nullable=True))
+    op.add_column("workers", sa.Column("stopping", sa.Boolean(), server_default="false", nullable=False))
     op.add_column("model_versions", sa.Column("unreadable", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
     """Remove them."""
     op.drop_column("model_versions", "unreadable")
-    op.drop_column("workers", "withheld_reason")
-    op.drop_column("workers", "withheld_until")
-    op.drop_column("batches", "resends")
+    op.drop_column("workers", "stopping")
     op.drop_table("leaderships")

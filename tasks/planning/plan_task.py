@@ -15,6 +15,7 @@ from models.leadership import LeadLost
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
 from tasks.planning.plan_queue import PlanQueue
@@ -64,6 +65,12 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
+@cache
+def heartbeat() -> Heartbeat:
+    """This process's heartbeat."""
+    return Heartbeat("planner", database_url)
+
+
 pacer = StepPacer(STEP_INTERVAL_S)
 consumption = PlanQueue()
 everything_sent = True  # whether the broker took the batches of the last step
@@ -95,7 +102,8 @@ regular_steps = RegularWork("plan", step, MISSING_TICK_S)
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
     """One step."""
-    regular_steps()
+    with heartbeat().working():
+        regular_steps()
 
 
 def _arrange_next_step(leader: Leader) -> None:
@@ -114,9 +122,11 @@ def _start(sender: Any, **_: object) -> None:
     consumption.consumer = sender
     regular_steps.start()
     Pulse(lambda: regular_steps.works).start()
+    heartbeat().start()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _resign(**_: object) -> None:
     regular_steps.stop(STOP_WITHIN_S)
     leader().resign()
+    heartbeat().stop()

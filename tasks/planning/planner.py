@@ -11,7 +11,7 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import batch_claims, leadership, live_fleet, planner_requests, planner_state, reconciler, unheard_workers
+from models import batch_claims, leadership, live_fleet, planner_requests, planner_state, reconciler
 from models.batch_claims import Claim
 from models.leadership import Lead
 from models.live_fleet import LiveWorker
@@ -20,6 +20,7 @@ from models.planner_state import PlannerInputs
 from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Assignment, Worker
+from tasks.messages import NO_BATCH
 from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, with_estimates
 from tasks.planning.policies_by_model import PoliciesByModel
@@ -34,6 +35,9 @@ FALLBACK_POLICY = "vs"
 # Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
 # the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1
+# Messages about one batch before its worker counts as unable to receive any: it has had 8 s by then, by default.
+# More delays the batch, fewer suspects workers that are only busy. Not tuned.
+MOST_SENDS = 4
 
 log = structlog.get_logger()
 
@@ -167,13 +171,21 @@ class Planner:
         if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
             reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
-        if inputs.now - self._unsent_at > unheard_workers.MOST_RESENDS * (rules.resend_s + rules.recover_every_s):
-            # not sooner: what did not reach the broker is no fault of a worker's
-            for worker in unheard_workers.take_back(connection, rules.resend_s, rules.max_attempts):
-                log.error("worker takes nothing that it is sent", worker=worker)
         # Five intervals, so that a request that ended just after one look is still found at the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
-        return reconciler.batches_to_resend(connection, rules.resend_s)
+        return self._messages_to_send_again(inputs.now)
+
+    def _messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
+        """Batches that were sent and not taken, and a probe for each worker that took none of several messages."""
+        rules, connection = self._rules, self._connection
+        deaf: list[str] = []
+        if now - self._unsent_at > MOST_SENDS * (rules.resend_s + rules.recover_every_s):
+            # not sooner: what did not reach the broker is no fault of a worker's
+            deaf = reconciler.withdraw_untaken_batches(connection, rules.resend_s, MOST_SENDS, rules.max_attempts)
+        for name in deaf:
+            log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
+        probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
+        return reconciler.batches_to_resend(connection, rules.resend_s) + probes
 
     def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
         """Find the batches that ended since the last step, and tell the policy that assigned each of them."""

@@ -10,6 +10,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.pulse import Pulse
@@ -40,10 +41,17 @@ def messages() -> Messages:
     return Messages(app, redis_url)
 
 
+@cache
+def heartbeat() -> Heartbeat:
+    """This process's heartbeat."""
+    return Heartbeat("predictor", database_url)
+
+
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
-        predictor().run(on_predicted=messages().kick_planner)
+        with heartbeat().working():
+            predictor().run(on_predicted=messages().kick_planner)
     except SQLAlchemyError as error:
         log.error("prediction failed", error=str(error))
     except Exception:
@@ -64,3 +72,9 @@ def _start(**_: object) -> None:
     regular_looks.start()
     regular_upkeep.start()
     Pulse(lambda: regular_looks.works and regular_upkeep.works).start()
+    heartbeat().start()
+
+
+@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _end(**_: object) -> None:
+    heartbeat().stop()

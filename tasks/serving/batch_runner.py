@@ -66,8 +66,12 @@ class BatchRunner:
         self._heartbeat.heard_at = monotonic()
         with self._database.begin() as connection:
             batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
+            served_again = batch is None and leases.prove_consuming(connection, self._name)
         if batch is None:
             log.info("batch not taken", batch=batch_id)
+            if served_again:
+                log.info("messages arrive again")
+                self._kick_planner()
             return
         try:
             job = prepare(batch, self._format, self._engine.max_positions)

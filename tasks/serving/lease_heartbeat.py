@@ -111,7 +111,9 @@ class LeaseHeartbeat(Thread):
                 stopping=self._engine.stopping,
             )
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
-        lost = not_renewed & self._jobs.by_lease().keys()  # others were closed while the renewal was under way
+        # A batch leaves the open jobs only after its end is committed, and the renewal may read in between.
+        ended = {lease for lease in not_renewed if lease.batch_id in renewal.closed}
+        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # others were closed while this was under way
         if lost:
             log.warning("leases lost", batches=sorted(lease.batch_id for lease in lost))
             self._engine.abandon(frozenset(lease.batch_id for lease in lost))

@@ -16,8 +16,10 @@ from learning.features.text_encoders import make_encoder
 from models import leadership
 from models.leadership import Lead, LeadLost
 from models.session import make_engine
+from settings import end_with
 from tasks import logs
 from tasks.app import database_url, settings
+from tasks.heartbeat import Heartbeat
 from tasks.pulse import Pulse
 from tasks.training.refit_jobs import RefitJobs
 
@@ -37,7 +39,11 @@ def main() -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())
     database = make_engine(database_url, pool_size=3, name="magnus trainer")
-    jobs = RefitJobs(database, settings.predictor, make_encoder(settings.encoder))
+    try:
+        encoder = make_encoder(settings.encoder)
+    except (OSError, ValueError) as error:
+        end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
+    jobs = RefitJobs(database, settings.predictor, encoder)
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -48,9 +54,12 @@ def main() -> int:
     scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
     Pulse(lambda: True).start()
+    heartbeat = Heartbeat("trainer", database_url)
+    heartbeat.start()
     while not stopping.is_set():
         _run_while_leading(jobs, scheduler, stopping)
     scheduler.shutdown()
+    heartbeat.stop()
     return 0
 
 

@@ -13,6 +13,9 @@ from models import (
     batch_claims,
     batch_results,
     client_requests,
+    installation,
+    invariants,
+    leadership,
     leases,
     live_fleet,
     minute_history,
@@ -20,18 +23,22 @@ from models import (
     operator_overview,
     planner_requests,
     planner_state,
+    process_heartbeats,
     queue_position,
+    rate_counts,
     reconciler,
     request_predictions,
     requeue,
     response_time_estimate,
     retention,
     schema_upgrade,
+    tenant_backlog,
     training_log,
     window_stats,
 )
 from models.batch_results import Answer, Closed, Figures, Returned, Started
 from models.client_requests import NewRequest
+from models.leadership import Lead
 from models.leases import Lease, WorkerRegistration
 from models.request_predictions import Predicted
 from models.requeue import UnfinishedBatch
@@ -100,6 +107,12 @@ def a_queued(connection: Connection, count: int) -> list[str]:
 def a_lease(connection: Connection) -> Lease:
     row = connection.execute(text("select id, fence from batches where status = 'running' order by id limit 1")).one()
     return Lease(row.id, row.fence)
+
+
+def a_lead(connection: Connection) -> Lead:
+    lead = leadership.take(connection, "planner", 5.0)
+    assert lead
+    return lead
 
 
 def an_assigned(connection: Connection) -> tuple[int, str]:
@@ -221,26 +234,42 @@ CASES = [
     Case("minute_history.ended_totals", on_session(minute_history.ended_totals)),
     Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
     Case("model_versions.publish", lambda c: model_versions.publish(c, "length", b"", b"", {}, {})),
+    Case("model_versions.set_aside", lambda c: model_versions.set_aside(c, "length-3", "unreadable")),
     Case("model_versions.activate", on_session(model_versions.activate, "length-3")),
     Case("model_versions.active_name", lambda c: model_versions.active_name(c, "length")),
     Case("model_versions.active_version", lambda c: model_versions.active_version(c, "length")),
     Case("model_versions.list_all", on_session(model_versions.list_all)),
     Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
+    Case("operator_overview.deaf_workers", on_session(operator_overview.deaf_workers)),
+    Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
     Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
     Case("operator_overview.workers", on_session(operator_overview.workers), 8 * BATCHES),
     Case("operator_overview.learned_models", on_session(operator_overview.learned_models)),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, [100_002, 100_003])),
-    Case("planner_state.try_to_lead", planner_state.try_to_lead),
-    Case("planner_state.step_down", planner_state.step_down),
+    Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),
+    Case("leadership.take", lambda c: leadership.take(c, "planner", 5.0)),
+    Case("leadership.renew", lambda c: leadership.renew(c, a_lead(c), 5.0)),
+    Case("leadership.hold", lambda c: leadership.hold(c, a_lead(c))),
+    Case("leadership.give_up", lambda c: leadership.give_up(c, a_lead(c))),
     Case("planner_state.next_epoch", planner_state.next_epoch),
     Case("planner_state.planner_inputs", planner_state.planner_inputs),
     Case("planner_state.set_policy", lambda c: planner_state.set_policy(c, "magnus")),
     Case("planner_state.write_service_state", lambda c: planner_state.write_service_state(c, "planner", {})),
+    Case("process_heartbeats.write", lambda c: process_heartbeats.write(c, "beat", "host:1", 0.0)),
+    Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
+    Case("process_heartbeats.processes", process_heartbeats.processes),
+    Case("installation.installation_id", installation.installation_id),
+    Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), 4 * OPEN),
+    Case("rate_counts.add", on_session(rate_counts.add, 1, 3, 60)),
+    Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
     Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
     Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),
     Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0), OPEN),
     Case("reconciler.write_fallback_predictions", lambda c: reconciler.write_fallback_predictions(c, 0.0), 2000 + OPEN),
+    Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4, 5), OPEN),
+    Case("reconciler.workers_to_probe", lambda c: reconciler.workers_to_probe(c, 3.0)),
+    Case("reconciler.fail_unschedulable", lambda c: reconciler.fail_unschedulable(c, ENDED_ID)),
     Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, ENDED_ID)),
     Case("reconciler.expire_deadlines", reconciler.expire_deadlines, 4 * NEW),
     Case(
@@ -274,9 +303,9 @@ CASES = [
     Case("retention.delete_old_requests", lambda c: retention.delete_old_requests(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
+    Case("retention.delete_old_heartbeats", lambda c: retention.delete_old_heartbeats(c, HOUR)),
     Case("retention.delete_superseded_versions", retention.delete_superseded_versions),
-    Case("schema_upgrade.is_current", schema_upgrade.is_current),
-    Case("training_log.try_to_lead", training_log.try_to_lead),
+    Case("schema_upgrade.schema_state", schema_upgrade.schema_state),
     Case("training_log.now", training_log.now),
     Case("training_log.count_answers", lambda c: training_log.count_answers(c, 5000, 30 * DAY), 5000 + FEW),
     Case("training_log.finished_requests", lambda c: training_log.finished_requests(c, 2000, 30 * DAY), 2000 + FEW),

@@ -6,23 +6,25 @@ import redis
 from celery import Celery
 
 from celery_config import celery_config, gpu_queue
-from tasks.messages import Messages
+from tasks.messages import NO_BATCH, Messages
+
+INSTALLATION = "a"
 
 
-def messages(redis_url: str) -> Messages:
+def messages(redis_url: str, installation: str = INSTALLATION) -> Messages:
     app = Celery("test")
-    app.conf.update(celery_config(redis_url, tick_s=0.1))
+    app.conf.update(celery_config(redis_url, tick_s=0.1, installation=installation))
     return Messages(app, redis_url)
 
 
 def queued(redis_url: str, queue: str) -> int:
     with redis.Redis.from_url(redis_url) as client:
-        return int(client.llen(queue))
+        return int(client.llen(f"magnus-{INSTALLATION}:{queue}"))
 
 
-def test_a_thousand_kicks_before_a_step_are_one_message(redis_url: str):
+def test_many_kicks_before_a_step_are_one_message(redis_url: str):
     kicks = messages(redis_url)
-    for _ in range(1000):
+    for _ in range(100):
         kicks.kick_planner()
     assert queued(redis_url, "plan") == 1
 
@@ -45,7 +47,7 @@ def test_a_wiped_broker_takes_messages_as_before(redis_url: str):
     sender = messages(redis_url)
     sender.send_batches([(1, "w1")])
     with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
+        client.flushdb()
     sender.kick_planner()
     sender.send_batches([(2, "w1")])
     assert (queued(redis_url, "plan"), queued(redis_url, gpu_queue("w1"))) == (1, 1)
@@ -58,3 +60,22 @@ def test_without_a_broker_nothing_is_raised_and_little_time_is_lost():
     sender.clear_kick()
     sender.send_batches([(1, "w1"), (2, "w1")])
     assert monotonic() - started < 10
+
+
+def test_installations_on_one_redis_do_not_hear_each_other(redis_url: str):
+    messages(redis_url, "b").kick_planner()
+    messages(redis_url, "b").send_batches([(1, "w1")])
+    assert (queued(redis_url, "plan"), queued(redis_url, gpu_queue("w1"))) == (0, 0)
+    messages(redis_url).kick_planner()
+    assert queued(redis_url, "plan") == 1
+
+
+def test_probes_to_a_worker_that_reads_nothing_do_not_pile_up(redis_url: str):
+    sender = messages(redis_url)
+    for _ in range(50):
+        assert sender.send_batches([(NO_BATCH, "deaf")])
+    assert queued(redis_url, gpu_queue("deaf")) == 1
+
+
+def test_a_broker_that_is_away_is_known_to_be(redis_url: str):
+    assert not messages("redis://127.0.0.1:1/0").send_batches([(1, "w1")])

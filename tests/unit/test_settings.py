@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from settings import BUNDLED_MODEL, Settings, UnknownSetting, read_settings
+from settings import BUNDLED_MODEL, Settings, UnknownSetting, problems_of, read_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,3 +57,51 @@ def test_lengths_that_policies_go_by_follow_the_model() -> None:
     assert Settings().slice_length == 32
     assert Settings(model="/models/large").slice_length == 128
     assert Settings(slice_tokens=9).slice_length == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("KV_BUDGET", "20", "did you mean 20GiB?"),
+        ("KV_BUDGET", "0GiB", "for example 20GiB"),
+        ("KV_BUDGET", "many", "for example 20GiB"),
+        ("DATABASE_URL", "mysql://root:secret@h/d", "only Postgres will do"),
+        ("DATABASE_URL", "postgresql://u:secret@h:99999/d", "port"),
+        ("REDIS_URL", "sentinel://:secret@h:26379/0", "Sentinel is not supported"),
+        ("REDIS_URL", "http://:secret@h", "redis://"),
+        ("REDIS_URL", "redis://:secret@h:many/0", "port"),
+        ("DEVICES", "gpu0", "cuda:0,cuda:1"),
+        ("LEASE_S", "0.4", "MAGNUS_HEARTBEAT_S"),
+        ("POLICY", "fastest", "MAGNUS_POLICY"),
+        ("RATE_LIMIT", "many", "MAGNUS_RATE_LIMIT"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_with_the_remedy_and_no_password(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"MAGNUS_{name}", value)
+    with pytest.raises(ValidationError) as refused:
+        read_settings()
+    told = "\n".join(problems_of(refused.value))
+    assert f"MAGNUS_{name}" in told
+    assert said in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KV_BUDGET", "20GiB"),
+        ("KV_BUDGET", "1.5 gb"),
+        ("KV_BUDGET", "auto"),
+        ("DEVICES", "cuda:0, cuda:1"),
+        ("DATABASE_URL", "postgresql+psycopg://u@[::1]:5432/d?options=-csearch_path%3Dfoo"),
+        ("DATABASE_URL", "postgresql://u@h1:5432,h2:5432/d"),
+        ("DATABASE_URL", "postgres://postgres@/magnus?host=/run/postgresql"),
+        ("REDIS_URL", "rediss://:p@h/0"),
+        ("REDIS_URL", "unix:///run/redis.sock"),
+    ],
+)
+def test_a_right_value_is_taken(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MAGNUS_{name}", value)
+    assert getattr(read_settings(), name.lower()) == value

@@ -33,5 +33,5 @@ def test_without_servers_of_ones_own_nothing_has_to_be_done_about_them(tmp_path:
 
 
 def test_an_address_that_is_none_asks_for_another(tmp_path: Path) -> None:
-    found = by_check(Settings(state_dir=tmp_path, port=0, flower_port=0, redis_url="nonsense"))
+    found = by_check(Settings(state_dir=tmp_path, port=0, flower_port=0, redis_url="redis://127.0.0.1:1/0"))
     assert found["Redis"].remedy == "check MAGNUS_REDIS_URL, and that the server runs"

@@ -9,7 +9,9 @@ from models.operator_overview import RequestCounts, WorkerState
 ALIVE_S = 10.0
 
 
-def worker(heartbeat_age_s: float, *, stopped: bool = False, batch_id: int | None = None) -> WorkerState:
+def worker(
+    heartbeat_age_s: float, *, stopped: bool = False, deaf: bool = False, batch_id: int | None = None
+) -> WorkerState:
     return WorkerState(
         name="w1",
         model="small",
@@ -18,6 +20,7 @@ def worker(heartbeat_age_s: float, *, stopped: bool = False, batch_id: int | Non
         delta_bytes=1,
         heartbeat_age_s=heartbeat_age_s,
         stopped=stopped,
+        not_consuming=deaf,
         assigned=0,
         batch_id=batch_id,
         size=None,
@@ -37,6 +40,8 @@ def worker(heartbeat_age_s: float, *, stopped: bool = False, batch_id: int | Non
         (worker(10.0, batch_id=7), "running"),  # exactly as old as a heartbeat may be
         (worker(10.1, batch_id=7), "lost"),
         (worker(10.1), "lost"),
+        (worker(1.0, deaf=True), "takes_no_messages"),
+        (worker(10.1, deaf=True), "lost"),
         (worker(1.0, stopped=True, batch_id=7), "stopped"),
         (worker(99.0, stopped=True), "stopped"),  # it deregistered, so nobody misses its heartbeat
     ],

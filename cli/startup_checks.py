@@ -1,0 +1,120 @@
+"""What `magnus up` checks before it starts anything, and `magnus doctor` too: each finding names setting and remedy."""
+
+import importlib.util
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from cli.hosting.worker_devices import cuda_devices
+from inference.engine_errors import UnreadableTokenizer
+from inference.prompt_format import load_prompt_format
+from settings import Settings
+
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+HASHING = "hashing"
+
+
+def problems(settings: Settings) -> Iterator[str]:
+    """What keeps a service with these settings from working, a line each; nothing is started or changed."""
+    for problem in (model_problem(settings.model), encoder_problem(settings.encoder)):
+        if problem is not None:
+            yield problem
+    yield from device_problems(settings.devices)
+
+
+def model_problem(model: str) -> str | None:
+    """Why the served model cannot be loaded, as far as its files tell; None if nothing is missing."""
+    directory = Path(model)
+    remedy = "MAGNUS_MODEL: name a whole Hugging Face model directory, a hub id, or a model of `magnus model fetch`"
+    try:
+        if directory.is_dir():
+            json.loads((directory / "config.json").read_text(encoding="utf-8"))
+            if not any(path.stat().st_size for pattern in WEIGHTS for path in directory.glob(pattern)):
+                return f"{directory} has no weights (*.safetensors); {remedy}"
+        load_prompt_format(model)
+    except UnreadableTokenizer as error:
+        return f"{error}; {remedy}"
+    except (OSError, ValueError) as error:
+        return f"{directory} has no readable config.json ({type(error).__name__}); {remedy}"
+    return None
+
+
+def encoder_problem(encoder: str) -> str | None:
+    """Why the text encoder cannot be loaded, as far as its files tell; a hub id is looked up."""
+    remedy = "MAGNUS_ENCODER: write hashing, minilm (`magnus model fetch minilm`), or a sentence-transformers model"
+    if encoder == HASHING:
+        return None
+    if importlib.util.find_spec("sentence_transformers") is None:
+        return f"{encoder} needs the package sentence-transformers; {remedy}"
+    if Path(encoder).is_dir():
+        if any((Path(encoder) / name).is_file() for name in ("modules.json", "config.json")):
+            return None
+        return f"{encoder} is no model directory; {remedy}"
+    name = encoder if "/" in encoder else f"sentence-transformers/{encoder}"
+    try:
+        hf_hub_download(name, "config.json", etag_timeout=5)
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        why = f"the hub has no such model or cannot be reached ({type(error).__name__})"
+        return f"{encoder} is no directory, and {why}; {remedy}"
+    return None
+
+
+def device_problems(devices: str) -> Iterator[str]:
+    """Named CUDA devices that this machine does not have."""
+    if "cuda" not in devices:
+        return
+    gpus = cuda_devices()
+    for name in (name.strip() for name in devices.split(",")):
+        kind, _, index = name.partition(":")
+        if kind == "cuda" and int(index or 0) >= gpus:
+            has = f"{gpus} CUDA devices" if gpus else "no CUDA device that torch can use"
+            yield f"MAGNUS_DEVICES: {name} does not exist, this machine has {has}; write auto, cpu, or those that exist"
+
+
+def port_problem(host: str, port: int, setting: str) -> str | None:
+    """Why nobody can listen there, with the remedy; None if it is free."""
+    try:
+        bind(host, port)
+    except socket.gaierror as error:
+        return f"{host} is no address of this machine ({error.strerror}); set MAGNUS_HOST, for example to 127.0.0.1"
+    except PermissionError:
+        return f"port {port} of {host} is for root alone; set {setting} to 1024 or more"
+    except OSError as error:
+        return (
+            f"port {port} of {host} is taken or cannot be used ({error.strerror}); stop what uses it, or set {setting}"
+        )
+    return None
+
+
+def bind(host: str, port: int) -> int:
+    """Listen there for a moment; returns the port, which is a free one for 0. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        free: int = probe.getsockname()[1]
+        return free
+
+
+def broker_problem(url: str) -> str | None:
+    """Why the broker cannot be used, with the remedy; None if it takes writes."""
+    remedy = "check MAGNUS_REDIS_URL, and that the server runs"
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            client.ping()
+            if client.info("replication").get("role") == "slave":
+                return "the broker is a replica, which takes no messages: give MAGNUS_REDIS_URL the primary's address"
+    except redis.AuthenticationError:
+        return "the broker refuses the password: check the one in MAGNUS_REDIS_URL"
+    except redis.BusyLoadingError:
+        return "the broker still loads its data: try again in a moment"
+    except redis.ResponseError as error:
+        return f"the broker refuses: {error}; check password and database number in MAGNUS_REDIS_URL"
+    except (redis.RedisError, ValueError, OSError) as error:
+        return f"no answer from the broker ({type(error).__name__}: {error}); {remedy}"
+    return None

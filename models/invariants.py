@@ -1,0 +1,110 @@
+"""What must hold in the database of a healthy service, each as one query that finds what breaks it.
+
+`magnus doctor` runs them on a live service. They read, lock nothing, and stay short: each walks only unfinished
+requests and open batches, or the answers of the last hour.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from models import process_heartbeats
+
+SHOWN = 5  # of what a query finds, so that a finding stays one line
+# A clock further off than this lets ticks expire unread (`celery_config.py:TICK_EXPIRES_S` is 5 s). Not tuned.
+CLOCK_OFF_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What breaks an invariant: how many things, the first of them by name, and what to do."""
+
+    invariant: str
+    count: int
+    examples: tuple[str, ...]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A query for what should not be there; each row is one thing by name."""
+
+    name: str
+    query: str
+    remedy: str
+
+
+INVARIANTS = (
+    Invariant(
+        "no lease is orphaned",
+        # running long after its lease ended: no planner took it back
+        """select 'batch ' || b.id || ' on ' || b.worker from batches b
+            where b.status = 'running' and b.lease_until < statement_timestamp() - make_interval(secs => :grace_s)""",
+        "start a planner, or look for `step failed` in its log: it takes such batches back",
+    ),
+    Invariant(
+        "no request is in two batches, or in an ended one",
+        # a request has one batch_id; it is in two if that batch has ended, or has more rows than it was made with
+        """select 'request ' || r.id || ' in batch ' || coalesce(r.batch_id::text, 'none')
+            from requests r left join batches b on b.id = r.batch_id
+            where r.status = 'in_progress' and (b.id is null or b.status not in ('assigned', 'running'))
+            union all
+            select 'batch ' || b.id || ' with ' || n.now || ' of ' || b.size || ' requests' from batches b
+            join lateral (select count(*) as now from requests r
+                where r.batch_id = b.id and r.status = 'in_progress') n on n.now > b.size
+            where b.status in ('assigned', 'running')""",
+        "keep the database as it is and report it: this is an error of Magnus. Cancelling the requests frees them",
+    ),
+    Invariant(
+        "no result without a batch",
+        """select 'request ' || r.id from requests r
+            where r.finished_at > statement_timestamp() - interval '1 h' and r.status in ('completed', 'incomplete')
+                and r.batch_id is null""",
+        "find out what else writes into this database: Magnus records an answer only for a batch",
+    ),
+    Invariant(
+        "every batch starts",
+        """select 'batch ' || b.id || ' on ' || b.worker || ', sent ' || b.sends || ' times' from batches b
+            where b.status = 'assigned'
+                and b.assigned_at < statement_timestamp() - make_interval(secs => 2 * :grace_s)""",
+        "look at that worker: it must reach the planner's MAGNUS_REDIS_URL; without a planner nothing is taken back",
+    ),
+    Invariant(
+        "no worker is stale",
+        """select w.name || ', silent for ' || round(extract(epoch from clock_timestamp() - w.heartbeat_at)) || ' s'
+            from workers w where w.stopped_at is null
+                and w.heartbeat_at < statement_timestamp() - make_interval(secs => :grace_s)""",
+        "start the worker again, or stop it with SIGTERM so that it signs off; it is forgotten after a day",
+    ),
+    Invariant(
+        "every worker takes its messages",
+        "select name from workers where not_consuming_since is not null and stopped_at is null",
+        "give it the planner's MAGNUS_REDIS_URL and restart it; it gets batches again as soon as a message reaches it",
+    ),
+    Invariant(
+        "clocks agree",
+        """select kind || ' ' || instance || ', ' || round(clock_ahead_s::numeric, 1) || ' s ahead'
+            from process_heartbeats where abs(clock_ahead_s) > :clock_off_s
+                and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)""",
+        "synchronise the host's clock (NTP): Celery drops ticks by it",
+    ),
+    Invariant(
+        "every model in service has its bytes",
+        "select version from model_versions where active and encode(sha256(stored), 'hex') <> encode(sha256, 'hex')",
+        "put an older version into service: `magnus models activate VERSION`",
+    ),
+)
+
+
+def violations(connection: Connection, grace_s: float) -> Iterator[Violation]:
+    """What breaks an invariant now; what heals by itself has `grace_s` seconds, at least a lease and its recovery."""
+    parameters = {"grace_s": grace_s, "clock_off_s": CLOCK_OFF_S}
+    for invariant in INVARIANTS:
+        used = {name: value for name, value in parameters.items() if f":{name}" in invariant.query}
+        names = [str(name) for (name,) in connection.execute(text(invariant.query), used)]
+        if names:
+            yield Violation(invariant.name, len(names), tuple(sorted(names)[:SHOWN]), invariant.remedy)
+    for problem in process_heartbeats.missing(process_heartbeats.processes(connection)):
+        kind = problem.split()[1]
+        yield Violation("every process runs", 1, (problem,), f"start a {kind}, or look into its log")

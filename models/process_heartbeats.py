@@ -1,0 +1,73 @@
+"""Which processes live: each writes a heartbeat by the database's clock, with how far its own clock is ahead of it.
+
+Workers have theirs in `workers`, because leases depend on it.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+# Without any of these the service still accepts requests, and what is missing is told by name.
+NEEDED = ("beat", "planner", "predictor", "trainer")
+# Five of the 2 s between two heartbeats: a process that is slow for a moment does not count as gone. Not tuned.
+SILENT_AFTER_S = 10.0
+WHAT_IS_MISSING = {
+    "beat": "predictor and planner get no ticks from it",
+    "planner": "requests are accepted and kept, and none is given to a worker",
+    "predictor": "answers' lengths are guessed from each application's mean",
+    "trainer": "nothing is learned from new answers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process by its kind and `host:process id`; ages and clocks in seconds."""
+
+    kind: str
+    instance: str
+    heartbeat_age_s: float
+    clock_ahead_s: float
+
+    @property
+    def silent(self) -> bool:
+        """Whether its heartbeat is too old for a process that works."""
+        return self.heartbeat_age_s > SILENT_AFTER_S
+
+
+def write(connection: Connection, kind: str, instance: str, own_clock: float) -> None:
+    """Record that this process works now; `own_clock` is its host's time, seconds since the epoch."""
+    connection.execute(
+        text("""
+            insert into process_heartbeats (kind, instance, clock_ahead_s)
+            values (:kind, :instance, :own_clock - extract(epoch from clock_timestamp())::float8)
+            on conflict (kind, instance) do update
+                set heartbeat_at = clock_timestamp(), clock_ahead_s = excluded.clock_ahead_s
+        """),
+        {"kind": kind, "instance": instance, "own_clock": own_clock},
+    )
+
+
+def forget(connection: Connection, kind: str, instance: str) -> None:
+    """Delete the heartbeat of a process that stops as it was asked to."""
+    connection.execute(
+        text("delete from process_heartbeats where kind = :kind and instance = :instance"),
+        {"kind": kind, "instance": instance},
+    )
+
+
+def processes(connection: Connection) -> list[Process]:
+    """Every process that has not stopped as it was asked to, the silent ones too, by kind and instance."""
+    rows = connection.execute(
+        text("""
+            select kind, instance, extract(epoch from clock_timestamp() - heartbeat_at)::float8 as heartbeat_age_s,
+                clock_ahead_s
+            from process_heartbeats order by kind, instance
+        """)
+    )
+    return [Process(**row._mapping) for row in rows]
+
+
+def missing(found: list[Process]) -> list[str]:
+    """The needed kinds of which no process works, with what that means: `no beat runs: …`."""
+    alive = {process.kind for process in found if not process.silent}
+    return [f"no {kind} runs: {WHAT_IS_MISSING[kind]}" for kind in NEEDED if kind not in alive]

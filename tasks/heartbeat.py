@@ -1,0 +1,73 @@
+"""A process's heartbeat: a thread that writes it to the database, and falls silent when the process is stuck.
+
+A frozen process writes none; one whose work has lasted for too long writes none either, though its threads still run.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+import structlog
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from models import process_heartbeats
+from models.session import make_engine
+
+EVERY_S = 2.0  # a fifth of the age at which a process counts as silent; one small write each. Not tuned otherwise
+# One piece of work of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database
+# or broker. One that lasts longer than this will not end by itself. Not tuned.
+STUCK_AFTER_S = 20.0
+
+log = structlog.get_logger()
+
+
+class Heartbeat(Thread):
+    """The heartbeat of one process of this kind: beat, planner, predictor or trainer."""
+
+    def __init__(self, kind: str, database_url: str) -> None:
+        """Nothing is written before `start`."""
+        super().__init__(name="heartbeat", daemon=True)
+        self._kind, self._instance = kind, f"{socket.gethostname()}:{os.getpid()}"
+        self._database: Engine = make_engine(database_url, pool_size=1, name=f"magnus {kind} heartbeat")
+        self._working_since: float | None = None
+        self._stopping = Event()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Around a piece of work that must not last."""
+        self._working_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._working_since = None
+
+    def run(self) -> None:
+        """Write every EVERY_S until stopped."""
+        while True:
+            since = self._working_since
+            if since is None or time.monotonic() - since < STUCK_AFTER_S:
+                self._write()
+            if self._stopping.wait(EVERY_S):
+                return
+
+    def stop(self) -> None:
+        """End the thread and delete the heartbeat, so that nobody misses the process."""
+        self._stopping.set()
+        self.join()
+        try:
+            with self._database.begin() as connection:
+                process_heartbeats.forget(connection, self._kind, self._instance)
+        except SQLAlchemyError as error:
+            log.warning("heartbeat not deleted", error=type(error).__name__)
+        self._database.dispose()
+
+    def _write(self) -> None:
+        try:
+            with self._database.begin() as connection:
+                process_heartbeats.write(connection, self._kind, self._instance, time.time())
+        except SQLAlchemyError as error:
+            log.warning("heartbeat not written", error=type(error).__name__)

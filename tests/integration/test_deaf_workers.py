@@ -1,0 +1,162 @@
+"""A worker that reaches Postgres and not its queue: its batch goes elsewhere uncharged, and it gets only probes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models import leases
+from scheduling.policies.policy_factory import PolicySettings
+from tasks.messages import NO_BATCH
+from tasks.planning.leader import Leader
+from tasks.planning.planner import MOST_SENDS, PlannerRules
+from tests.integration.api_service import Api
+from tests.integration.database_stage import Stage
+from tests.integration.serving_worker import Serving, small_model
+
+RULES = PlannerRules(
+    policy="vs",
+    settings=PolicySettings(),
+    lookahead_s=0.0,
+    alive_s=3600.0,
+    lease_s=3600.0,
+    resend_s=0.0,
+    recover_every_s=0.0,
+)
+
+
+def sent_to_nobody(leader: Leader) -> list[list[tuple[int, str]]]:
+    """Steps until the batch was sent as often as it ever is, and the one that takes it back."""
+    return [leader.step() for _ in range(MOST_SENDS + 1)]
+
+
+def test_a_batch_that_nobody_takes_goes_back_uncharged_and_its_worker_gets_only_probes(stage: Stage):
+    stage.worker("deaf")
+    stage.request("r1")
+    leader = Leader(stage.database, RULES)
+    *sends, last = sent_to_nobody(leader)
+    assert all(len(step) == 1 and step[0][0] != NO_BATCH for step in sends)
+    assert last == [(NO_BATCH, "deaf")]
+    assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
+    assert stage.sql("select status from batches") == [("lost",)]
+    for _ in range(5):
+        assert leader.step() == [(NO_BATCH, "deaf")]
+    leader.resign()
+
+
+def test_another_worker_serves_what_was_taken_back(stage: Stage):
+    stage.worker("deaf")
+    stage.request("r1")
+    leader = Leader(stage.database, RULES)
+    sent_to_nobody(leader)
+    stage.worker("hears")
+    sent = leader.step()
+    assert [worker for batch, worker in sent if batch != NO_BATCH] == ["hears"]
+    assert stage.requests("status", "attempts") == {"r1": ("in_progress", 1)}
+    leader.resign()
+
+
+def test_nobody_is_blamed_while_the_broker_takes_no_messages(stage: Stage):
+    stage.worker("w1")
+    stage.request("r1")
+    leader = Leader(stage.database, replace(RULES, recover_every_s=0.001))
+    for _ in range(3 * MOST_SENDS):
+        leader.step(sent=False)
+    assert stage.sql("select not_consuming_since from workers") == [(None,)]
+    leader.resign()
+
+
+def test_a_worker_that_has_begun_another_batch_meanwhile_is_only_slow(stage: Stage):
+    stage.worker("slow")
+    stage.request("r1")
+    leader = Leader(stage.database, replace(RULES, resend_s=0.05))
+    leader.step()
+    stage.sql("update batches set sends = 99, sent_at = sent_at - interval '1 minute'")
+    stage.sql(
+        """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
+            started_at, lease_until) values ('slow', 'test', 1, 1, 1, 1.0, 'running', clock_timestamp(),
+            clock_timestamp() + interval '1 hour')"""
+    )
+    leader.step()
+    assert stage.requests("status") == {"r1": ("in_progress",)}
+    leader.resign()
+
+
+def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage: Stage):
+    worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    leader = Leader(stage.database, RULES)
+    with stage.database.begin() as connection:
+        incarnation = leases.register(connection, worker, max_attempts=3)
+        renewal = leases.renew(connection, "w1", incarnation, {}, 10.0, stopping=True)
+    assert (renewal.registered, renewal.unheard) == (True, False)
+    stage.request("r1")
+    assert leader.step() == []
+    with stage.database.begin() as connection:
+        leases.register(connection, worker, max_attempts=3)
+    assert [name for _, name in leader.step()] == ["w1"]
+    leader.resign()
+
+
+def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard_and_only_once(stage: Stage):
+    worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    leader = Leader(stage.database, RULES)
+    with stage.database.begin() as connection:
+        incarnation = leases.register(connection, worker, max_attempts=3)
+    stage.request("r1")
+    sent_to_nobody(leader)
+    with stage.database.begin() as connection:
+        assert leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
+        incarnation = leases.register(connection, worker, max_attempts=3)  # its next process
+        assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
+    leader.resign()
+
+
+def test_a_worker_that_takes_its_batch_late_keeps_it(stage: Stage):
+    stage.worker("w1")
+    stage.request("r1")
+    leader = Leader(stage.database, RULES)
+    ((batch_id, _),) = leader.step()
+    for _ in range(MOST_SENDS - 1):
+        leader.step()
+    with stage.database.begin() as connection:
+        assert leases.take_batch(connection, batch_id, "w1", lease_s=60.0) is not None
+    for _ in range(3):
+        assert leader.step() == []
+    assert stage.sql("select not_consuming_since from workers") == [(None,)]
+    leader.resign()
+
+
+def test_a_probe_that_arrives_gives_the_worker_batches_again(stage: Stage, tmp_path_factory: pytest.TempPathFactory):
+    loaded, prompt_format = small_model(Path(tmp_path_factory.getbasetemp() / "small"))
+    serving = Serving(stage, loaded, prompt_format, kv_tokens=1000)
+    try:
+        stage.sql("update workers set not_consuming_since = clock_timestamp()")
+        stage.request("r1")
+        leader = Leader(stage.database, replace(RULES, resend_s=60.0))
+        assert leader.step() == [(NO_BATCH, "w1")]
+        serving.start(NO_BATCH).result(60)
+        assert [worker for _, worker in leader.step()] == ["w1"]
+        leader.resign()
+    finally:
+        serving.runner.stop()
+
+
+def test_a_restarted_worker_is_given_a_chance(stage: Stage):
+    stage.worker("w1")
+    stage.sql("update workers set not_consuming_since = clock_timestamp()")
+    with stage.database.begin() as connection:
+        leases.register(connection, leases.WorkerRegistration("w1", "small", "cpu", 1, 1, None), max_attempts=3)
+    assert stage.sql("select not_consuming_since from workers") == [(None,)]
+
+
+def test_it_is_named_to_operators(api: Api):
+    api.sql(
+        """insert into workers (name, model, device, theta_bytes, delta_bytes, not_consuming_since)
+        values ('deaf', 'words', 'cpu', 1, 1, clock_timestamp())"""
+    )
+    ready = api.call("GET", "/readyz")
+    assert ready.status_code == 200
+    assert "worker deaf takes no messages: compare its MAGNUS_REDIS_URL" in ready.json["missing"]
+    assert "magnus_workers_not_consuming 1.0" in api.client.get("/metrics").get_data(as_text=True)
+    stats = api.call("GET", "/v1/magnus/stats").json
+    assert any("worker deaf takes no messages" in problem for problem in stats["missing"])

@@ -1,0 +1,80 @@
+"""Each invariant is broken in a real database, and found by its name; a healthy database breaks none."""
+
+import pytest
+
+from models import process_heartbeats
+from models.invariants import INVARIANTS, violations
+from tests.integration.database_stage import Stage
+
+BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
+    lease_until, assigned_at)
+    values ('w1', 'test', 1, 1, 1, 1.0, '{status}', {lease}, clock_timestamp() - interval '{age} s')"""
+BREAKS = {
+    "no lease is orphaned": BATCH.format(status="running", lease="clock_timestamp() - interval '60 s'", age=90),
+    "no request is in two batches, or in an ended one": """update requests set status = 'in_progress',
+        batch_id = 999 where id = 'r1'""",
+    "no result without a batch": """update requests set status = 'completed', finished_at = clock_timestamp(),
+        output_tokens = 3 where id = 'r1'""",
+    "every batch starts": BATCH.format(status="assigned", lease="null", age=90),
+    "no worker is stale": "update workers set heartbeat_at = clock_timestamp() - interval '60 s'",
+    "every worker takes its messages": "update workers set not_consuming_since = clock_timestamp()",
+    "clocks agree": "update process_heartbeats set clock_ahead_s = 300 where kind = 'beat'",
+    "every model in service has its bytes": """insert into model_versions (kind, version, active, sha256, stored,
+        scores, data) values ('length', 'length-1', true, 'x', 'y', '{}', '{}')""",
+    "every process runs": "delete from process_heartbeats where kind = 'beat'",
+}
+
+
+@pytest.fixture
+def healthy(stage: Stage) -> Stage:
+    """A worker, a waiting request, a batch that has just been sent, and a heartbeat of every kind of process."""
+    stage.worker("w1")
+    stage.request("r1")
+    stage.sql(BATCH.format(status="assigned", lease="null", age=0))
+    with stage.database.begin() as connection:
+        (now,) = connection.exec_driver_sql("select extract(epoch from clock_timestamp())::float8").one()
+        for kind in process_heartbeats.NEEDED:
+            process_heartbeats.write(connection, kind, "host:1", now)
+    return stage
+
+
+def found(stage: Stage) -> list[str]:
+    with stage.database.begin() as connection:
+        return [violation.invariant for violation in violations(connection, grace_s=20.0)]
+
+
+def test_every_invariant_has_a_test_that_breaks_it():
+    assert {invariant.name for invariant in INVARIANTS} | {"every process runs"} == set(BREAKS)
+
+
+def test_a_healthy_service_breaks_none(healthy: Stage):
+    assert found(healthy) == []
+
+
+@pytest.mark.parametrize("invariant", BREAKS)
+def test_what_breaks_an_invariant_is_found_by_its_name(healthy: Stage, invariant: str):
+    healthy.sql(BREAKS[invariant].replace(":", "\\:"))
+    assert found(healthy) == [invariant]
+
+
+def test_a_request_in_a_batch_beyond_the_batchs_size_is_found(healthy: Stage):
+    healthy.request("r2")
+    healthy.sql("update requests set status = 'in_progress', batch_id = (select id from batches)")
+    assert found(healthy) == ["no request is in two batches, or in an ended one"]
+
+
+def test_a_process_that_fell_silent_counts_as_missing(healthy: Stage):
+    healthy.sql(
+        "update process_heartbeats set heartbeat_at = clock_timestamp() - interval '1 min' where kind = 'planner'"
+    )
+    with healthy.database.begin() as connection:
+        (violation,) = violations(connection, grace_s=20.0)
+    assert violation.examples == ("no planner runs: requests are accepted and kept, and none is given to a worker",)
+
+
+def test_a_second_process_of_a_kind_stands_in_for_a_silent_one(healthy: Stage):
+    healthy.sql("update process_heartbeats set heartbeat_at = clock_timestamp() - interval '1 min' where kind = 'beat'")
+    with healthy.database.begin() as connection:
+        process_heartbeats.write(connection, "beat", "other:2", 0.0)
+        process_heartbeats.forget(connection, "beat", "host:1")
+        assert process_heartbeats.missing(process_heartbeats.processes(connection)) == []

@@ -1,0 +1,64 @@
+"""Processes write heartbeats, fall silent when they are stuck, and are missed by name in /readyz, stats, metrics."""
+
+from threading import Event, Thread
+
+import pytest
+
+from models import process_heartbeats
+from tasks import heartbeat
+from tasks.heartbeat import Heartbeat
+from tests.integration.api_service import Api
+from tests.integration.database_stage import Stage, eventually
+
+
+def age_s(stage: Stage) -> float:
+    ((age,),) = stage.sql(
+        "select extract(epoch from clock_timestamp() - max(heartbeat_at))::float8 from process_heartbeats"
+    )
+    return float(age)
+
+
+def test_a_process_that_works_is_heard_of_and_one_that_stops_is_forgotten(stage: Stage, database_url: str):
+    beat = Heartbeat("beat", database_url)
+    beat.start()
+    (row,) = eventually(lambda: stage.sql("select kind, abs(clock_ahead_s) < 2 from process_heartbeats"))
+    assert tuple(row) == ("beat", True)
+    beat.stop()
+    assert stage.sql("select 1 from process_heartbeats") == []
+
+
+def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "STUCK_AFTER_S", 0.1)
+    planner, done = Heartbeat("planner", database_url), Event()
+
+    def work() -> None:
+        with planner.working():
+            done.wait(60)
+
+    stuck = Thread(target=work)
+    planner.start()
+    eventually(lambda: stage.sql("select 1 from process_heartbeats"))
+    stuck.start()
+    eventually(lambda: age_s(stage) > 0.5)
+    done.set()
+    eventually(lambda: age_s(stage) < 0.3)
+    planner.stop()
+
+
+def test_a_service_without_beat_is_ready_and_degraded_and_beat_alone_is_blamed(api: Api):
+    api.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'words', 'cpu', 1, 1)")
+    with api.engine.begin() as connection:
+        for kind in ("planner", "predictor", "trainer"):
+            process_heartbeats.write(connection, kind, "host:1", 0.0)
+    ready = api.call("GET", "/readyz")
+    assert ready.status_code == 200
+    assert ready.json["status"] == "degraded"
+    assert ready.json["missing"] == ["no beat runs: predictor and planner get no ticks from it"]
+    assert api.call("GET", "/v1/magnus/stats").json["missing"] == ready.json["missing"]
+    metrics = api.client.get("/metrics").get_data(as_text=True)
+    assert 'magnus_processes_alive{process="beat"} 0.0' in metrics
+    assert 'magnus_processes_alive{process="planner"} 1.0' in metrics
+    with api.engine.begin() as connection:
+        process_heartbeats.write(connection, "beat", "host:2", 0.0)
+    assert api.call("GET", "/readyz").json["status"] == "ready"
