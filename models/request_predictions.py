@@ -55,7 +55,7 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
         text("""
             select id, application, instructions, input, input_tokens, prompt_tokens, limit_tokens from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
-                and generated_ids = '{}' and sealed_group is null
+                and generated_ids = '{}' and sealed_group is null and suspect_group is null
             order by arrived_at limit :limit for update skip locked
         """),
         {"before": before, "limit": limit},

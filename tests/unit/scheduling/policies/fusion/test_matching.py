@@ -140,7 +140,7 @@ def test_only_workers_that_could_admit_the_smallest_request_are_candidates() -> 
     fleet = FleetArrays([running(84, (40, 10)), running(83, (40, 10)), running(99, (40, 10)), running(100, (40, 10))])
     assert candidate_workers(fleet, heads_of((10, 90), (60, 2))).tolist() == [0, 2, 3]  # 2 · (40 + 2) at once
     assert candidate_workers(fleet, heads_of((10, 90), (60, 10))).tolist() == [3]  # 2 · (40 + 10) before both end
-    assert candidate_workers(FleetArrays([running(12), running(11)]), heads_of((10, 90))).tolist() == [0]
+    assert candidate_workers(FleetArrays([running(11), running(10)]), heads_of((10, 90))).tolist() == [0]
 
 
 @examples(60)
