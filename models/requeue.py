@@ -34,6 +34,7 @@ class UnfinishedBatch:
     """A batch that ended with requests still in it; without a failure they go back as they came.
 
     `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C).
+    Joiners wait again, and become suspects when that has happened to them before.
     """
 
     batch_id: int
@@ -92,9 +93,11 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
     rows = connection.execute(
         text("""
             with unanswered as (
-                select r.id, b.first_batch, b.error, b.split, r.suspect_group is not null as suspect, r.suspected,
-                    r.cancel_requested_at is not null as cancelled
-                from requests r
+                select r.id, b.first_batch, b.error, b.split, r.suspected,
+                    r.cancel_requested_at is not null as cancelled,
+                    b.first_batch is not null or b.split and made.joins as failure,
+                    b.split and (r.suspect_group is not null or made.joins and r.suspected > 0) as suspect
+                from requests r join batches made on made.id = r.batch_id
                 join unnest(
                     cast(:ids as bigint[]), cast(:first_batches as bigint[]), cast(:errors as text[]),
                     cast(:splits as bool[])
@@ -118,10 +121,10 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
                         end) end,
                 attempts = case when d.next_status = 'failed' then greatest(r.attempts, d.suspected + 1)
                     else r.attempts - 1 end,
-                suspected = d.suspected + case when d.first_batch is null then 0 else 1 end,
+                suspected = d.suspected + case when d.failure then 1 else 0 end,
                 suspect_group = case when d.first_batch is not null then d.first_batch::text
-                    when d.split and d.suspect then r.batch_id::text else r.suspect_group end,
-                sealed_group = case when d.split and not d.suspect then r.batch_id::text end,
+                    when d.suspect then r.batch_id::text else r.suspect_group end,
+                sealed_group = case when d.split and not d.suspect and d.first_batch is null then r.batch_id::text end,
                 planner_epoch = 0
             from decided d where r.id = d.id
             returning r.id

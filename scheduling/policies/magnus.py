@@ -114,7 +114,7 @@ class MagnusPolicy(Policy):
         return idle
 
     def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
-        """The best batch that fits, else one that fits in part; on the largest workers the best, even if it does not fit.
+        """The best batch that fits, else one that fits in part; on the largest workers the best, fitting or not.
 
         A request that may need more memory than the largest workers have would otherwise wait while any other does.
         """

@@ -8,6 +8,7 @@ from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sequence
 from models.batch_results import Figures
+from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
@@ -62,7 +63,9 @@ class ContinuousBatches:
             if alone and len(rows) == 1:
                 (row,) = job.sequences
                 self._record(RowReturned(job.lease, row.id, row.generated_ids, outgrew=True))
-            self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic()))
+            # what joins an empty engine and does not fit would not fit the next time either, unless it is divided
+            failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
+            self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return
         batch = _JoinedBatch(job, began_at, iterations, rows)
         self.open.append(batch)

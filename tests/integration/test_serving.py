@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -265,3 +266,28 @@ def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(sta
     assert stage.requests("status", "attempts", "suspected", "planner_epoch") == {"r1": ("queued", 0, 1, 0)}
     delivery.result(timeout=60)
     eventually(lambda: first.broken == ["another process took this worker's name"])
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "cold": {"sampling": {"temperature": 1e-38}},
+    "colder": {"sampling": {"temperature": 5e-324, "top_p": 5e-324, "top_k": 2**31 - 1}},
+    "hot": {"sampling": {"temperature": 2.0, "seed": 2**63 - 1}},
+    "narrow": {"sampling": {"temperature": 1e-5, "top_p": 1e-38, "seed": 0}},
+    "one": {"sampling": {"temperature": 1e-4, "top_k": 1}},
+    "stops": {"stop": ["\u202e\u05d0", "\U0001f469\u200d\U0001f680" * 20], "sampling": {}},
+}
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_hostile_parameters_beside_ordinary_requests_harm_nobody(stage: Stage, serving: Serving, joins: bool):
+    ordinary = {f"r{n}": "abcdef"[: n + 1] for n in range(6)}
+    for name, words in ordinary.items():
+        stage.request(name, input=words)
+    for name, body in HOSTILE.items():
+        stage.request(name, body=body, input="\u0645\u0631\u062d\u0628\u0627 \u202e\U0001f525" * 50)
+    serving.serve(*ordinary, *HOSTILE, joins=joins)
+    answers = stage.requests("status", "attempts", "output_text")
+    assert {answers[name] for name in ordinary} == {
+        ("incomplete", 1, serving.alone(words, 20)) for words in ordinary.values()
+    }
+    assert {answers[name][:2] for name in HOSTILE} <= {("incomplete", 1), ("completed", 1)}
