@@ -31,7 +31,7 @@ class OneWorker:
 
     def serve(self, ids: list[str]) -> None:
         """Until every request has ended."""
-        eventually(lambda: self._served(ids), within_s=240.0)
+        eventually(lambda: self._served(ids), within_s=400.0)
 
     def close(self) -> None:
         self._leader.resign()
@@ -55,7 +55,7 @@ class OneWorker:
     def _started(self) -> subprocess.Popen[str]:
         before = self.stage.sql("select started_at from workers")
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, text=True)
-        eventually(lambda: self.stage.sql("select started_at from workers") != before, within_s=120.0)
+        eventually(lambda: self.stage.sql("select started_at from workers") != before, within_s=240.0)
         return process
 
 
