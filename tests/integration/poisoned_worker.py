@@ -1,13 +1,10 @@
-"""A worker process without a broker: it serves the batches whose ids it reads; prompts with certain letters harm it.
-
-python -m tests.integration.poisoned_worker DATABASE_URL MODEL_DIRECTORY
-"""
+"""A worker process without a broker: it serves batches whose ids it receives; prompts with certain letters harm it."""
 
 import os
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +45,9 @@ class Poisoned:
         return getattr(self._decoder, name)
 
 
-def main(database_url: str, directory: str) -> None:
-    """Serve until the input ends."""
-    loaded, prompt_format = small_model(Path(directory))
+def serve(database_url: str, directory: Path, batch_ids: Connection) -> None:
+    """Serve until the other end is closed."""
+    loaded, prompt_format = small_model(directory)
     loaded = replace(loaded, decoder=Poisoned(loaded.decoder))
     budget = KV_TOKENS * loaded.delta_bytes
     runner = BatchRunner(
@@ -64,10 +61,8 @@ def main(database_url: str, directory: str) -> None:
     )
     runner.start()
     with ThreadPoolExecutor(64) as pool:
-        for line in sys.stdin:
-            pool.submit(runner.serve, int(line))
-    runner.stop()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        try:
+            while True:
+                pool.submit(runner.serve, batch_ids.recv())
+        except EOFError:
+            runner.stop()

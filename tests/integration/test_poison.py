@@ -1,10 +1,11 @@
 """One request that harms a real worker process, among others: it alone fails, and the others are not charged for it."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,16 @@ from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner import PlannerRules
 from tests.integration.database_stage import MODEL, Stage, eventually
-from tests.integration.poisoned_worker import BREAKS_DEVICE, EXHAUSTS, KILLS
+from tests.integration.poisoned_worker import BREAKS_DEVICE, EXHAUSTS, KILLS, serve
 from tests.integration.serving_worker import small_model
 from tests.integration.small_model import UNKNOWN_TO_MODEL
 
 RULES = PlannerRules("fusion", PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0, resend_s=3600.0)
+# Worker processes are forked from one that has imported torch, so that they start at once.
+FORK_SERVER = get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["tests.integration.poisoned_worker"])
+
+pytestmark = pytest.mark.timeout(600)
 
 
 class OneWorker:
@@ -25,9 +31,9 @@ class OneWorker:
 
     def __init__(self, stage: Stage, database_url: str, directory: Path, policy: str) -> None:
         self.stage, self.deaths = stage, 0
-        self._command = [sys.executable, "-m", "tests.integration.poisoned_worker", database_url, str(directory)]
+        self._database_url, self._directory = database_url, directory
         self._leader = Leader(stage.database, replace(RULES, policy=policy))
-        self._process = self._started()
+        self._process, self._batch_ids = self._started()
 
     def serve(self, ids: list[str]) -> None:
         """Until every request has ended."""
@@ -35,28 +41,29 @@ class OneWorker:
 
     def close(self) -> None:
         self._leader.resign()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._batch_ids.close()
+        self._process.join(60)
 
     def _served(self, ids: list[str]) -> bool:
-        if self._process.poll() is not None:
+        if not self._process.is_alive():
             self.deaths += 1
-            self._process = self._started()
-        assert self._process.stdin is not None
+            self._batch_ids.close()
+            self._process, self._batch_ids = self._started()
         for batch_id, _ in self._leader.step():
             try:
-                self._process.stdin.write(f"{batch_id}\n")
-                self._process.stdin.flush()
+                self._batch_ids.send(batch_id)
             except BrokenPipeError:  # it has just died
                 break
         return not self.stage.sql("select 1 from requests where finished_at is null and id = any(:ids)", ids=ids)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> tuple[ForkServerProcess, Connection]:
         before = self.stage.sql("select started_at from workers")
-        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, text=True)
-        eventually(lambda: self.stage.sql("select started_at from workers") != before, within_s=240.0)
-        return process
+        receiver, sender = Pipe(duplex=False)
+        process = FORK_SERVER.Process(target=serve, args=(self._database_url, self._directory, receiver))
+        process.start()
+        receiver.close()
+        eventually(lambda: self.stage.sql("select started_at from workers") != before, within_s=300.0)
+        return process, sender
 
 
 @pytest.fixture

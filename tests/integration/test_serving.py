@@ -186,7 +186,7 @@ def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("tokens", [{"input": "a" * 200, "limit_tokens": 10}, {"limit_tokens": 400}])
 def test_a_request_that_outgrows_the_memory_alone_goes_back_for_a_larger_worker(
-    stage: Stage, make_serving, joins: bool, tokens: dict[str, object]
+    stage: Stage, make_serving, joins: bool, tokens: dict[str, Any]
 ):
     serving = make_serving(kv_tokens=100)
     stage.request("r1", **tokens)
