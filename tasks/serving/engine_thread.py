@@ -43,6 +43,7 @@ class EngineThread(Thread):
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
+        self._ended = False  # whether this thread serves nothing any more
         self._running: list[BatchJob] = []  # begun since the engine was last empty
         self.max_positions = self._engine.loaded.max_positions
         self.steps = 0
@@ -57,7 +58,7 @@ class EngineThread(Thread):
                 self._fail_running(error if works else None)
             self._running.clear()
             if not works:
-                return
+                return self._give_back_queued()
 
     def _serve(self, job: BatchJob) -> str | None:
         """Serve a job, and those that join it; the class of the error if the engine failed."""
@@ -89,9 +90,16 @@ class EngineThread(Thread):
                 self._changed.wait()
             if self._stop_at is None:
                 return self._begin()
+        self._give_back_queued()
+        return None
+
+    def _give_back_queued(self) -> None:
+        """Return what is queued, and from now on what is submitted, without having begun it."""
+        with self._changed:
+            self._ended = True
             for job in self._queue:
                 self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
-            return None
+            self._queue.clear()
 
     def _serve_static(self, job: BatchJob) -> None:
         """Run one batch to completion."""
@@ -158,7 +166,7 @@ class EngineThread(Thread):
     def submit(self, job: BatchJob) -> None:
         """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""
         with self._changed:
-            if self._stop_at is None:
+            if self._stop_at is None and not self._ended:
                 self._queue.append(job)
                 self._changed.notify()
                 return

@@ -107,4 +107,4 @@ def test_what_ends_the_worker_fails_alone(stage: Stage, one_worker: OneWorker, p
     assert {outcomes[one] for one in innocent} == {("incomplete", None, 1)}
     status, code, attempts = outcomes[guilty]
     assert (status, code) == ("failed", "server_error")
-    assert attempts == one_worker.deaths <= math.log2(4) + 2
+    assert one_worker.deaths <= attempts <= math.log2(4) + 2  # the last death may come just after the last answer

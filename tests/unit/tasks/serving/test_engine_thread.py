@@ -119,8 +119,8 @@ def test_a_device_that_does_not_work_with_a_new_engine_either_ends_the_thread_an
     for n in (1, 2):
         setting.thread.submit(job(n, row(f"r{n}")))
     setting.thread.run()
-    assert setting.ended() == [(1, BatchStatus.lost)]
-    assert setting.failures() == [Failure(1, error=None)]
+    assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.lost)]
+    assert setting.failures() == [Failure(1, error=None), None]
     assert not setting.thread.stopping
 
 
