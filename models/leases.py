@@ -97,7 +97,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "curves": worker.curves,
         },
     ).scalar_one()
-    _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts)
+    _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
     return float(incarnation)
 
 
@@ -208,7 +208,9 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
     return {Lease(row.id, row.fence) for row in rows}
 
 
-def _lose_open_batches(connection: Connection, worker: str, failed: bool, max_attempts: int) -> None:
+def _lose_open_batches(
+    connection: Connection, worker: str, failed: bool, max_attempts: int, died: bool = False
+) -> None:
     rows = connection.execute(
         text("""
             with unfinished as (
@@ -221,4 +223,4 @@ def _lose_open_batches(connection: Connection, worker: str, failed: bool, max_at
         """),
         {"worker": worker, "failed": failed},
     )
-    requeue(connection, blamed(LostBatch(**row._mapping) for row in rows), max_attempts)
+    requeue(connection, blamed((LostBatch(**row._mapping) for row in rows), died), max_attempts)

@@ -53,11 +53,11 @@ class LostBatch:
     started: bool
 
 
-def blamed(lost: Iterable[LostBatch]) -> list[UnfinishedBatch]:
+def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch]:
     """Which of these batches their worker may have died of: those that its engine had, as far as that is known.
 
     Batches that join are in the engine together, others one by one in the order of their ids. Those that started are
-    to blame, and so is the next one: it may have begun, and killed the process, before its start was written.
+    to blame, and if the process `died` so is the next one: it may have begun, and killed it, before that was written.
     """
     unfinished = []
     for _, of_worker in groupby(sorted(lost, key=lambda batch: (batch.worker, batch.id)), lambda batch: batch.worker):
@@ -74,7 +74,7 @@ def blamed(lost: Iterable[LostBatch]) -> list[UnfinishedBatch]:
         next_found = False
         for first_batch, batches in in_engine.items():
             started = any(batch.started for batch in batches)
-            failure = Failure(first_batch) if started or not next_found else None
+            failure = Failure(first_batch) if started or (died and not next_found) else None
             next_found = next_found or not started
             unfinished += [UnfinishedBatch(batch.id, failure) for batch in batches]
     return unfinished

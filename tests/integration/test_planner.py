@@ -209,7 +209,7 @@ def test_a_prompt_larger_than_any_worker_fails_at_once_and_one_that_fits_only_th
 
 
 def test_what_waits_for_a_worker_that_does_not_come_back_fails(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0, fleet_memory_s=60.0))
+    leader = Leader(stage.database, replace(RULES, policy="fusion", recover_every_s=0.0, fleet_memory_s=60.0))
     stage.worker("small", kv_tokens=500)
     stage.worker("large", kv_tokens=1000)
     stage.request("r1", prompt_tokens=700)

@@ -24,6 +24,10 @@ def test_a_batch_whose_start_was_not_written_is_to_blame_if_it_was_the_only_one(
     assert blamed([lost(1)]) == [UnfinishedBatch(1, Failure(1))]
 
 
+def test_a_process_that_gives_up_has_written_what_it_started():
+    assert blamed([lost(1, started=True), lost(2)], died=False) == [UnfinishedBatch(1, Failure(1)), UnfinishedBatch(2)]
+
+
 def test_batches_that_joined_are_to_blame_together_and_so_is_what_runs_after_them():
     assert blamed([lost(1, joins=True, started=True), lost(2), lost(3, joins=True)]) == [
         UnfinishedBatch(1, Failure(1)),

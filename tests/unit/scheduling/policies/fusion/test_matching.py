@@ -171,6 +171,6 @@ def test_what_is_matched_fits_and_the_least_key_of_all_that_fit_is_matched_first
 def would_fit(cached: list[int], length: int, predicted: int) -> bool:
     """Of 200 tokens, next to rows that have one iteration left or joined just now."""
     if not cached:
-        return length + 2 <= 200  # all workers are equally large: an idle one takes anything
+        return length < 200  # all workers are equally large: an idle one takes anything
     size, longest = len(cached) + 1, max([length, *cached])
     return size * (longest + 2) <= 200 and length + predicted <= 200
