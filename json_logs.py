@@ -90,7 +90,7 @@ def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict
 class BoundedHandler(logging.StreamHandler[TextIO]):
     """Writes the lines of libraries, of repeated ones a few: a kind is the text before its values are put in."""
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:  # type: ignore[override]  # since 3.12
+    def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write this line."""
         if record.levelno >= logging.WARNING:
             left_out = repeated.left_out((record.name, record.levelno, str(record.msg)))
@@ -98,7 +98,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
                 return False
             if left_out:
                 record.msg = f"{record.msg} ({left_out} such lines were left out)"
-        return super().filter(record)
+        return bool(super().filter(record))
 
 
 STAMPS: list[structlog.typing.Processor] = [
@@ -144,11 +144,11 @@ def library_handler() -> logging.Handler:
     return handler
 
 
-def _without_exceptions(record: logging.LogRecord) -> logging.LogRecord | bool:
-    """The record with descriptions in place of exceptions among its arguments; Celery passes them as `exc`, as text."""
+def _without_exceptions(record: logging.LogRecord) -> bool:
+    """Put descriptions in place of exceptions among its arguments; Celery passes them as `exc`, as text."""
     if isinstance(record.args, dict):
         if record.exc_info and record.exc_info[1] is not None and "exc" in record.args:
             record.args = {**record.args, "exc": described(record.exc_info[1])}
     elif record.args:
         record.args = tuple(described(a) if isinstance(a, BaseException) else a for a in record.args)
-    return record
+    return True

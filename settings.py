@@ -122,7 +122,9 @@ class Settings(BaseSettings):
     stall_s: float = Field(
         60.0, gt=0, description="An engine that makes no step for so long is abandoned, and its worker process ends"
     )
-    max_attempts: int = Field(5, ge=1, description="Attempts before a request fails")
+    max_attempts: int = Field(
+        3, ge=1, description="A request fails when its worker was lost so often, the last time with this request alone"
+    )
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after so long")
 
     # learning

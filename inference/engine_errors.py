@@ -67,6 +67,18 @@ class UnreadableBudget(InferenceError):
         super().__init__()
 
 
+class BudgetTooSmall(InferenceError):
+    """a KV cache of {budget_bytes} bytes holds no row: {row_tokens} tokens of {token_bytes} bytes need {needed_bytes}
+
+    The operator must raise MAGNUS_KV_BUDGET, or free memory of the device.
+    """
+
+    def __init__(self, budget_bytes: int, row_tokens: int, token_bytes: int) -> None:
+        self.budget_bytes, self.row_tokens, self.token_bytes = budget_bytes, row_tokens, token_bytes
+        self.needed_bytes = row_tokens * token_bytes
+        super().__init__()
+
+
 class UnreadableTokenizer(InferenceError):
     """cannot read the tokenizer of {model}: {reason}
 

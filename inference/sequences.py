@@ -1,14 +1,22 @@
 """The values that go into an engine and come out: token ids, limits, finish reasons, figures. Imports no torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed"]
 
+# Below this temperature a row is greedy: tokens whose logits differ by 1e-3 then differ in probability by a factor of
+# e^100, and a temperature that float32 cannot hold would turn logits into infinities. vLLM has the same bound.
+LEAST_TEMPERATURE = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one row's tokens are sampled; temperature 0 is greedy, top_k 0 and top_p 1 keep the whole vocabulary."""
+    """How one row's tokens are sampled; temperature 0 is greedy, top_k 0 and top_p 1 keep the whole vocabulary.
+
+    Raises ValueError for what has no meaning; everything else can be sampled with.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -16,13 +24,15 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise ValueError(f"temperature and top_k must not be negative, 0 < top_p <= 1: {self}")
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0 or (self.seed or 0) < 0:
+            raise ValueError(
+                f"temperature, top_k and seed must not be negative, temperature finite, 0 < top_p <= 1: {self}"
+            )
 
     @property
     def greedy(self) -> bool:
         """Whether each step takes the likeliest token."""
-        return self.temperature == 0.0
+        return self.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from models.leases import Lease
-from models.requeue import UnfinishedBatch, requeue
+from models.requeue import Failure, UnfinishedBatch, requeue
 from models.tables import BatchStatus, RequestStatus
 
 
@@ -39,11 +39,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt."""
+    """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
+
+    `outgrew`: it was alone and ran out of its worker's memory.
+    """
 
     lease: Lease
     request_id: str
     generated_ids: tuple[int, ...]
+    outgrew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The end of a batch; requests that are still in it go back to the queue.
-
-    `counts_as_attempt`: for them the batch was a failed attempt.
-    """
+    """The end of a batch; requests that are still in it go back to the queue, after a `failure` as suspects."""
 
     lease: Lease
     status: BatchStatus
     ago_s: float
     figures: Figures | None = None
-    counts_as_attempt: bool = False
+    failure: Failure | None = None
 
 
 def write_started(connection: Connection, started: Sequence[Started]) -> None:
@@ -124,15 +125,21 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             update requests r set
                 status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
                 finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
-                generated_ids = a.generated_ids::int[], attempts = r.attempts - 1, planner_epoch = 0
-            from unnest(cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]))
-                as a (batch_id, id, generated_ids)
+                generated_ids = a.generated_ids::int[], attempts = r.attempts - 1, planner_epoch = 0,
+                outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
+                    select greatest(r.outgrew_tokens, w.theta_bytes / w.delta_bytes)
+                    from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
+            from unnest(
+                cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
+                cast(:outgrew as bool[])
+            ) as a (batch_id, id, generated_ids, outgrew)
             where r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
         """),
         {
             "batch_ids": [row.lease.batch_id for row in returned],
             "ids": [row.request_id for row in returned],
             "generated_ids": ["{" + ",".join(map(str, row.generated_ids)) + "}" for row in returned],
+            "outgrew": [row.outgrew for row in returned],
         },
     )
 
@@ -169,7 +176,7 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
         },
     )
     unfinished = [
-        UnfinishedBatch(batch.lease.batch_id, batch.counts_as_attempt, split=batch.status is BatchStatus.out_of_memory)
+        UnfinishedBatch(batch.lease.batch_id, batch.failure, split=batch.status is BatchStatus.out_of_memory)
         for batch in closed
     ]
     requeue(connection, unfinished, max_attempts)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.requeue import UnfinishedBatch, requeue
+from models.requeue import LostBatch, blamed, requeue
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Renewal:
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
     """Register the worker under its name; returns its incarnation, by which its process is told from earlier ones.
 
-    Open batches of an earlier process of that name are lost; those that it had taken count as failed attempts.
+    Open batches of an earlier process of that name are lost; the requests that it was serving are suspects.
     """
     incarnation = connection.execute(
         text("""
@@ -100,14 +100,14 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "curves": worker.curves,
         },
     ).scalar_one()
-    _lose_open_batches(connection, worker.name, counts_as_attempt=True, max_attempts=max_attempts)
+    _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
     return float(incarnation)
 
 
 def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
     """Mark the worker as stopped and put the requests of its open batches back into the queue.
 
-    They count as failed attempts if the worker `failed`. Nothing happens if another process has the name by now.
+    If the worker `failed`, those that it was serving are suspects. Nothing happens if another process has its name now.
     """
     mine = connection.execute(
         text("""
@@ -117,7 +117,7 @@ def deregister(connection: Connection, name: str, incarnation: float, failed: bo
         {"name": name, "incarnation": incarnation},
     ).one_or_none()
     if mine is not None:
-        _lose_open_batches(connection, name, counts_as_attempt=failed, max_attempts=max_attempts)
+        _lose_open_batches(connection, name, failed=failed, max_attempts=max_attempts)
 
 
 def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
@@ -237,7 +237,9 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
     return {Lease(row.id, row.fence) for row in rows}
 
 
-def _lose_open_batches(connection: Connection, worker: str, counts_as_attempt: bool, max_attempts: int) -> None:
+def _lose_open_batches(
+    connection: Connection, worker: str, failed: bool, max_attempts: int, died: bool = False
+) -> None:
     rows = connection.execute(
         text("""
             with unfinished as (
@@ -246,9 +248,8 @@ def _lose_open_batches(connection: Connection, worker: str, counts_as_attempt: b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
             from unfinished u where b.id = u.id
-            returning b.id, u.taken
+            returning b.id, b.worker, b.joins, u.taken and :failed as taken, b.started_at is not null as started
         """),
-        {"worker": worker},
+        {"worker": worker, "failed": failed},
     )
-    lost = [UnfinishedBatch(row.id, counts_as_attempt=counts_as_attempt and row.taken) for row in rows]
-    requeue(connection, lost, max_attempts)
+    requeue(connection, blamed((LostBatch(**row._mapping) for row in rows), died), max_attempts)

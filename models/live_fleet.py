@@ -59,6 +59,18 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     return [LiveWorker(*row) for row in rows]
 
 
+def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
+    """By model the tokens that the key-value cache of its largest worker holds, of those heard of within that time."""
+    rows = connection.execute(
+        text("""
+            select model, max(theta_bytes / delta_bytes) as tokens from workers
+            where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s) group by model
+        """),
+        {"within_s": within_s},
+    )
+    return {row.model: row.tokens for row in rows}
+
+
 def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:
     """Replace a worker's measured curves by a better profile; False if no worker of this name has registered."""
     statement = text("update workers set curves = :curves where name = :name returning name")

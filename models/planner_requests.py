@@ -23,7 +23,9 @@ REQUEST_COLUMNS = (
     StoredRequest.tenant,
     extract("epoch", StoredRequest.deadline_at).cast(DOUBLE_PRECISION).label("deadline_at"),
     StoredRequest.application,
+    StoredRequest.outgrew_tokens,
     StoredRequest.sealed_group,
+    StoredRequest.suspect_group,
 )
 
 # Literals, not parameters: only then a plan that is made once for all parameters can use the partial indexes.
@@ -47,11 +49,13 @@ class QueuedRequest:
     """A queued request with the model that it names.
 
     `sealed_group` is set if the request was in a batch that ran out of memory: the batch whose halves run alone.
+    `suspect_group` is set if an engine or a worker failed while it was serving the request together with this group.
     """
 
     request: Request
     model: str
     sealed_group: str | None
+    suspect_group: str | None = None
 
 
 def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
@@ -61,7 +65,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     locked, a predictor's for one, are skipped and come with a later call.
     """
     rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
-    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group) for row in rows]
+    fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
 
 
@@ -95,4 +99,5 @@ def to_request(row: Row[Any]) -> Request:
         tenant=row.tenant,
         deadline_at=row.deadline_at,
         application=row.application,
+        outgrew_tokens=row.outgrew_tokens,
     )

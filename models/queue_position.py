@@ -39,6 +39,12 @@ class QueueSnapshot:
     places: Mapping[str, QueuePlace] = field(repr=False)  # by request id; of a long queue only the first
     state: Mapping[str, Any] = field(repr=False)  # the snapshot as the planner wrote it
 
+    @property
+    def largest_tokens(self) -> Mapping[str, int]:
+        """By model the tokens that the largest worker's key-value cache holds; only models that have a worker."""
+        tokens: Mapping[str, int] = self.state.get("largest_tokens", {})
+        return tokens
+
 
 def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
     """The last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, text
 
-from models.requeue import UnfinishedBatch, requeue
+from models.requeue import LostBatch, UnfinishedBatch, blamed, requeue
 
 # Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications
 # and react later when lengths change; not tuned.
@@ -12,26 +12,30 @@ ANSWERS_FOR_MEANS = 2000
 def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: int) -> list[str]:
     """Mark batches as lost whose lease expired or whose worker is gone; returns the ids of their unfinished requests.
 
-    A worker is gone if it deregistered or its last heartbeat is older than `lease_s`. The requests are queued again,
-    end cancelled, or fail after `max_attempts`. A batch that its worker had taken counts as an attempt, because it may
-    be what the worker died of.
+    A worker is gone if it deregistered or its last heartbeat is older than `lease_s`; then all its batches are lost at
+    once, whenever it took them. Those that it was serving may be what it died of: their requests are suspects. A lease
+    that a live worker lets expire is no failure: the worker never began that batch, or has no lease of it any more.
     """
     rows = connection.execute(
         text("""
             with lost as (
-                select b.id, b.status = 'running' as taken from batches b left join workers w on w.name = b.worker
-                where b.status = 'running' and b.lease_until < statement_timestamp()
-                    or b.status = 'assigned' and (w.name is null or w.stopped_at is not null
-                        or w.heartbeat_at < statement_timestamp() - make_interval(secs => :lease_s))
+                select b.id, b.status = 'running' and w.gone as taken from batches b
+                join lateral (
+                    select coalesce(bool_and(stopped_at is not null or heartbeat_at
+                        < statement_timestamp() - make_interval(secs => :lease_s)), true) as gone
+                    from workers where name = b.worker
+                ) w on true
+                where b.status in ('assigned', 'running') and w.gone
+                    or b.status = 'running' and b.lease_until < statement_timestamp()
                 order by b.id for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
             from lost where b.id = lost.id
-            returning b.id, lost.taken
+            returning b.id, b.worker, b.joins, lost.taken, b.started_at is not null as started
         """),
         {"lease_s": lease_s},
     )
-    return requeue(connection, [UnfinishedBatch(row.id, counts_as_attempt=row.taken) for row in rows], max_attempts)
+    return requeue(connection, blamed(LostBatch(**row._mapping) for row in rows), max_attempts)
 
 
 def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
@@ -67,7 +71,7 @@ def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends
         """),
         {"names": names},
     )
-    requeue(connection, [UnfinishedBatch(row.id, counts_as_attempt=False) for row in rows], max_attempts)
+    requeue(connection, [UnfinishedBatch(row.id) for row in rows], max_attempts)
     return names
 
 
@@ -130,17 +134,29 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
     ).rowcount
 
 
-def fail_too_large(connection: Connection, request_id: str) -> None:
-    """Fail a request that alone ran out of memory on the largest worker."""
-    connection.execute(
+def fail_too_large(connection: Connection, model: str, largest_tokens: int) -> list[str]:
+    """Fail the queued requests of a model that not even its largest worker can serve; returns their ids.
+
+    Those are prompts that leave no place for a token in its key-value cache, and requests that alone ran out of it.
+    """
+    rows = connection.execute(
         text("""
             update requests set status = 'failed', finished_at = clock_timestamp(),
-                error = jsonb_build_object('code', 'out_of_memory', 'message',
-                    'The request alone needs more memory for its key-value cache than any worker has.')
-            where id = :id and status = 'queued'
+                error = case when outgrew_tokens >= :largest_tokens
+                    then jsonb_build_object('code', 'out_of_memory', 'message',
+                        'The request alone ran out of memory on the largest worker, whose key-value cache holds '
+                        || :largest_tokens || ' tokens: ' || prompt_tokens || ' of its prompt and '
+                        || cardinality(generated_ids) || ' of its answer.')
+                    else jsonb_build_object('code', 'context_length_exceeded', 'message',
+                        'The prompt has ' || prompt_tokens || ' tokens, but the key-value cache of the largest worker '
+                        || 'holds ' || :largest_tokens || ' with the answer.') end
+            where status = 'queued' and model = :model
+                and (prompt_tokens + cardinality(generated_ids) >= :largest_tokens or outgrew_tokens >= :largest_tokens)
+            returning id
         """),
-        {"id": request_id},
+        {"model": model, "largest_tokens": largest_tokens},
     )
+    return [row.id for row in rows]
 
 
 def fail_unschedulable(connection: Connection, request_id: str) -> None:

@@ -58,7 +58,7 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
             select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
             from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
-                and generated_ids = '{}' and sealed_group is null
+                and generated_ids = '{}' and sealed_group is null and suspect_group is null
             order by predictor_version, arrived_at limit :limit for update skip locked
         """),
         {"before": before, "limit": limit},

@@ -1,60 +1,141 @@
-"""Requests that leave their batch unanswered: they are queued again, cancelled, or fail after too many attempts."""
+"""Requests that leave their batch unanswered: they are queued again, cancelled, or fail if they alone are to blame.
 
-from collections.abc import Collection
+When an engine or a whole worker fails, each request that it was serving is a suspect. Suspects keep together as a
+group, which the planner serves again in halves, apart from all others (`scheduling.isolation`). So after at most
+⌈log2(group)⌉ more failures the guilty request fails alone, and the others have their answers: to them the failed
+batches do not count as attempts.
+"""
+
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from sqlalchemy import Connection, text
+
+# A request fails if an engine fails on it alone and that is at least the second failure that it was in: one may be
+# chance. If a worker was lost, it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.
+ENGINE_FAILURES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why batches failed that an engine had at once; the batches of one failure have the same `first_batch`.
+
+    `error` is the class of the engine's error, after which the device still worked; None if the worker's process ended,
+    was silent, or cannot use its device any more.
+    """
+
+    first_batch: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
-    """A batch that ended with requests still in it.
+    """A batch that ended with requests still in it; without a failure they go back as they came.
 
-    `counts_as_attempt`: for them the batch was a failed attempt. `split`: the batch ran out of memory. Its requests
-    then keep their planner epoch, because the planner that assigned them splits them (Magnus III-C); their sealed group
-    is the batch's id, by which a planner that takes over finds the requests to split.
+    `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C).
+    Joiners wait again, and become suspects when that has happened to them before.
     """
 
     batch_id: int
-    counts_as_attempt: bool = False
+    failure: Failure | None = None
     split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LostBatch:
+    """An open batch of a worker that is gone; `started` is written a moment after the engine began it."""
+
+    id: int
+    worker: str
+    joins: bool
+    taken: bool
+    started: bool
+
+
+def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch]:
+    """Which of these batches their worker may have died of: those that its engine had, as far as that is known.
+
+    Batches that join are in the engine together, others one by one in the order of their ids. Those that started are
+    to blame, and if the process `died` so is the next one: it may have begun, and killed it, before that was written.
+    """
+    unfinished = []
+    for _, of_worker in groupby(sorted(lost, key=lambda batch: (batch.worker, batch.id)), lambda batch: batch.worker):
+        in_engine: dict[int, list[LostBatch]] = {}
+        first_joined = None
+        for batch in of_worker:
+            if not batch.taken:
+                unfinished.append(UnfinishedBatch(batch.id))
+            elif batch.joins:
+                first_joined = first_joined or batch.id
+                in_engine.setdefault(first_joined, []).append(batch)
+            else:
+                in_engine[batch.id] = [batch]
+        next_found = False
+        for first_batch, batches in in_engine.items():
+            started = any(batch.started for batch in batches)
+            failure = Failure(first_batch) if started or (died and not next_found) else None
+            next_found = next_found or not started
+            unfinished += [UnfinishedBatch(batch.id, failure) for batch in batches]
+    return unfinished
 
 
 def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max_attempts: int) -> list[str]:
     """Take the unfinished requests out of these batches; returns their ids.
 
-    A request with a cancel requested ends cancelled. One whose attempts reached `max_attempts` fails if this batch
-    counts as an attempt; if the batch does not count, it is subtracted from the request's attempts.
+    A request with a cancel requested ends cancelled. One that was alone in an engine that failed, and for which that is
+    not the first failure, fails; if the worker's process ended, only after `max_attempts` failures. All others are
+    queued again, and the batch is subtracted from their attempts.
     """
     if not unfinished:
         return []
+    failures = [batch.failure for batch in unfinished]
     rows = connection.execute(
         text("""
             with unanswered as (
-                select r.id, b.counts_as_attempt, b.split,
-                    case when r.cancel_requested_at is not null then 'cancelled'
-                        when b.counts_as_attempt and r.attempts >= :max_attempts then 'failed'
-                        else 'queued' end as next_status
-                from requests r
-                join unnest(cast(:ids as bigint[]), cast(:counts_as_attempt as bool[]), cast(:split as bool[]))
-                    as b (id, counts_as_attempt, split) on b.id = r.batch_id
+                select r.id, b.first_batch, b.error, b.split, r.suspected,
+                    r.cancel_requested_at is not null as cancelled,
+                    b.first_batch is not null or b.split and made.joins as failure,
+                    b.split and (r.suspect_group is not null or made.joins and r.suspected > 0) as suspect
+                from requests r join batches made on made.id = r.batch_id
+                join unnest(
+                    cast(:ids as bigint[]), cast(:first_batches as bigint[]), cast(:errors as text[]),
+                    cast(:splits as bool[])
+                ) as b (id, first_batch, error, split) on b.id = r.batch_id
                 where r.status = 'in_progress' for update of r
+            ), judged as (
+                select *, first_batch is not null and count(*) over (partition by first_batch) = 1
+                    and suspected + 1 >= case when error is null then :max_attempts
+                        else least(:engine_failures, :max_attempts) end as guilty
+                from unanswered
+            ), decided as (
+                select *, case when cancelled then 'cancelled' when guilty then 'failed' else 'queued' end
+                    as next_status from judged
             )
-            update requests r set status = u.next_status,
-                finished_at = case when u.next_status <> 'queued' then clock_timestamp() end,
-                error = case when u.next_status = 'failed' then jsonb_build_object('code', 'server_error', 'message',
-                    'Given up after ' || r.attempts || ' attempts: each time the worker failed or was lost.') end,
-                attempts = r.attempts - case when u.counts_as_attempt then 0 else 1 end,
-                planner_epoch = case when u.split then r.planner_epoch else 0 end,
-                sealed_group = case when u.split then r.batch_id::text end
-            from unanswered u where r.id = u.id
+            update requests r set status = d.next_status,
+                finished_at = case when d.next_status <> 'queued' then clock_timestamp() end,
+                error = case when d.next_status = 'failed' then jsonb_build_object('code', 'server_error', 'message',
+                    'Given up after ' || d.suspected + 1 || ' attempts: ' || case when d.error is null
+                        then 'each time the worker was lost, the last time with this request alone.'
+                        else 'each time the engine failed, the last time on this request alone (' || d.error || ').'
+                        end) end,
+                attempts = case when d.next_status = 'failed' then greatest(r.attempts, d.suspected + 1)
+                    else r.attempts - 1 end,
+                suspected = d.suspected + case when d.failure then 1 else 0 end,
+                suspect_group = case when d.first_batch is not null then d.first_batch::text
+                    when d.suspect then r.batch_id::text else r.suspect_group end,
+                sealed_group = case when d.split and not d.suspect and d.first_batch is null then r.batch_id::text end,
+                planner_epoch = 0
+            from decided d where r.id = d.id
             returning r.id
         """),
         {
             "ids": [batch.batch_id for batch in unfinished],
-            "counts_as_attempt": [batch.counts_as_attempt for batch in unfinished],
-            "split": [batch.split for batch in unfinished],
+            "first_batches": [failure and failure.first_batch for failure in failures],
+            "errors": [failure and failure.error for failure in failures],
+            "splits": [batch.split for batch in unfinished],
             "max_attempts": max_attempts,
+            "engine_failures": ENGINE_FAILURES,
         },
     )
     return [row.id for row in rows]

@@ -109,7 +109,12 @@ class StoredRequest(Base):
     eta_at: Mapped[datetime | None]  # the ETA given at submission, kept to compare it with the real time
     batch_id: Mapped[int | None] = mapped_column(BigInteger)  # the batch it is in, or was in last
     sealed_group: Mapped[str | None]  # the batch that ran out of memory with it and is to be split into two sealed ones
-    attempts: Mapped[int] = mapped_column(server_default="0")
+    # set while it is among those that an engine was serving when it failed: they are served again in halves, apart
+    suspect_group: Mapped[str | None]
+    suspected: Mapped[int] = mapped_column(server_default="0")  # failures that it was in
+    # tokens that the largest worker holds which could not hold this request alone
+    outgrew_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    attempts: Mapped[int] = mapped_column(server_default="0")  # failed ones only if this request alone was to blame
     cancel_requested_at: Mapped[datetime | None]
 
     generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # token ids that earlier slices generated

@@ -10,7 +10,8 @@ The runner's side of the contract:
    `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
    run one after the other, in the order given.
 3. Report each run-to-completion batch that ended with `finished`, after its unfinished requests came back through
-   `add`; each out-of-memory with `out_of_memory`, each cancel of a waiting request with `discard`.
+   `add`; each out-of-memory with `out_of_memory`, each cancel of a waiting request with `discard`. A request that ran
+   out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is larger.
    Of a continuous batch the joiners that do not fit are reported so; when running rows outgrow the memory, the row that
    joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.

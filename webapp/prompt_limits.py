@@ -58,6 +58,16 @@ class PromptLimits:
             raise self._too_long(f"{tokens:,} tokens", param)
         return TokenCounts(tokens, self.prompt_format.count(prompt.input))
 
+    def check_workers(self, tokens: int, largest_tokens: int | None, *, param: str) -> None:
+        """Raise InvalidRequest if the largest worker's memory, as far as it is known, leaves no place for an answer."""
+        if largest_tokens is not None and tokens >= largest_tokens:
+            raise InvalidRequest(
+                f"The largest worker's memory holds {largest_tokens:,} tokens of a prompt and its answer, "
+                f"but your prompt has {tokens:,}. Shorten the input or the instructions.",
+                param=param,
+                code="context_length_exceeded",
+            )
+
     def output_limit(self, requested: int | None, *, param: str) -> int:
         """The answer's limit in tokens, by default Gmax; raises InvalidRequest above Gmax, naming `param`."""
         if requested is not None and requested > self.max_output_tokens:

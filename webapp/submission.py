@@ -97,6 +97,9 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
     counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
+    snapshot = context.queue_snapshot.get()
+    largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
+    limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
     application = application_name(submission.metadata, submission.prompt.instructions)
     response_times = context.response_times.get()
     return NewRequest(
@@ -112,7 +115,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         priority=submission.priority,
         deadline_s=submission.deadline_s,
         eta_s=response_times.response_s(
-            scoped_application(submission.tenant, application), counts.input_tokens, context.queue_snapshot.get()
+            scoped_application(submission.tenant, application), counts.input_tokens, snapshot
         ),
     )
 

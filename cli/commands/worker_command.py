@@ -24,6 +24,10 @@ def worker(name: str, device: str, kv_budget: str | None) -> None:
     if wrong:
         raise CommandFailed("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need
+    from inference.engine_errors import InferenceError
     from tasks.serving.worker_process import run_worker
 
-    sys.exit(run_worker(name, device, settings.kv_budget))
+    try:
+        sys.exit(run_worker(name, device, settings.kv_budget))
+    except InferenceError as error:
+        raise click.ClickException(f"worker {name}: {error}") from error

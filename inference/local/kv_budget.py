@@ -3,7 +3,8 @@
 import torch
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from inference.engine_errors import UnreadableBudget
+from inference.engine_errors import BudgetTooSmall, UnreadableBudget
+from inference.local.kv_cache import COLUMN_STEP
 
 # Ten rows of Magnus Eq. (1) for the bundled model (3,072 bytes a token, 1,024 + 1,024 tokens a row). More allows larger
 # batches and takes more of the machine's memory; not tuned.
@@ -23,3 +24,9 @@ def kv_budget_bytes(configured: str, device: torch.device) -> int:
     torch.cuda.empty_cache()  # memory that loading left in torch's cache is free as well
     free_bytes, _ = torch.cuda.mem_get_info(device)
     return int(GPU_SHARE * free_bytes)
+
+
+def require_a_row(budget_bytes: int, token_bytes: int) -> None:
+    """Raise BudgetTooSmall if a cache of that budget holds not even one row of the least columns that are allocated."""
+    if budget_bytes < COLUMN_STEP * token_bytes:
+        raise BudgetTooSmall(budget_bytes, COLUMN_STEP, token_bytes)

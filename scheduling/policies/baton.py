@@ -116,10 +116,12 @@ class Baton(Policy):
         return found
 
     def _may_join(self, batch: "BatonBatch", prefill: int) -> bool:
-        """Whether a row of so many tokens keeps the batch below its threshold; an empty batch takes any row."""
+        """Whether a row of so many tokens keeps the batch below its threshold; an empty one takes what it holds."""
         if self._batch_size and batch.size >= self._batch_size:
             return False
-        return not batch.size or batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
+        if not batch.size:
+            return prefill < batch.capacity_tokens
+        return batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":
         """The batch that one row of lower priority has left so that the request can join it.

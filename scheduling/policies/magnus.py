@@ -124,12 +124,14 @@ class MagnusPolicy(Policy):
         return idle
 
     def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
-        """The best batch that fits, else one that fits in part, else, on the largest workers only, a larger one."""
+        """The best batch that fits, else one that fits in part; on the largest workers the best, fitting or not.
+
+        A request that may need more memory than the largest workers have would otherwise wait while any other does.
+        """
+        if capacity_tokens == self._batcher.capacity_tokens:
+            return self._table.next_batch(costs, float("inf"), now)
         choice = self._table.next_batch(costs, capacity_tokens, now)
-        choice = choice or self._table.next_batch(costs, capacity_tokens, now, whole=False)
-        if choice is None and capacity_tokens == self._batcher.capacity_tokens:
-            choice = self._table.next_batch(costs, float("inf"), now)
-        return choice
+        return choice or self._table.next_batch(costs, capacity_tokens, now, whole=False)
 
     def _serve(self, worker: Worker, choice: NextBatch) -> Assignment:
         batch, capacity_tokens = choice.batch, worker.memory.capacity_tokens

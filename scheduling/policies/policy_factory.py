@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduling.isolation import IsolatingPolicy
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.policy import Fusion
@@ -83,8 +84,8 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
 }
 
 
-def make_policy(name: str, settings: PolicySettings) -> Policy:
-    """A new policy of this name; raises UnknownPolicy."""
+def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
+    """A new policy of this name, which also serves apart what has to be; raises UnknownPolicy."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    return POLICIES[name](settings)
+    return IsolatingPolicy(POLICIES[name](settings))

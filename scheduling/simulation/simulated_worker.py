@@ -68,9 +68,13 @@ class RowsJoined:
 
 @dataclass(frozen=True, slots=True)
 class RanOutOfMemory:
-    """A batch, a group of joiners or a last row did not fit; its requests go back to the policy."""
+    """A batch, a group of joiners or a last row did not fit; its requests go back to the policy.
+
+    `alone`: it was one request with the whole memory to itself.
+    """
 
     assignment: Assignment
+    alone: bool
 
 
 Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory
@@ -178,7 +182,7 @@ class SimulatedWorker:
         self._tokens += ended.run.tokens
         self._busy_s += self._running_ends_at - ended.started_at
         if ended.run.out_of_memory:
-            return [ended, RanOutOfMemory(ended.assignment)]
+            return [ended, RanOutOfMemory(ended.assignment, alone=len(ended.assignment.requests) == 1)]
         requests = zip(ended.assignment.requests, ended.run.generated, strict=True)
         return [*(self._row_left(request, request.generated + more) for request, more in requests), ended]
 
@@ -192,7 +196,7 @@ class SimulatedWorker:
             if batch.size:
                 outcomes.append(Requeued(request, preempted=True))
             else:
-                outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (request,), joins=True)))
+                outcomes.append(RanOutOfMemory(Assignment(self.instance.name, (request,), joins=True), alone=True))
         while self._joining and batch.accepts_joiners and batch.iteration >= self._join_iteration:
             outcomes += self._join(self._joining.popleft(), now)
         return outcomes
@@ -203,7 +207,7 @@ class SimulatedWorker:
             if request_id in batch.rows:
                 outcomes.append(Requeued(batch.leave(request_id), preempted=True))
         if not batch.fits(assignment.requests):
-            return [*outcomes, RanOutOfMemory(assignment)]
+            return [*outcomes, RanOutOfMemory(assignment, alone=len(assignment.requests) == 1 and not batch.size)]
         if assignment.requests:
             batch.slowdown = self._draw_slowdown()
             totals = self._totals(assignment)

@@ -6,10 +6,11 @@ stepped token by token (see `scheduling.simulation.simulated_batch`), so the cos
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scheduling.out_of_memory import reserve_limit
 from scheduling.policy import Assignment, Policy, Worker
 from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
@@ -109,8 +110,11 @@ class Simulation:
             self._schedule(worker, now)
             self._decision.request(now)
         for request in self._arrivals.pop_due(now):
-            self._policy.add(request, now)
-            self._decision.request(now)
+            if request.prefill >= self._largest_tokens:
+                self._recorder.failed(request, now)
+            else:
+                self._policy.add(request, now)
+                self._decision.request(now)
         for name in self._worker_events.pop_due(now):
             if self._fleet[name].instance.leaves_at <= now:
                 self._remove(name, now)
@@ -176,11 +180,14 @@ class Simulation:
                 self._recorder.rows_joined(outcome, worker, now)
             case _:  # RanOutOfMemory
                 self._recorder.ran_out_of_memory()
-                first, *others = outcome.assignment.requests
-                if not others and self._fits_nowhere(first):
+                first = outcome.assignment.requests[0]
+                if not outcome.alone:
+                    self._policy.out_of_memory(outcome.assignment, now)
+                elif self._fits_nowhere(first):
                     self._recorder.failed(first, now)
                 else:
-                    self._policy.out_of_memory(outcome.assignment, now)
+                    held = self._fleet[worker].instance.memory.capacity_tokens
+                    self._policy.add(replace(reserve_limit(first), outgrew_tokens=held), now)
 
     def _fits_nowhere(self, request: Request) -> bool:
         return request.length + self._generation_lengths[request.id] > self._largest_tokens

@@ -17,9 +17,8 @@ from models.leadership import Lead
 from models.live_fleet import LiveWorker
 from models.planner_requests import QueuedRequest
 from models.planner_state import PlannerInputs
-from models.tables import BatchStatus
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
-from scheduling.policy import Assignment, Worker
+from scheduling.policy import Worker
 from tasks.messages import NO_BATCH
 from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, with_estimates
@@ -51,7 +50,8 @@ class PlannerRules:
     alive_s: float = 3.0  # a worker without a heartbeat for this long gets no new batch
     lease_s: float = 10.0
     resend_s: float = 2.0
-    max_attempts: int = 5
+    max_attempts: int = 3
+    fleet_memory_s: float = 120.0  # a worker that was heard of within this time is expected back
     lookahead_s: float = 0.25  # the next batch is sent this long before its worker should become idle
     predictor_grace_s: float = 2.0  # after this long without a predictor, requests get their application's mean
     recover_every_s: float = 1.0
@@ -78,6 +78,7 @@ class Planner:
         self._decision_s = self._mean_serving_s = 0.0
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
+        self._largest_tokens: dict[str, int] = {}  # by model: what the key-value cache of its largest worker holds
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
@@ -107,12 +108,9 @@ class Planner:
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)
-        queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
-        if self._careful:
-            queued = self._without_culprits(queued, live, now)
-        self._policies.feed(queued, now)
-        self._settle(live, now)
+        self._feed(live, now)
+        self._settle(now)
         workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)
         claims = self._assign(workers, now)
         self._publish_snapshot(workers, now)
@@ -171,6 +169,7 @@ class Planner:
         if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
             reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
+        self._read_largest_workers()
         # Five intervals, so that a request that ended just after one look is still found at the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
         return self._messages_to_send_again(inputs.now)
@@ -187,7 +186,38 @@ class Planner:
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
         return reconciler.batches_to_resend(connection, rules.resend_s) + probes
 
-    def _settle(self, live: Sequence[LiveWorker], now: float) -> None:
+    def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
+        """Give the policies what came since the last step; what fits no worker fails at once."""
+        queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
+        for worker in live:
+            tokens = worker.theta_bytes // worker.delta_bytes
+            self._largest_tokens[worker.model] = max(tokens, self._largest_tokens.get(worker.model, 0))
+        too_large = {one.model for one in queued if self._fits_nowhere(one)}
+        failed = {request_id for model in too_large for request_id in self._fail_too_large(model)}
+        queued = [one for one in queued if one.request.id not in failed]
+        if self._careful:
+            queued = self._without_culprits(queued, live, now)
+        self._policies.feed(queued, now)
+
+    def _fits_nowhere(self, one: QueuedRequest) -> bool:
+        """Whether the prompt leaves no place for a token on the largest worker, or outgrew it alone."""
+        largest_tokens = self._largest_tokens.get(one.model)
+        return largest_tokens is not None and max(one.request.prefill, one.request.outgrew_tokens) >= largest_tokens
+
+    def _fail_too_large(self, model: str) -> list[str]:
+        failed = reconciler.fail_too_large(self._connection, model, self._largest_tokens[model])
+        self._policies.discard(failed)
+        return failed
+
+    def _read_largest_workers(self) -> None:
+        """Which worker of each model is the largest; where it has become smaller, what waits may now fit nowhere."""
+        largest = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
+        before, self._largest_tokens = self._largest_tokens, largest
+        for model in largest:
+            if largest[model] < before.get(model, 0):
+                self._fail_too_large(model)
+
+    def _settle(self, now: float) -> None:
         """Find the batches that ended since the last step, and tell the policy that assigned each of them."""
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
@@ -200,14 +230,8 @@ class Planner:
             if ending is not None and ending.serving_s is not None:
                 weight = NEWEST_WEIGHT if self._mean_serving_s else 1.0
                 self._mean_serving_s += weight * (ending.serving_s - self._mean_serving_s)
-            if batch.policy is None:
-                continue
-            if ending is None or ending.status is not BatchStatus.out_of_memory:
+            if batch.policy is not None:
                 batch.policy.finished(batch.assignment, now)
-            elif _fits_nowhere(batch.assignment, live):
-                reconciler.fail_too_large(self._connection, batch.assignment.requests[0].id)
-            else:
-                batch.policy.out_of_memory(batch.assignment, now)
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
         """Ask each model's policy for assignments, and claim their requests as batches."""
@@ -243,19 +267,9 @@ class Planner:
             "backlog_s": round(backlog_s, 4),
             "typical_s": round(self._mean_serving_s, 4),
             "decision_s": round(self._decision_s, 6),
+            "largest_tokens": self._largest_tokens,
             "batches": batches,
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)
         took_s = perf_counter() - started
         self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * took_s)
-
-
-def _fits_nowhere(assignment: Assignment, live: Sequence[LiveWorker]) -> bool:
-    """Whether a single request ran out of memory alone on the largest worker of its model."""
-    worker = next((worker for worker in live if worker.name == assignment.worker), None)
-    return (
-        worker is not None
-        and len(assignment.requests) == 1
-        and not assignment.joins
-        and all(other.theta_bytes <= worker.theta_bytes for other in live if other.model == worker.model)
-    )

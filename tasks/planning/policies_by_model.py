@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from models.planner_requests import QueuedRequest
+from scheduling.isolation import IsolatingPolicy
+from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.policy_factory import PolicySettings, make_policy
-from scheduling.policy import Assignment, Policy
+from scheduling.policy import Assignment
 from scheduling.request import Request
 
 
@@ -16,16 +18,16 @@ class PoliciesByModel:
         """No requests yet; raises UnknownPolicy."""
         make_policy(policy, settings)
         self.policy, self._settings = policy, settings
-        self._by_model: dict[str, Policy] = {}
+        self._by_model: dict[str, IsolatingPolicy] = {}
         self._tau: float | None = None
 
-    def __iter__(self) -> Iterator[tuple[str, Policy]]:
+    def __iter__(self) -> Iterator[tuple[str, IsolatingPolicy]]:
         return iter(self._by_model.items())
 
     def __len__(self) -> int:
         return sum(len(policy) for policy in self._by_model.values())
 
-    def of(self, model: str) -> Policy:
+    def of(self, model: str) -> IsolatingPolicy:
         """The policy of a model, made when it is first asked for."""
         if model not in self._by_model:
             self._by_model[model] = make_policy(self.policy, self._settings)
@@ -35,18 +37,24 @@ class PoliciesByModel:
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
         """Add requests, in place of those with the same ids that were predicted anew while they waited.
 
-        Those left of one batch that ran out of memory are handed over together, to be split again.
+        Those left of one batch that ran out of memory are handed over together, to be split, and so are those that were
+        served together when an engine failed.
         """
         sealed: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        suspects: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for one in queued:
-            if one.sealed_group is None:
-                self.of(one.model).discard(one.request.id)
-                self.of(one.model).add(one.request, now)
-            else:
+            self.of(one.model).discard(one.request.id)
+            if one.suspect_group is not None:
+                suspects[one.model, one.suspect_group].append(one.request)
+            elif one.sealed_group is not None:
                 sealed[one.model, one.sealed_group].append(one.request)
+            else:
+                self.of(one.model).add(one.request, now)
+        for (model, _), requests in suspects.items():
+            self.of(model).isolate(requests)
         for (model, _), requests in sealed.items():
-            if len(requests) == 1:
-                self.of(model).add(requests[0], now)
+            if len(requests) == 1:  # a joiner that did not fit beside the rows that ran
+                self.of(model).add(reserve_limit(requests[0]), now)
             else:
                 self.of(model).out_of_memory(Assignment(worker="", requests=tuple(requests)), now)
 

@@ -10,6 +10,7 @@ from inference.local.engine import Engine
 from inference.prompt_format import PromptFormat
 from models import leases
 from models.leases import WorkerRegistration
+from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded
@@ -75,9 +76,10 @@ class BatchRunner:
             return
         try:
             job = prepare(batch, self._format, self._engine.max_positions)
-        except Exception:  # whatever is wrong with the batch, it must reach a final state
+        except Exception as error:  # whatever is wrong with the batch, it must reach a final state
             log.exception("batch not prepared", batch=batch_id)
-            self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
+            failure = Failure(batch_id, type(error).__name__)
+            self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), failure=failure))
             return
         self._jobs.add(job)
         self._engine.submit(job)

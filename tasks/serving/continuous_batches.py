@@ -8,9 +8,10 @@ from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sequence
 from models.batch_results import Figures
+from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
 
 
 @dataclass(eq=False, slots=True)
@@ -58,12 +59,13 @@ class ContinuousBatches:
         try:
             if rows:
                 self._engine.insert(job.sequences)
-        except OutOfMemory as error:
+        except OutOfMemory:
             if alone and len(rows) == 1:
-                self._fail(job, job.sequences[0].id, error)
-                self._record(BatchEnded(job.lease, BatchStatus.finished, monotonic()))
-            else:
-                self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic()))
+                (row,) = job.sequences
+                self._record(RowReturned(job.lease, row.id, row.generated_ids, outgrew=True))
+            # what joins an empty engine and does not fit would not fit the next time either, unless it is divided
+            failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
+            self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return
         batch = _JoinedBatch(job, began_at, iterations, rows)
         self.open.append(batch)
@@ -74,14 +76,9 @@ class ContinuousBatches:
         """Generate one token for each row; if they outgrow the memory, the row that joined last is returned."""
         try:
             ended = self._engine.step()
-        except OutOfMemory as error:
+        except OutOfMemory:
             youngest = next(reversed(self._batch_of_row))
-            if len(self._batch_of_row) == 1:
-                self._engine.remove(youngest)
-                self._fail(self._batch_of_row[youngest].job, youngest, error)
-                self._row_left(youngest)
-            else:
-                self._return([youngest])
+            self._return([youngest], outgrew=len(self._batch_of_row) == 1)
             return
         at = monotonic()
         for row in ended:
@@ -106,24 +103,20 @@ class ContinuousBatches:
         """Return every row to the queue with the tokens generated so far."""
         self._return(list(self._batch_of_row))
 
-    def _return(self, request_ids: Iterable[str]) -> None:
+    def _return(self, request_ids: Iterable[str], outgrew: bool = False) -> None:
         for request_id in [request_id for request_id in request_ids if request_id in self._batch_of_row]:
             try:
                 sequence = self._engine.preempt(request_id)
             except KeyError:  # it ended in its prefill; the next step returns it among the ended rows
                 continue
             batch = self._batch_of_row[request_id]
-            self._record(RowReturned(batch.job.lease, request_id, sequence.generated_ids))
+            self._record(RowReturned(batch.job.lease, request_id, sequence.generated_ids, outgrew))
             self._row_left(request_id, len(sequence.generated_ids))
 
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
         self._record(RowEnded(batch.job.lease, row, batch.rows[row.id].stop, at))
         self._row_left(row.id, len(row.generated_ids))
-
-    def _fail(self, job: BatchJob, request_id: str, error: OutOfMemory) -> None:
-        message = f"The request alone does not fit into the worker's memory: {error}."
-        self._record(RowFailed(job.lease, request_id, "out_of_memory", message, monotonic()))
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
         """Count what the row gained here, if it has `generated` tokens in all; end its batch if it was the last row."""

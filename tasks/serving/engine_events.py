@@ -1,10 +1,12 @@
 """What the engine's thread reports to the result writer: values with the monotonic instants at which they happened."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from inference.sequences import FinishedSequence
 from models.batch_results import Figures
 from models.leases import Lease
+from models.requeue import Failure
 from models.tables import BatchStatus
 
 
@@ -28,11 +30,12 @@ class RowEnded:
 
 @dataclass(frozen=True, slots=True)
 class RowReturned:
-    """A request goes back to the queue, with the tokens generated so far."""
+    """A request goes back to the queue, with the tokens generated so far; `outgrew`: the memory, although alone."""
 
     lease: Lease
     request_id: str
     generated_ids: tuple[int, ...]
+    outgrew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,21 @@ class RowFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """The last event of a batch. With `counts_as_attempt`, its unanswered requests have used up one attempt."""
+    """The last event of a batch; after a `failure`, one of its unanswered requests may be to blame."""
 
     lease: Lease
     status: BatchStatus
     at: float
     figures: Figures | None = None
-    counts_as_attempt: bool = False
+    failure: Failure | None = None
 
 
 EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
+
+
+class Record(Protocol):
+    """What the engine's thread calls to report; events of one call are written together."""
+
+    def __call__(self, *events: EngineEvent) -> None:
+        """Have these events written soon, after those recorded before."""
+        ...

@@ -13,24 +13,28 @@ from time import monotonic
 import structlog
 
 from inference.local.engine import Engine
-from inference.sequences import FinishedSequence
+from inference.sequences import FinishedSequence, Sequence
+from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed
+from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed
 from tasks.serving.static_batch import StaticBatch
 
-# After this many failures in a row the device is taken to be broken, and the process ends. One failure may be the fault
-# of a single batch, which fails for good after MAGNUS_MAX_ATTEMPTS, 5: the value must be smaller. Not tuned.
-MOST_FAILURES = 3
+# What a new engine must serve after a failure before any request: a prefill and a decode step. After an error that CUDA
+# keeps for the rest of the process it cannot.
+TRIAL = Sequence("trial", prompt_ids=(0,), limit=2)
 
 log = structlog.get_logger()
 
 
 class EngineThread(Thread):
-    """Serves submitted jobs on an engine made by `make_engine`, and makes another one after an unexpected error."""
+    """Serves submitted jobs on an engine made by `make_engine`, and makes another one after an unexpected error.
 
-    def __init__(self, make_engine: Callable[[], Engine], record: Callable[[EngineEvent], None]) -> None:
+    If the new engine does not work either, the device is broken, and the thread ends.
+    """
+
+    def __init__(self, make_engine: Callable[[], Engine], record: Record) -> None:
         super().__init__(name="engine", daemon=True)
         self._make_engine, self._record = make_engine, record
         self._engine = make_engine()
@@ -39,27 +43,44 @@ class EngineThread(Thread):
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
+        self._ended = False  # whether this thread serves nothing any more
         self._running: list[BatchJob] = []  # begun since the engine was last empty
         self.max_positions = self._engine.loaded.max_positions
         self.steps = 0
         self.last_step_at: float | None = None  # None while there is nothing to serve
 
     def run(self) -> None:
-        """Serve job after job until stopped, or until MOST_FAILURES jobs in a row have failed."""
-        failures = 0
-        while failures < MOST_FAILURES and (job := self._next_job()) is not None:
-            try:
-                if job.joins:
-                    self._serve_continuous(job)
-                else:
-                    self._serve_static(job)
-                failures = 0
-            except Exception:
-                failures += 1
-                log.exception("engine failed", batches=[failed.lease.batch_id for failed in self._running])
-                self._lose_running()
-                self._engine = self._make_engine()
+        """Serve job after job until stopped, or until the device is broken."""
+        while (job := self._next_job()) is not None:
+            error = self._serve(job)
+            works = error is None or self._new_engine_works()
+            if error is not None:
+                self._fail_running(error if works else None)
             self._running.clear()
+            if not works:
+                return self._give_back_queued()
+
+    def _serve(self, job: BatchJob) -> str | None:
+        """Serve a job, and those that join it; the class of the error if the engine failed."""
+        try:
+            if job.joins:
+                self._serve_continuous(job)
+            else:
+                self._serve_static(job)
+        except Exception as error:  # its traceback keeps the old engine's memory until this returns
+            log.exception("engine failed", batches=[failed.lease.batch_id for failed in self._running])
+            return type(error).__name__
+        return None
+
+    def _new_engine_works(self) -> bool:
+        """Replace the engine; whether the new one can serve at all."""
+        try:
+            self._engine = self._make_engine()
+            self._engine.run([TRIAL])
+        except Exception:
+            log.exception("device broken")
+            return False
+        return True
 
     def _next_job(self) -> BatchJob | None:
         """Wait for the next job and begin it; None once stopped, when what is queued goes back."""
@@ -69,9 +90,16 @@ class EngineThread(Thread):
                 self._changed.wait()
             if self._stop_at is None:
                 return self._begin()
+        self._give_back_queued()
+        return None
+
+    def _give_back_queued(self) -> None:
+        """Return what is queued, and from now on what is submitted, without having begun it."""
+        with self._changed:
+            self._ended = True
             for job in self._queue:
                 self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
-            return None
+            self._queue.clear()
 
     def _serve_static(self, job: BatchJob) -> None:
         """Run one batch to completion."""
@@ -128,16 +156,17 @@ class EngineThread(Thread):
                     removed = FinishedSequence(sequence.id, sequence.generated_ids, "removed")
                     self._record(RowEnded(job.lease, removed, (), now))
 
-    def _lose_running(self) -> None:
-        for job in self._running:
-            self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic(), counts_as_attempt=True))
+    def _fail_running(self, error: str | None) -> None:
+        failure = Failure(self._running[0].lease.batch_id, error)
+        at = monotonic()
+        self._record(*(BatchEnded(job.lease, BatchStatus.lost, at, failure=failure) for job in self._running))
 
     # what other threads call
 
     def submit(self, job: BatchJob) -> None:
         """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""
         with self._changed:
-            if self._stop_at is None:
+            if self._stop_at is None and not self._ended:
                 self._queue.append(job)
                 self._changed.notify()
                 return

@@ -25,7 +25,7 @@ class LeaseTerms:
     lease_s: float = 10.0
     heartbeat_s: float = 0.5
     stall_s: float = 60.0  # an engine that makes no step for this long ends the process
-    max_attempts: int = 5
+    max_attempts: int = 3
     unheard_s: float = 8.0  # without a message for so long, a worker that should have had some reaches no broker
 
 
@@ -57,7 +57,7 @@ class LeaseHeartbeat(Thread):
             self._incarnation = leases.register(connection, self._announcement, self._terms.max_attempts)
 
     def deregister(self, failed: bool) -> None:
-        """Mark the worker as stopped; its open batches go back to the queue, as a failed attempt if it `failed`."""
+        """Mark the worker as stopped; its open batches go back to the queue, as suspects if it `failed`."""
         with self._database.begin() as connection:
             leases.deregister(connection, self._announcement.name, self._incarnation, failed, self._terms.max_attempts)
 
@@ -127,7 +127,7 @@ class LeaseHeartbeat(Thread):
         return None
 
     def _break_off(self, reason: str) -> None:
-        """Give the batches back as a failed attempt, and report that this process must end."""
+        """Give the batches back as suspects, and report that this process must end."""
         log.critical("worker given up", why=reason)
         try:
             self.deregister(failed=True)

@@ -17,6 +17,7 @@ from inference.stop_strings import cut_at_stop
 from models import batch_results
 from models.batch_results import Answer, Closed, Returned, Started
 from models.leases import Lease, lock_held
+from models.requeue import Failure
 from models.tables import BatchStatus, RequestStatus
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
@@ -45,17 +46,17 @@ class ResultWriter(Thread):
         super().__init__(name="result writer", daemon=True)
         self._database, self._decode, self._max_attempts = database, decode, max_attempts
         self._on_closed, self._on_written = on_closed, on_written
-        self._events: SimpleQueue[EngineEvent | None] = SimpleQueue()
+        self._events: SimpleQueue[tuple[EngineEvent, ...]] = SimpleQueue()  # an empty one: stop
         self._stopping = Event()
 
-    def record(self, event: EngineEvent) -> None:
-        """Have an event written soon, after those recorded before it."""
-        self._events.put(event)
+    def record(self, *events: EngineEvent) -> None:
+        """Have events written soon and together, after those recorded before them."""
+        self._events.put(events)
 
     def stop(self, within_s: float) -> None:
         """Write what was recorded and end the thread; what the database does not take within that time is lost."""
         self._stopping.set()
-        self._events.put(None)
+        self._events.put(())
         self.join(within_s)
 
     def run(self) -> None:
@@ -64,10 +65,10 @@ class ResultWriter(Thread):
             taken = [self._events.get()]
             while not self._events.empty():
                 taken.append(self._events.get())
-            events = [event for event in taken if event is not None]
+            events = [event for together in taken for event in together]
             if events:
                 self._write_and_close(events)
-            if None in taken:
+            if () in taken:
                 return
             self._stopping.wait(WRITE_INTERVAL_S)
 
@@ -83,12 +84,13 @@ class ResultWriter(Thread):
         self._on_written()
 
     def _write_one_batch(self, lease: Lease, events: Sequence[EngineEvent]) -> None:
-        """Write one batch's events; if the database refuses them, the batch is lost."""
+        """Write one batch's events; if the database refuses them, the batch has failed."""
         try:
             self._write_with_retries(events)
-        except Exception:
+        except Exception as error:
             log.exception("batch not written", batch=lease.batch_id)
-            self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), counts_as_attempt=True)])
+            failure = Failure(lease.batch_id, type(error).__name__)
+            self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), failure=failure)])
             self._on_closed({lease})
 
     def _write_with_retries(self, events: Sequence[EngineEvent]) -> None:
@@ -111,11 +113,13 @@ class ResultWriter(Thread):
             events = [event for event in events if event.lease in held]
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
             answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
-            returned = [Returned(e.lease, e.request_id, e.generated_ids) for e in events if isinstance(e, RowReturned)]
-            closed = [
-                Closed(e.lease, e.status, now - e.at, e.figures, e.counts_as_attempt)
+            returned = [
+                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew)
                 for e in events
-                if isinstance(e, BatchEnded)
+                if isinstance(e, RowReturned)
+            ]
+            closed = [
+                Closed(e.lease, e.status, now - e.at, e.figures, e.failure) for e in events if isinstance(e, BatchEnded)
             ]
             if started:
                 batch_results.write_started(connection, started)
@@ -131,7 +135,8 @@ class ResultWriter(Thread):
             error = {"code": event.code, "message": event.message}
             return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
         ended = event.ended
-        text = cut_at_stop(self._decode(ended.generated_ids), event.stop)
+        # Postgres stores no NUL, which a model of bytes may generate as any other
+        text = cut_at_stop(self._decode(ended.generated_ids), event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
         return Answer(
             lease=event.lease,
             request_id=ended.id,

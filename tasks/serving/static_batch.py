@@ -29,6 +29,9 @@ class StaticBatch:
         try:
             ended, figures = self._engine.run(job.sequences, job.iteration_limit, lambda _: on_step())
         except OutOfMemory:
+            if len(job.sequences) == 1:
+                (alone,) = job.sequences
+                self._record(RowReturned(job.lease, alone.id, alone.generated_ids, outgrew=True))
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic()))
             return
         at = monotonic()

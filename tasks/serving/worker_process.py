@@ -17,7 +17,7 @@ from celery import signals
 from celery_config import gpu_queue
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
-from inference.local.kv_budget import kv_budget_bytes
+from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from learning.estimators.cost_curves import fit_curves
@@ -98,6 +98,7 @@ def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, di
     """The model, Θ in bytes, and the measured curves."""
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
+    require_a_row(budget_bytes, loaded.delta_bytes)
     return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
 
 

@@ -17,7 +17,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch(service: Service):
     service.kill(name)
     service.start(name)
     service.all_answered_once(ids)
-    assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(2,)]
+    assert service.stage.sql("select max(attempts) from requests where id = any(:ids)", ids=ids) == [(1,)]
 
 
 def test_a_worker_killed_that_never_comes_back(service: Service):

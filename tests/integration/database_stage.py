@@ -81,7 +81,7 @@ class Stage:
             )
         else:
             self.sql(
-                """update requests set status = 'queued', sealed_group = cast(batch_id as text)
+                """update requests set status = 'queued', planner_epoch = 0, sealed_group = cast(batch_id as text)
                 where batch_id = :id and status = 'in_progress'""",
                 id=batch_id,
             )

@@ -151,7 +151,7 @@ def give_back(connection: Connection) -> None:
 
 def close(connection: Connection) -> None:
     figures = Figures(1.0, 10, 10, 100, 10, 10, 1000)
-    closed = Closed(a_lease(connection), BatchStatus.finished, 0.1, figures, counts_as_attempt=True)
+    closed = Closed(a_lease(connection), BatchStatus.finished, 0.1, figures)
     batch_results.write_closed(connection, [closed], 5)
 
 
@@ -270,7 +270,7 @@ CASES = [
     Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4, 5), OPEN),
     Case("reconciler.workers_to_probe", lambda c: reconciler.workers_to_probe(c, 3.0)),
     Case("reconciler.fail_unschedulable", lambda c: reconciler.fail_unschedulable(c, ENDED_ID)),
-    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, ENDED_ID)),
+    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, "unknown", 100)),
     Case("reconciler.expire_deadlines", reconciler.expire_deadlines, 4 * NEW),
     Case(
         "reconciler.recently_cancelled_or_failed",
@@ -296,7 +296,7 @@ CASES = [
     ),
     Case(
         "requeue.requeue",
-        lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id, counts_as_attempt=True)], 5),
+        lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5),
         A_BATCH,
     ),
     Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),

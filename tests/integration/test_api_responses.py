@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -298,3 +299,23 @@ def test_a_call_that_waited_too_long_gets_the_state_and_an_id_to_poll(api: Api) 
     assert answer.json["status"] == "queued"
     assert answer.headers["Retry-After"] == "1"
     assert api.call("GET", f"/v1/responses/{answer.json['id']}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1e-38, "top_p": 1e-38},
+        {"temperature": 5e-324, "top_p": 5e-324},
+        {"temperature": 2, "magnus": {"seed": 2**63 - 1, "top_k": 2**31 - 1}},
+        {"magnus": {"deadline_s": 1e-9}},
+        {"magnus": {"deadline_s": 5e-324}},
+        {"magnus": {"stop": ["\u202e\u05d0\u05d1", "\U0001f469\u200d\U0001f680" * 20]}},
+        {"input": "\u0645\u0631\u062d\u0628\u0627 \u202e" * 5 + "\U0001f525" * 30},
+    ],
+    ids=str,
+)
+def test_whatever_the_bounds_admit_is_accepted_and_stored(api: Api, fields: dict[str, Any]) -> None:
+    body = api.submit(**fields)
+    (stored,) = api.sql("select body from requests where id = :id", id=body["id"])[0]
+    assert stored["sampling"]["temperature"] == fields.get("temperature", 0.0)
+    assert stored["sampling"]["top_p"] == fields.get("top_p", 1.0)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -88,7 +89,7 @@ def test_a_batch_beyond_the_memory_ends_as_out_of_memory_and_its_requests_wait_t
     whole = serving.serve("r1", "r2", "r3", "r4")
     assert serving.batch(whole) == "out_of_memory"
     assert set(stage.requests("status", "planner_epoch", "sealed_group", "attempts").values()) == {
-        ("queued", 7, str(whole), 0)
+        ("queued", 0, str(whole), 0)
     }
     half = serving.serve("r1", "r2")
     assert serving.batch(half) == "finished"
@@ -182,18 +183,17 @@ def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_rows_go_on
     assert stage.requests("output_text")["long"] == serving.alone("abc", 1000)
 
 
-def test_a_joiner_that_is_too_large_even_alone_fails_with_that_reason(stage: Stage, make_serving):
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("tokens", [{"input": "a" * 200, "limit_tokens": 10}, {"limit_tokens": 400}])
+def test_a_request_that_outgrows_the_memory_alone_goes_back_for_a_larger_worker(
+    stage: Stage, make_serving, joins: bool, tokens: dict[str, Any]
+):
     serving = make_serving(kv_tokens=100)
-    stage.request("r1", input="a" * 200, limit_tokens=10)
-    assert serving.batch(serving.serve("r1", joins=True)) == "finished"
-    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
-
-
-def test_a_row_that_outgrows_the_memory_alone_fails_with_that_reason(stage: Stage, make_serving):
-    serving = make_serving(kv_tokens=100)
-    stage.request("r1", limit_tokens=400)
-    assert serving.batch(serving.serve("r1", joins=True)) == "finished"
-    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "out_of_memory")}
+    stage.request("r1", **tokens)
+    serving.serve("r1", joins=joins)
+    assert stage.requests("status", "outgrew_tokens", "attempts", "sealed_group", "suspected") == {
+        "r1": ("queued", 100, 0, None, 0)
+    }
 
 
 def test_a_prompt_beyond_the_models_positions_fails_alone(stage: Stage, serving: Serving):
@@ -206,23 +206,34 @@ def test_a_prompt_beyond_the_models_positions_fails_alone(stage: Stage, serving:
     }
 
 
-def test_a_batch_that_breaks_the_engine_counts_as_an_attempt_and_the_next_one_is_served(stage: Stage, serving: Serving):
-    stage.request("r1", input=UNKNOWN_TO_MODEL)
-    stage.request("r2")
-    for attempt in (1, 2):
-        batch_id = serving.serve("r1")
-        assert serving.batch(batch_id) == "lost"
-        assert stage.requests("status", "attempts")["r1"] == ("queued", attempt)
-    serving.serve("r2")
-    serving.serve("r1")
-    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "server_error"), "r2": ("incomplete", None)}
+@pytest.mark.parametrize("joins", [False, True])
+def test_requests_on_which_the_engine_failed_together_are_suspects_and_not_charged(stage, serving, joins: bool):
+    stage.request("guilty", input=UNKNOWN_TO_MODEL)
+    stage.request("innocent")
+    batch_id = serving.serve("guilty", "innocent", joins=joins)
+    assert serving.batch(batch_id) == "lost"
+    columns = stage.requests("status", "suspect_group", "suspected", "attempts", "planner_epoch")
+    assert columns == dict.fromkeys(("guilty", "innocent"), ("queued", str(batch_id), 1, 0, 0))
+    serving.serve("innocent")
+    serving.serve("guilty")
+    assert stage.requests("status", "error->>'code'", "attempts") == {
+        "guilty": ("failed", "server_error", 2),
+        "innocent": ("incomplete", None, 1),
+    }
+    ((message,),) = stage.sql("select error->>'message' from requests where id = 'guilty'")
+    assert "IndexError" in message
 
 
-def test_an_engine_that_fails_again_and_again_ends_the_worker(stage: Stage, serving: Serving):
-    for n in range(3):
+def test_an_engine_may_fail_on_many_requests_and_the_worker_goes_on(stage: Stage, serving: Serving):
+    for n in range(4):
         stage.request(f"r{n}", input=UNKNOWN_TO_MODEL)
         serving.serve(f"r{n}")
-    eventually(lambda: serving.broken)
+        serving.serve(f"r{n}")
+    stage.request("last")
+    serving.serve("last")
+    assert set(stage.requests("status").values()) == {"failed", "incomplete"}
+    assert stage.requests("status")["last"] == "incomplete"
+    assert serving.broken == []
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -252,6 +263,31 @@ def test_a_worker_that_starts_again_gives_back_what_its_earlier_process_left(sta
     first.running(batch_id)
     make_serving()
     assert first.batch(batch_id) == "lost"
-    assert stage.requests("status", "attempts", "planner_epoch") == {"r1": ("queued", 1, 0)}
+    assert stage.requests("status", "attempts", "suspected", "planner_epoch") == {"r1": ("queued", 0, 1, 0)}
     delivery.result(timeout=60)
     eventually(lambda: first.broken == ["another process took this worker's name"])
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "cold": {"sampling": {"temperature": 1e-38}},
+    "colder": {"sampling": {"temperature": 5e-324, "top_p": 5e-324, "top_k": 2**31 - 1}},
+    "hot": {"sampling": {"temperature": 2.0, "seed": 2**63 - 1}},
+    "narrow": {"sampling": {"temperature": 1e-5, "top_p": 1e-38, "seed": 0}},
+    "one": {"sampling": {"temperature": 1e-4, "top_k": 1}},
+    "stops": {"stop": ["\u202e\u05d0", "\U0001f469\u200d\U0001f680" * 20], "sampling": {}},
+}
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_hostile_parameters_beside_ordinary_requests_harm_nobody(stage: Stage, serving: Serving, joins: bool):
+    ordinary = {f"r{n}": "abcdef"[: n + 1] for n in range(6)}
+    for name, words in ordinary.items():
+        stage.request(name, input=words)
+    for name, body in HOSTILE.items():
+        stage.request(name, body=body, input="\u0645\u0631\u062d\u0628\u0627 \u202e\U0001f525" * 50)
+    serving.serve(*ordinary, *HOSTILE, joins=joins)
+    answers = stage.requests("status", "attempts", "output_text")
+    assert {answers[name] for name in ordinary} == {
+        ("incomplete", 1, serving.alone(words, 20)) for words in ordinary.values()
+    }
+    assert {answers[name][:2] for name in HOSTILE} <= {("incomplete", 1), ("completed", 1)}

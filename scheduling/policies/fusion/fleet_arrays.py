@@ -110,6 +110,8 @@ class FleetArrays:
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
         """Whether a row of so many tokens fits beside the worker's rows now, whatever they grow to later."""
+        if not self.size[worker]:
+            return bool(prefill < self.capacity[worker])
         row_tokens = max(self.longest[worker], prefill) + ROW_GROWTH_TOKENS
         return bool((self.size[worker] + 1) * row_tokens <= self.capacity[worker])
 

@@ -37,7 +37,8 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     prefill, remaining, upper = (np.full(count, value) for value in least)
     peaks = fleet.future.peaks_with(np.arange(count), prefill, reserved(remaining, upper, size))
     fits_at_once = size * (np.maximum(fleet.longest, prefill) + ROW_GROWTH_TOKENS) <= fleet.capacity
-    return np.flatnonzero(fits_at_once & ((peaks <= fleet.capacity) | (fleet.size == 0)))
+    empty = fleet.size == 0
+    return np.flatnonzero(np.where(empty, prefill < fleet.capacity, fits_at_once & (peaks <= fleet.capacity)))
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
@@ -115,7 +116,8 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
     whose prompt it can hold.
     """
     size, capacity, longest = (column[workers, None] for column in (fleet.size, fleet.capacity, fleet.longest))
-    at_once = (size + 1) * (np.maximum(longest, heads.prefill) + ROW_GROWTH_TOKENS) <= capacity
+    beside = (size + 1) * (np.maximum(longest, heads.prefill) + ROW_GROWTH_TOKENS) <= capacity
+    at_once = np.where(size > 0, beside, heads.prefill < capacity)
     to_the_end = heads.prefill + heads.remaining_upper <= capacity
     return np.asarray(at_once & ((size > 0) | to_the_end | (capacity == fleet.capacity.max())), np.bool_)
 

@@ -140,7 +140,8 @@ class Fusion(Policy):
     def _join_some(self, state: DecisionState) -> bool:
         """Let requests of the least served tenant of which any fits join; returns whether any joined."""
         reservation = self._reservation
-        if reservation and not (reservation.request_id in self._queues and reservation.worker_in(state.fleet)):
+        # a request that was predicted anew may have come behind another one: nothing could then join the worker
+        if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
             reservation.release()
         tenants = self._queues.least_served(TENANTS_TRIED)
         for tenant, next_tenant in zip_longest(tenants, tenants[1:]):

@@ -73,6 +73,11 @@ class TenantQueues:
         self.backlog.remove(waiting.request)
         return waiting
 
+    def is_first(self, request_id: str) -> bool:
+        """Whether this request waits here and is the first of its bucket."""
+        tenant = self._tenant_of.get(request_id)
+        return tenant is not None and self.by_tenant[tenant].column_of(request_id) is not None
+
     def least_served(self, count: int) -> list[str]:
         """Up to `count` tenants that have a request waiting, the least served first."""
         return sorted(self.by_tenant, key=lambda tenant: (self.counters.served_s(tenant), tenant))[:count]

@@ -21,7 +21,9 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         tenant="acme",
         deadline_at=200.0,
         application="copy",
+        outgrew_tokens=0,
         sealed_group=None,
+        suspect_group=None,
     )
     assert vars(row).keys() == {column.key for column in REQUEST_COLUMNS}
     assert to_request(row) == Request(

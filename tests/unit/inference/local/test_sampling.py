@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from inference.local.sampling import greedy, sample, truncate, uniform_numbers
-from inference.sequences import Sampling
+from inference.sequences import LEAST_TEMPERATURE, Sampling
+from webapp.response_schemas import CreateResponse
 
 
 @settings(deadline=None, derandomize=True)
@@ -50,6 +51,71 @@ def test_rows_with_and_without_truncation_are_sampled_as_they_would_be_alone():
     assert together == alone
 
 
+EXTREMES = [-torch.inf, torch.inf, torch.nan, -3.4e38, 3.4e38, -1e30, 0.0, -0.0, 1e-45]
+logits_of_a_row = st.lists(
+    st.sampled_from(EXTREMES) | st.floats(-60, 60, width=32), min_size=1, max_size=90
+)  # more than CANDIDATES
+
+
+@st.composite
+def admitted_samplings(draw: st.DrawFn) -> Sampling:
+    """From whatever floats and integers the API admits to what a row is sampled with."""
+    temperature = draw(st.sampled_from([0.0, 5e-324, 1e-310, 1e-45, 1e-38, 1e-5, 2.0]) | st.floats(0, 2))
+    body = CreateResponse.model_validate(
+        {
+            "model": "m",
+            "input": "x",
+            "temperature": temperature,
+            "top_p": draw(st.sampled_from([5e-324, 1e-45, 1e-38, 1 - 2**-53, 1.0]) | st.floats(5e-324, 1)),
+            "magnus": {
+                "top_k": draw(st.sampled_from([0, 1, 2, 64, 65, 2**31 - 1])),
+                "seed": draw(st.none() | st.sampled_from([0, 2**31, 2**63 - 1]) | st.integers(0, 2**63 - 1)),
+            },
+        }
+    )
+    assert body.temperature is not None
+    assert body.top_p is not None
+    return Sampling(body.temperature, body.top_p, body.magnus.top_k, body.magnus.seed)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(
+    row=logits_of_a_row,
+    sampling=admitted_samplings(),
+    uniform=st.none() | st.sampled_from([0.0, 0.5, 1 - 2**-53]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_whatever_the_api_admits_a_token_of_the_vocabulary_is_drawn_and_none_that_is_ruled_out(
+    row, sampling, uniform, dtype
+):
+    logits = torch.tensor([row, row[::-1]], dtype=torch.float32).to(dtype)
+    uniforms = uniform_numbers(sampling, 2) if uniform is None else [uniform] * 2
+    drawn = greedy(logits) if sampling.greedy else sample(logits, [sampling] * 2, uniforms)
+    for token, of_row in zip(drawn.tolist(), logits.float().tolist(), strict=True):
+        assert 0 <= token < len(row)
+        allowed = [logit for logit in of_row if logit > -torch.inf]
+        assert not allowed or torch.isnan(torch.tensor(of_row)).any() or of_row[token] > -torch.inf
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    temperature=st.sampled_from([LEAST_TEMPERATURE, 1e-3, 1e30, 1e300]) | st.floats(LEAST_TEMPERATURE, 1e300),
+    row=logits_of_a_row,
+)
+def test_no_temperature_makes_logits_overflow_and_no_number_that_is_none_is_drawn(temperature, row):
+    drawn = sample(torch.tensor([row]), [Sampling(temperature)], [0.3]).item()
+    numbers = [logit for logit in row if logit > -torch.inf]
+    assert 0 <= drawn < len(row)
+    assert not numbers or row[drawn] > -torch.inf
+
+
+def test_the_colder_the_closer_to_the_likeliest_and_below_the_least_temperature_it_is_the_likeliest():
+    logits = torch.tensor([[10.0, 10.01, -5.0]])
+    assert sample(logits, [Sampling(LEAST_TEMPERATURE)], [0.999]).item() == 1
+    assert Sampling(LEAST_TEMPERATURE / 2).greedy
+    assert not Sampling(LEAST_TEMPERATURE).greedy
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_greedy_takes_the_first_of_the_likeliest(dtype):
     logits = torch.tensor([[1, 5, 5, 0], [7, 2, 7, 7], [-3, -2, -1, -1]], dtype=dtype)
@@ -62,7 +128,19 @@ def test_a_seed_fixes_the_random_numbers_and_a_longer_limit_only_appends():
     assert uniform_numbers(Sampling(1), 10) != uniform_numbers(Sampling(1), 10)
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -0.1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -0.1},
+        {"temperature": torch.inf},
+        {"temperature": torch.nan},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"top_p": torch.nan},
+        {"top_k": -1},
+        {"seed": -1},
+    ],
+)
 def test_sampling_refuses_what_has_no_meaning(wrong):
     with pytest.raises(ValueError, match="top_k"):
         Sampling(**wrong)

@@ -123,3 +123,19 @@ def test_a_long_request_does_not_starve_among_short_ones(name: str) -> None:
     trace = run(name, arrivals, [Instance("w0", a_memory(400))])
     assert len(trace.answers) == len(arrivals)
     assert trace.answers["long"].finished_at < 35.0
+
+
+@EVERY_POLICY
+def test_a_prompt_that_only_the_largest_worker_holds_goes_there_and_one_that_none_holds_fails_at_once(
+    name: str,
+) -> None:
+    arrivals = [
+        Arrival(a_request("just fits", 2.0, 199, 1, limit=1), 1),
+        Arrival(a_request("too large", 2.0, 200, 1, limit=1), 1),
+    ]
+    arrivals += [Arrival(a_request(f"s{number}", number / 10, 10, 4, limit=LIMIT), 4) for number in range(300)]
+    trace = run(name, arrivals, [Instance("small", a_memory(170)), Instance("large", a_memory(200))])
+    assert trace.failed == {"too large": 2.0}
+    assert len(trace.answers) == len(arrivals) - 1
+    assert trace.answers["just fits"].finished_at < 25.0
+    assert sum(batch.worker == "large" for batch in trace.batches if batch.started_at > 25.0)

@@ -1,11 +1,13 @@
 """Continuous batches in the simulator: by hand with FLAT, and against a loop that steps token by token."""
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
 from scheduling.prefill_groups import prefill_groups
@@ -108,7 +110,10 @@ def test_when_rows_outgrow_the_memory_the_last_one_leaves(padded: bool) -> None:
 def test_a_row_that_outgrows_the_memory_alone_is_handed_back_or_fails() -> None:
     policy = Scripted("continuous", [joins(0.0, "a")])
     trace = simulate(policy, [an_arrival("a", total=20)], a_fleet(25, 100), COSTS, seed=0)
-    assert policy.beyond[0].requests == (a_request("a", generated=15),)
+    assert policy.beyond == []
+    assert [request for _, request in policy.came[1:]] == [
+        replace(reserve_limit(a_request("a", generated=15)), outgrew_tokens=25)
+    ]
     policy = Scripted("continuous", [joins(0.0, "a")])
     trace = simulate(policy, [an_arrival("a", total=20)], a_fleet(25), COSTS, seed=0)
     assert list(trace.failed) == ["a"]

@@ -34,11 +34,21 @@ def test_what_is_left_of_a_batch_that_ran_out_of_memory_is_split_again():
     assert len(assignment.requests) == 1
 
 
-def test_the_last_of_such_a_batch_waits_as_any_other():
+def test_the_last_of_such_a_batch_waits_as_any_other_with_its_limit_reserved():
     policies = no_requests()
     policies.feed([waiting("a", sealed_group="9"), waiting("b")], 0.0)
     (assignment,) = policies.of("small").assign([WORKER], 0.0)
-    assert sorted(request.id for request in assignment.requests) == ["a", "b"]
+    assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 5}
+
+
+def test_requests_that_were_served_together_when_an_engine_failed_wait_in_halves_by_group():
+    policies = no_requests()
+    groups = {"a": "1", "b": "1", "c": "1", "d": "2", "e": "2"}
+    fed = [QueuedRequest(Request(name, 0.0, 5, 10, 5, 5), "small", None, group) for name, group in groups.items()]
+    policies.feed(fed, 0.0)
+    policies.feed([], 1.0)
+    batches = [[request.id for request in batch.requests] for batch in policies.of("small").waiting(0.0)]
+    assert batches == [["a"], ["b", "c"], ["d"], ["e"]]
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -2,7 +2,7 @@ from typing import Any
 
 from models.tables import BatchStatus
 from tasks.serving.continuous_batches import ContinuousBatches
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
 
 
@@ -49,11 +49,11 @@ def test_joiners_that_do_not_fit_end_as_out_of_memory_and_the_running_row_goes_o
     ]
 
 
-def test_a_row_that_does_not_fit_alone_fails():
+def test_a_row_that_does_not_fit_alone_goes_back_for_a_larger_worker():
     setting = Setting(most_rows=0)
     setting.batches.admit(job(1, row("a"), joins=True))
-    assert [(event.request_id, event.code) for event in setting.of(RowFailed)] == [("a", "out_of_memory")]
-    assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.finished]
+    assert [(event.request_id, event.outgrew) for event in setting.of(RowReturned)] == [("a", True)]
+    assert [event.status for event in setting.of(BatchEnded)] == [BatchStatus.out_of_memory]
 
 
 def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
@@ -68,12 +68,14 @@ def test_when_rows_outgrow_the_memory_the_one_that_joined_last_goes_back():
     assert [event.ended.id for event in setting.of(RowEnded)] == ["first"]
 
 
-def test_the_last_row_that_outgrows_the_memory_fails():
+def test_the_last_row_that_outgrows_the_memory_goes_back_with_its_tokens_for_a_larger_worker():
     setting = Setting()
     setting.batches.admit(job(1, row("a"), joins=True))
     setting.engine.device.error = out_of_memory()
     setting.batches.step()
-    assert [event.request_id for event in setting.of(RowFailed)] == ["a"]
+    assert [(event.request_id, len(event.generated_ids), event.outgrew) for event in setting.of(RowReturned)] == [
+        ("a", 1, True)
+    ]
     assert setting.batches.open == []
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import Unservable
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
-from tasks.serving.engine_thread import MOST_FAILURES, EngineThread
+from tasks.serving.engine_thread import EngineThread
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 
@@ -30,15 +31,18 @@ class Setting:
 
     def make_engine(self) -> TinyEngine:
         self.made += 1
-        engine = TinyEngine()
+        engine = self.engine = TinyEngine()
         engine.device.error = RuntimeError("a broken device") if self.failing else None
         return engine
 
-    def record(self, event: EngineEvent) -> None:
-        self.events.append(event)
-        self.left -= isinstance(event, BatchEnded)
+    def record(self, *events: EngineEvent) -> None:
+        self.events += events
+        self.left -= sum(isinstance(event, BatchEnded) for event in events)
         if not self.left and not self.thread.stopping:
             self.thread.stop(within_s=1000.0)
+
+    def failures(self) -> list[Failure | None]:
+        return [event.failure for event in self.events if isinstance(event, BatchEnded)]
 
     def ended(self) -> list[tuple[int, BatchStatus]]:
         return [(event.lease.batch_id, event.status) for event in self.events if isinstance(event, BatchEnded)]
@@ -80,23 +84,43 @@ def test_unservable_requests_fail_when_their_batch_begins():
     assert [(e.request_id, e.code) for e in setting.events if isinstance(e, RowFailed)] == [("b", "invalid_prompt")]
 
 
-def test_a_failed_batch_is_lost_as_an_attempt_and_the_next_one_gets_a_new_engine():
+def test_a_batch_on_which_the_engine_fails_is_lost_and_the_next_one_gets_a_new_engine():
     setting = Setting(batches=2, failing=True)
     setting.failing = False  # only the first engine fails
     setting.thread.submit(job(1, row("a")))
     setting.thread.submit(job(2, row("b")))
     setting.thread.run()
     assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.finished)]
-    assert [e.counts_as_attempt for e in setting.events if isinstance(e, BatchEnded)] == [True, False]
+    assert setting.failures() == [Failure(1, "RuntimeError"), None]
     assert setting.made == 2
 
 
-def test_a_device_that_fails_again_and_again_ends_the_thread_without_being_stopped():
+def test_all_batches_that_an_engine_had_share_its_failure():
+    setting = Setting(batches=2)
+    first_engine = setting.engine
+    record = setting.record
+
+    def fail_on_the_joiner(*events: EngineEvent) -> None:
+        record(*events)
+        if isinstance(events[0], BatchBegan) and events[0].lease.batch_id == 2:
+            first_engine.device.error = RuntimeError("in the prefill of the second")
+
+    engines = iter([first_engine, TinyEngine()])
+    setting.thread = EngineThread(lambda: next(engines), fail_on_the_joiner)
+    setting.thread.submit(job(1, row("a", 9), joins=True))
+    setting.thread.submit(job(2, row("b"), joins=True))
+    setting.thread.run()
+    assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.lost)]
+    assert setting.failures() == [Failure(1, "RuntimeError")] * 2
+
+
+def test_a_device_that_does_not_work_with_a_new_engine_either_ends_the_thread_and_no_request_is_to_blame():
     setting = Setting(batches=-1, failing=True)
-    for n in range(MOST_FAILURES + 1):
+    for n in (1, 2):
         setting.thread.submit(job(n, row(f"r{n}")))
     setting.thread.run()
-    assert [status for _, status in setting.ended()] == [BatchStatus.lost] * MOST_FAILURES
+    assert setting.ended() == [(1, BatchStatus.lost), (2, BatchStatus.lost)]
+    assert setting.failures() == [Failure(1, error=None), None]
     assert not setting.thread.stopping
 
 
@@ -107,16 +131,16 @@ def test_a_stopped_thread_returns_what_is_queued_and_what_is_submitted_later():
     setting.thread.submit(job(2, row("b")))
     setting.thread.run()
     assert setting.ended() == [(2, BatchStatus.lost), (1, BatchStatus.lost)]
-    assert not any(event.counts_as_attempt for event in setting.events if isinstance(event, BatchEnded))
+    assert setting.failures() == [None, None]
 
 
 def test_rows_that_still_run_when_the_time_is_over_go_back_with_their_tokens():
     setting = Setting(batches=-1)
     record = setting.record
 
-    def stop_at_once(event: EngineEvent) -> None:
-        record(event)
-        if isinstance(event, BatchBegan):
+    def stop_at_once(*events: EngineEvent) -> None:
+        record(*events)
+        if isinstance(events[0], BatchBegan):
             setting.thread.stop(within_s=0.0)
 
     setting.thread = EngineThread(setting.make_engine, stop_at_once)

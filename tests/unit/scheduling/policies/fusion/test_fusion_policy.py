@@ -158,6 +158,16 @@ def test_a_worker_is_reserved_no_longer_than_it_lives_and_the_request_waits(gone
         assert ids(policy.assign([a_full_worker("v")], 12.2)) == {"v": [["small"]]}
 
 
+def test_a_request_that_comes_behind_another_when_predicted_anew_keeps_no_worker_empty() -> None:
+    policy = Fusion()
+    policy.add(a_request("big", at=1.0, length=120, predicted=30), 1.0)
+    assert policy.assign([a_full_worker()], 13.0) == []  # reserved
+    policy.add(a_request("early", at=0.5, length=120, predicted=60), 13.0)
+    policy.discard("big")
+    policy.add(a_request("big", at=1.0, length=120, predicted=60), 13.0)
+    assert ids(policy.assign([a_worker(tokens=200)], 14.0)) == {"w": [["early"]]}
+
+
 def test_rows_that_did_not_fit_wait_again_and_a_lone_one_reserves_its_limit() -> None:
     policy = Fusion()
     policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b")), joins=True), 0.0)
