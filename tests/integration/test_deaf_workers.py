@@ -78,7 +78,7 @@ def test_a_worker_that_has_begun_another_batch_meanwhile_is_only_slow(stage: Sta
             clock_timestamp() + interval '1 hour')"""
     )
     leader.step()
-    assert stage.requests("status") == {"r1": ("in_progress",)}
+    assert stage.requests("status") == {"r1": "in_progress"}
     leader.resign()
 
 
