@@ -132,13 +132,13 @@ class FusedModel(nn.Module):
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """[rows, length, heads, dim] and [rows, key heads, columns, dim] to [rows * length, heads * dim]."""
         rows, length = query.shape[:2]
-        if mask is not None:  # one token a row: query heads that share a key head become queries of that head
+        if length == 1 and mask is not None:  # query heads that share a key head become queries of that head
             return self._attend_one(query.view(rows, self._key_heads, -1, self._dim), keys, values, mask)
         shared = self._heads // self._key_heads
         if shared > 1:
             keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
         query = query.transpose(1, 2)
-        attended = functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
+        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
 
