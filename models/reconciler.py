@@ -1,5 +1,7 @@
 """Recovery from what is lost: expired leases, lost messages, deaf workers, missing predictors; and passed deadlines."""
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection, text
 
 from models.requeue import LostBatch, UnfinishedBatch, blamed, requeue
@@ -25,8 +27,8 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
                         < statement_timestamp() - make_interval(secs => :lease_s)), true) as gone
                     from workers where name = b.worker
                 ) w on true
-                where b.status in ('assigned', 'running') and w.gone
-                    or b.status = 'running' and b.lease_until < statement_timestamp()
+                where b.status in ('assigned', 'running')
+                    and (w.gone or b.status = 'running' and b.lease_until < statement_timestamp())
                 order by b.id for update of b
             )
             update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
@@ -51,8 +53,11 @@ def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends
                 select worker from batches where status = 'assigned' and sends >= :most_sends
                     and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
             ) and not exists (
-                select from batches taken where taken.worker = workers.name
+                select from batches taken where taken.worker = workers.name and taken.status = 'running'
                     and taken.started_at > statement_timestamp() - make_interval(secs => :most_sends * :resend_s)
+            ) and not exists (
+                select from batches taken where taken.worker = workers.name and taken.started_at is not null
+                    and taken.finished_at > statement_timestamp() - make_interval(secs => :most_sends * :resend_s)
             ) returning name
         """),
         {"resend_s": resend_s, "most_sends": most_sends},
@@ -134,13 +139,17 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
     ).rowcount
 
 
-def fail_too_large(connection: Connection, model: str, largest_tokens: int) -> list[str]:
+def fail_too_large(
+    connection: Connection, model: str, largest_tokens: int, among: Collection[str] | None = None
+) -> list[str]:
     """Fail the queued requests of a model that not even its largest worker can serve; returns their ids.
 
     Those are prompts that leave no place for a token in its key-value cache, and requests that alone ran out of it.
+    Only these ids are looked at, or all that wait.
     """
+    which = "id = any(cast(:ids as text[])) and" if among is not None else ""
     rows = connection.execute(
-        text("""
+        text(f"""
             update requests set status = 'failed', finished_at = clock_timestamp(),
                 error = case when outgrew_tokens >= :largest_tokens
                     then jsonb_build_object('code', 'out_of_memory', 'message',
@@ -150,11 +159,11 @@ def fail_too_large(connection: Connection, model: str, largest_tokens: int) -> l
                     else jsonb_build_object('code', 'context_length_exceeded', 'message',
                         'The prompt has ' || prompt_tokens || ' tokens, but the key-value cache of the largest worker '
                         || 'holds ' || :largest_tokens || ' with the answer.') end
-            where status = 'queued' and model = :model
+            where {which} status = 'queued' and model = :model
                 and (prompt_tokens + cardinality(generated_ids) >= :largest_tokens or outgrew_tokens >= :largest_tokens)
             returning id
-        """),
-        {"model": model, "largest_tokens": largest_tokens},
+        """),  # noqa: S608  # one of two constants
+        {"model": model, "largest_tokens": largest_tokens, **({} if among is None else {"ids": list(among)})},
     )
     return [row.id for row in rows]
 

@@ -105,8 +105,8 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
                 where r.status = 'in_progress' for update of r
             ), judged as (
                 select *, first_batch is not null and count(*) over (partition by first_batch) = 1
-                    and suspected + 1 >= case when error is null then :max_attempts
-                        else least(:engine_failures, :max_attempts) end as guilty
+                    and suspected + 1 >= case when error is null then cast(:max_attempts as int)
+                        else least(cast(:engine_failures as int), cast(:max_attempts as int)) end as guilty
                 from unanswered
             ), decided as (
                 select *, case when cancelled then 'cancelled' when guilty then 'failed' else 'queued' end

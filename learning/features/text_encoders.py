@@ -71,8 +71,10 @@ class SentenceEncoder:
 
     def _encode_new(self, texts: list[str]) -> Vectors:
         """Encode in batches of similar length, which the library forms itself."""
-        vectors = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(vectors, np.float32)
+        encoded = self._model.encode(texts, batch_size=BATCH, show_progress_bar=False)
+        vectors = np.asarray(encoded, np.float32)  # of length one only now: bfloat16 has three digits
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
 
 
 @lru_cache(maxsize=2)

@@ -4,7 +4,8 @@ Whatever it has in memory (the policies with their queued requests, the batches 
 an error, a lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -192,8 +193,11 @@ class Planner:
         for worker in live:
             tokens = worker.theta_bytes // worker.delta_bytes
             self._largest_tokens[worker.model] = max(tokens, self._largest_tokens.get(worker.model, 0))
-        too_large = {one.model for one in queued if self._fits_nowhere(one)}
-        failed = {request_id for model in too_large for request_id in self._fail_too_large(model)}
+        too_large = defaultdict(list)
+        for one in queued:
+            if self._fits_nowhere(one):
+                too_large[one.model].append(one.request.id)
+        failed = {request_id for model, ids in too_large.items() for request_id in self._fail_too_large(model, ids)}
         queued = [one for one in queued if one.request.id not in failed]
         if self._careful:
             queued = self._without_culprits(queued, live, now)
@@ -204,8 +208,8 @@ class Planner:
         largest_tokens = self._largest_tokens.get(one.model)
         return largest_tokens is not None and max(one.request.prefill, one.request.outgrew_tokens) >= largest_tokens
 
-    def _fail_too_large(self, model: str) -> list[str]:
-        failed = reconciler.fail_too_large(self._connection, model, self._largest_tokens[model])
+    def _fail_too_large(self, model: str, among: Collection[str] | None = None) -> list[str]:
+        failed = reconciler.fail_too_large(self._connection, model, self._largest_tokens[model], among)
         self._policies.discard(failed)
         return failed
 

@@ -47,10 +47,11 @@ from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.integration.million_rows import BATCHES, MODEL, NEW, QUEUED, ROWS_A_BATCH
 
-NO_QUERIES = {"schema_upgrade.alembic_config"}
+# role_grants.grant changes rights, session_settings.is_pooled reads the connection's own process id
+NO_QUERIES = {"schema_upgrade.alembic_config", "role_grants.grant", "session_settings.is_pooled"}
 HOUR, DAY = 3600.0, 86_400.0
 FEW = 100  # rows: any bound far below the tables' sizes does
-A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
+A_BATCH = 16 * ROWS_A_BATCH  # locked, joined and updated, each twice where suspects are told from others
 OPEN = 8 * BATCHES * ROWS_A_BATCH
 EVERY_STATUS = len(RequestStatus)
 RARE = "application-never"
@@ -224,6 +225,7 @@ CASES = [
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
     Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
     Case("live_fleet.open_batches", live_fleet.open_batches, OPEN),
@@ -270,7 +272,8 @@ CASES = [
     Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4, 5), OPEN),
     Case("reconciler.workers_to_probe", lambda c: reconciler.workers_to_probe(c, 3.0)),
     Case("reconciler.fail_unschedulable", lambda c: reconciler.fail_unschedulable(c, ENDED_ID)),
-    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, "unknown", 100)),
+    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, MODEL, 9000, [ENDED_ID]), of="new ones"),
+    Case("reconciler.fail_too_large", lambda c: reconciler.fail_too_large(c, MODEL, 9000), 2 * QUEUED, "all"),
     Case("reconciler.expire_deadlines", reconciler.expire_deadlines, 4 * NEW),
     Case(
         "reconciler.recently_cancelled_or_failed",

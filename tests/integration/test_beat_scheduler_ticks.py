@@ -6,24 +6,27 @@ import sys
 
 import redis
 
-from tests.integration.database_stage import eventually
+from models.installation import installation_id
+from tests.integration.database_stage import Stage, eventually
 
 
-def test_one_tick_at_a_time_waits_for_each_kind_of_process(redis_url: str):
+def test_one_tick_at_a_time_waits_for_each_kind_of_process(stage: Stage, database_url: str, redis_url: str):
+    with stage.database.connect() as connection:
+        prefix = f"magnus-{installation_id(connection)}:"
     environment = {
         **os.environ,
-        "MAGNUS_DATABASE_URL": "postgresql:///nobody_connects",
+        "MAGNUS_DATABASE_URL": database_url,
         "MAGNUS_REDIS_URL": redis_url,
         "MAGNUS_TICK_S": "0.01",
     }
     command = [sys.executable, "-m", "celery", "-A", "tasks.app", "beat"]
     with redis.Redis.from_url(redis_url) as broker, subprocess.Popen(command, env=environment) as beat:
         try:
-            eventually(lambda: broker.llen("plan") and broker.llen("predict"), within_s=120)
+            eventually(lambda: broker.llen(prefix + "plan") and broker.llen(prefix + "predict"), within_s=120)
             for _ in range(5):  # taken ticks are replaced
-                broker.delete("plan")
-                eventually(lambda: broker.llen("plan"))
-                assert broker.llen("plan") == 1
-            assert broker.llen("predict") == 1
+                broker.delete(prefix + "plan")
+                eventually(lambda: broker.llen(prefix + "plan"))
+                assert broker.llen(prefix + "plan") == 1
+            assert broker.llen(prefix + "predict") == 1
         finally:
             beat.terminate()
