@@ -117,7 +117,7 @@ def a_lead(connection: Connection) -> Lead:
 
 
 def an_assigned(connection: Connection) -> tuple[int, str]:
-    row = connection.execute(text("select id, worker from batches where status = 'assigned' order by id limit 1")).one()
+    row = connection.execute(text("select id, worker from batches where status = 'assigned' limit 1")).one()
     return row.id, row.worker
 
 
