@@ -101,6 +101,9 @@ def test_a_new_threshold_packs_the_waiting_requests_anew_except_sealed_ones() ->
     batcher.set_threshold(100)
     assert sorted(list(batch.requests) for batch in batcher.batches.values()) == [["000", "001"], ["002"], ["003"]]
     assert sealed.number in batcher.batches
+    before = set(batcher.batches)
+    batcher.set_threshold(100)
+    assert set(batcher.batches) == before  # nothing is packed anew for the same threshold
 
 
 def test_magnus_without_a_threshold_separates_what_it_mixes_under_the_published_one() -> None:
