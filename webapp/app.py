@@ -156,6 +156,14 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return backlog_of(session, tenant)
 
+    backlog_limit = BacklogLimit(
+        backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
+    )
+
+    def close() -> None:
+        backlog_limit.close()
+        engine.dispose()
+
     password = settings.dashboard_password
     return AppContext(
         sessions=sessions,
@@ -172,13 +180,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             finished, max_calls=settings.waiting_calls, max_calls_of_tenant=settings.tenant_waiting_calls
         ),
         rate_limit=RateLimit(settings.rate_limit, share_count),
-        backlog_limit=BacklogLimit(
-            backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
-        ),
+        backlog_limit=backlog_limit,
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,
-        close=engine.dispose,
+        close=close,
     )
 
 

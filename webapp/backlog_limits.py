@@ -8,6 +8,7 @@ processes together admit within that second.
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -33,11 +34,6 @@ class TenantCount:
     counting: bool = False
 
 
-def in_a_thread(task: Callable[[], None]) -> None:
-    """Run a task beside the call that needs it."""
-    threading.Thread(target=task, name="backlog-count", daemon=True).start()
-
-
 class BacklogLimit:
     """Admits requests of a tenant until so many, or so many tokens, are queued."""
 
@@ -47,10 +43,11 @@ class BacklogLimit:
         *,
         max_requests: int,
         max_tokens: int,
-        beside: Callable[[Callable[[], None]], None] = in_a_thread,
+        beside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`count` reads a tenant's backlog; `beside` runs it without delaying the call."""
-        self._count, self._beside = count, beside
+        """`count` reads a tenant's backlog; `beside` runs it without delaying the call, by default in a thread."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
+        self._count, self._beside = count, beside or self._thread.submit
         self._max_requests, self._max_tokens = max_requests, max_tokens
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
@@ -79,6 +76,10 @@ class BacklogLimit:
                 )
             known.requests_since += 1
             known.tokens_since += tokens
+
+    def close(self) -> None:
+        """Return once nothing is counted any more."""
+        self._thread.shutdown()
 
     def _count_again(self, tenant: str, known: TenantCount) -> None:
         began = time.monotonic()
