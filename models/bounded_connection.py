@@ -22,7 +22,7 @@ class DatabaseSilent(psycopg.OperationalError):
     """Postgres gave no answer in time; the connection is closed."""
 
 
-class Silence:
+class PostgresSilence:
     """Remembers that Postgres was silent, so that not every thread has to find it out by waiting; thread-safe."""
 
     def __init__(self, answer_within_s: float) -> None:
@@ -53,7 +53,7 @@ class Silence:
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose every wait for the server ends after `silence.answer_within_s`."""
 
-    silence: Silence | None = None  # while it is opened, `connect_timeout` bounds the waits
+    silence: PostgresSilence | None = None  # while it is opened, `connect_timeout` bounds the waits
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Let psycopg wait; raises DatabaseSilent after the bound, unless the caller gave one (for notifications)."""

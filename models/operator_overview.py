@@ -67,6 +67,13 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
     return RequestCounts(**row._mapping)
 
 
+def workers_alive(session: Session, worker_alive_s: float) -> int:
+    """How many workers have a heartbeat that is at most `worker_alive_s` old."""
+    alive = text("""select count(*) from workers where stopped_at is null
+        and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)""")
+    return int(session.execute(alive, {"alive_s": worker_alive_s}).scalar_one())
+
+
 def deaf_workers(session: Session) -> list[str]:
     """Workers that get no batch because they took none of several messages, by name."""
     rows = session.execute(
@@ -81,9 +88,7 @@ def deaf_workers(session: Session) -> list[str]:
 def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
     """What keeps accepted requests from being served as usual, each with its consequence; empty if nothing does."""
     missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
-    alive = text("""select exists(select from workers where stopped_at is null
-        and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s))""")
-    if not session.execute(alive, {"alive_s": worker_alive_s}).scalar_one():
+    if not workers_alive(session, worker_alive_s):
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
     missing += [f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in deaf_workers(session)]
     return missing

@@ -8,7 +8,7 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.bounded_connection import BoundedConnection, DatabaseSilent, Silence
+from models.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
 from models.error_privacy import hide_values
 from models.session_settings import apply_session_settings
 
@@ -75,7 +75,7 @@ def make_engine(
     )
     hide_values(engine)
     if answer_within_s is not None:
-        _bound_waits(engine, Silence(answer_within_s))
+        _bound_waits(engine, PostgresSilence(answer_within_s))
     apply_session_settings(engine, session_settings)
     _ping_after_idle(engine)
     return engine
@@ -86,7 +86,7 @@ def make_sessions(engine: Engine) -> sessionmaker[Session]:
     return sessionmaker(engine, expire_on_commit=False)
 
 
-def _bound_waits(engine: Engine, silence: Silence) -> None:
+def _bound_waits(engine: Engine, silence: PostgresSilence) -> None:
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Any, parameters: dict[str, Any]) -> BoundedConnection:
         silence.check()

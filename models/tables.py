@@ -31,6 +31,7 @@ class RequestStatus(enum.StrEnum):
 # Predicates of partial indexes, which a query must repeat word by word to use them.
 ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
+WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
 
 
 class BatchStatus(enum.StrEnum):
@@ -149,6 +150,8 @@ class StoredRequest(Base):
         # Two and not one, so that a reader of answers passes no cancelled request by, and the other way round.
         Index("requests_answered", "finished_at", postgresql_where=text(ANSWERED)),
         Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
+        # empty in a healthy service: `models/invariants.py` looks for what is in it
+        Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
         Index(
             "requests_idempotency",

@@ -1,4 +1,4 @@
-"""Beat's heartbeat: Celery has no hook in beat's loop, so that the scheduler calls back for each of its turns."""
+"""Beat's heartbeat: Celery has no hook in beat's loop, but its scheduler knows how long a turn lasts."""
 
 import atexit
 from typing import Any
@@ -11,7 +11,6 @@ from tasks.heartbeat import Heartbeat
 
 @signals.beat_init.connect  # type: ignore[untyped-decorator]  # celery is untyped
 def _begin(sender: Any, **_: Any) -> None:
-    heartbeat = Heartbeat("beat", database_url)
-    sender.scheduler.around_each_turn = heartbeat.working
+    heartbeat = Heartbeat("beat", database_url, lambda: sender.scheduler.turn_s)
     heartbeat.start()
     atexit.register(heartbeat.stop)

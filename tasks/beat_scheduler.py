@@ -4,8 +4,6 @@ Celery's own scheduler wakes up 10 ms early and then polls. With two ticks every
 CPU time.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import Any
 
@@ -17,7 +15,6 @@ from tasks.pulse import Pulse
 # Beat sends two ticks every MAGNUS_TICK_S; one that takes longer than this hangs. A frozen broker blocks it for some
 # times BROKER_TIMEOUT_S. Not tuned otherwise.
 HANGS_AFTER_S = 30.0
-FAILURES_LOGGED_EVERY_S = 10.0  # a broker that refuses writes would otherwise fill the log with 20 lines a second
 
 log = structlog.get_logger()
 
@@ -25,13 +22,15 @@ log = structlog.get_logger()
 class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
     """Entries need no history: after a restart they start anew. Any number of beats may run."""
 
-    around_each_turn: Callable[[], AbstractContextManager[None]] = staticmethod(nullcontext)
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._ticked_at, self._log_failures_at = monotonic(), 0.0
-        self._closing = False
-        Pulse(lambda: monotonic() - self._ticked_at < HANGS_AFTER_S).start()
+        self._ticked_at, self._closing = monotonic(), False
+        Pulse(lambda: self.turn_s < HANGS_AFTER_S).start()
+
+    @property
+    def turn_s(self) -> float:
+        """How long ago the present turn began; a tenth of a second or so, unless beat is stuck in it."""
+        return monotonic() - self._ticked_at
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Run what is due; returns the seconds until the next tick.
@@ -42,8 +41,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         if self._closing:
             raise SystemExit
         self._ticked_at = monotonic()
-        with self.around_each_turn():
-            return float(super().tick(*args, **kwargs))
+        return float(super().tick(*args, **kwargs))
 
     def close(self) -> None:
         """A signal to stop came, or beat ends."""
@@ -63,9 +61,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
             if not self._waiting(self.app.conf.task_routes[entry.task]["queue"]):
                 self.apply_async(entry, producer=producer, advance=False)
         except Exception as error:
-            if monotonic() >= self._log_failures_at:
-                self._log_failures_at = monotonic() + FAILURES_LOGGED_EVERY_S
-                log.error("tick not sent", tick=entry.name, error=str(error))
+            log.error("tick not sent", tick=entry.name, error=str(error))
 
     def _waiting(self, queue: str) -> int:
         return int(self.connection.default_channel.client.llen(queue))

@@ -18,7 +18,6 @@ DELETED_AT_ONCE = 2000
 CHORE_FOR_S = 2.0
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0
-
 # A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
 

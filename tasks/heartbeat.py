@@ -6,8 +6,7 @@ A frozen process writes none; one whose work has lasted for too long writes none
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import Event, Thread
 
 import structlog
@@ -19,7 +18,8 @@ from models.session import make_engine
 
 EVERY_S = 2.0  # a fifth of the age at which a process counts as silent; one small write each. Not tuned otherwise
 # One piece of work of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database
-# or broker. One that lasts longer than this will not end by itself. Not tuned.
+# or broker. One that lasts longer than this is worth an operator's look, long before a supervisor ends the process. Not
+# tuned.
 STUCK_AFTER_S = 20.0
 
 log = structlog.get_logger()
@@ -28,28 +28,18 @@ log = structlog.get_logger()
 class Heartbeat(Thread):
     """The heartbeat of one process of this kind: beat, planner, predictor or trainer."""
 
-    def __init__(self, kind: str, database_url: str) -> None:
-        """Nothing is written before `start`."""
+    def __init__(self, kind: str, database_url: str, busy_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`busy_s`: how long the process's present piece of work has lasted. Nothing is written before `start`."""
         super().__init__(name="heartbeat", daemon=True)
         self._kind, self._instance = kind, f"{socket.gethostname()}:{os.getpid()}"
         self._database: Engine = make_engine(database_url, pool_size=1, name=f"magnus {kind} heartbeat")
-        self._working_since: float | None = None
+        self._busy_s = busy_s
         self._stopping = Event()
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Around a piece of work that must not last."""
-        self._working_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._working_since = None
 
     def run(self) -> None:
         """Write every EVERY_S until stopped."""
         while True:
-            since = self._working_since
-            if since is None or time.monotonic() - since < STUCK_AFTER_S:
+            if self._busy_s() < STUCK_AFTER_S:
                 self._write()
             if self._stopping.wait(EVERY_S):
                 return

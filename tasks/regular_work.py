@@ -11,7 +11,6 @@ import structlog
 HANGS_AFTER_S = 120.0
 LOOK_S = 0.25  # how often a missing tick is looked for; any value well below a second does
 
-
 log = structlog.get_logger()
 
 
@@ -23,13 +22,17 @@ class RegularWork:
         self._name, self._work, self._silent_s = name, work, silent_s
         self._running = Lock()
         self._began_at = monotonic()
+        self._busy_since: float | None = None
         self._stopping = Event()
 
     def __call__(self) -> None:
         """Do the work now, after whoever does it already."""
         with self._running:
-            self._began_at = monotonic()
-            self._work()
+            self._busy_since = self._began_at = monotonic()
+            try:
+                self._work()
+            finally:
+                self._busy_since = None
 
     def start(self) -> None:
         """Begin to look for missing ticks, in a thread of its own that lives as long as the process."""
@@ -41,9 +44,15 @@ class RegularWork:
         self._running.acquire(timeout=within_s)  # and never release it
 
     @property
+    def busy_s(self) -> float:
+        """How long the present work has lasted; 0 while there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else monotonic() - since
+
+    @property
     def works(self) -> bool:
         """Whether it is idle, or has been at work for a sensible time only."""
-        return not self._running.locked() or monotonic() - self._began_at < HANGS_AFTER_S
+        return self.busy_s < HANGS_AFTER_S
 
     def _look(self) -> None:
         while not self._stopping.wait(LOOK_S):

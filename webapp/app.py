@@ -18,7 +18,7 @@ from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
-from models.tenant_backlog import Backlog, backlog_of
+from models.tenant_backlog import TenantBacklog, backlog_of
 from settings import Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import (
     auth,
@@ -152,7 +152,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return rate_counts.add(session, key_id, requests, period_s)
 
-    def backlog(tenant: str) -> Backlog:
+    def backlog(tenant: str) -> TenantBacklog:
         with sessions() as session:
             return backlog_of(session, tenant)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.tenant_backlog import Backlog
+from models.tenant_backlog import TenantBacklog
 from webapp.client_errors import BacklogFull
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one 
 class TenantCount:
     """A tenant's rows when they were counted last, and what this process has admitted since."""
 
-    counted: Backlog
+    counted: TenantBacklog
     requests_since: int = 0
     tokens_since: int = 0
     next_count_at: float = 0.0
@@ -39,7 +39,7 @@ class BacklogLimit:
 
     def __init__(
         self,
-        count: Callable[[str], Backlog],
+        count: Callable[[str], TenantBacklog],
         *,
         max_requests: int,
         max_tokens: int,
@@ -55,7 +55,7 @@ class BacklogLimit:
     def admit(self, tenant: str, tokens: int, now: float) -> None:
         """Count one request with a prompt of so many tokens; `now` is monotonic, seconds. Raises BacklogFull."""
         with self._lock:
-            known = self._tenants.setdefault(tenant, TenantCount(Backlog()))
+            known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
         if due:

@@ -6,15 +6,14 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.operator_overview import request_counts, what_is_missing
+from models.operator_overview import what_is_missing, workers_alive
 from models.window_stats import window_stats
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidRequest
 from webapp.response_objects import ApiObject
 
-WIDEST_S = (
-    86_400.0  # a window reads every batch in it, and a day has some millions at the rate of a large fleet; not tuned
-)
+# A window reads every batch in it, and a day has some millions at the rate of a large fleet. Not tuned.
+WIDEST_S = 86_400.0
 LATEST = 4e9  # Unix time, the year 2096; any value does that a double and a Postgres timestamp hold to the millisecond
 
 api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
@@ -67,7 +66,7 @@ def service_stats(query_data: StatsQuery) -> ServiceStats:
     with current_context().sessions() as session:
         window = window_stats(session, query_data.since, query_data.until)
         alive_s = current_context().worker_alive_s
-        alive, missing = request_counts(session, alive_s).workers_alive, what_is_missing(session, alive_s)
+        alive, missing = workers_alive(session, alive_s), what_is_missing(session, alive_s)
     return ServiceStats(
         now=window.now,
         since=window.since,

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 
 
@@ -13,7 +14,6 @@ class CuttableProxy:
     def __init__(self, host: str, port: int | None = None, path: str | None = None) -> None:
         """The target: `host` and `port`, or the Unix socket `path`."""
         self._target = (host, port, path)
-        self._loop = asyncio.new_event_loop()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._random = random.Random(7)
         self.cuts = 0
@@ -51,25 +51,26 @@ class CuttableProxy:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.1)  # the transports end in a later turn of the loop
 
+    async def _listen(self, listening: "Future[int]") -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        listening.set_result(server.sockets[0].getsockname()[1])
+        await self._ending.wait()
+        server.close()
+        await self._end_all()
+
     @contextmanager
     def running(self) -> Iterator["CuttableProxy"]:
-        """Serve from a thread until the context ends."""
-
-        async def listen() -> asyncio.Server:
-            return await asyncio.start_server(self._serve, "127.0.0.1", 0)
-
-        server = self._loop.run_until_complete(listen())
-        self.port = server.sockets[0].getsockname()[1]
-        thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        """Serve from a thread, in an event loop of its own, until the context ends."""
+        listening: Future[int] = Future()
+        thread = threading.Thread(target=lambda: asyncio.run(self._listen(listening)), daemon=True)
         thread.start()
+        self.port = listening.result(timeout=10)
         try:
             yield self
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._ending.set)
             thread.join()
-            server.close()
-            self._loop.run_until_complete(self._end_all())
-            self._loop.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

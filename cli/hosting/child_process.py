@@ -60,20 +60,20 @@ class ChildProgram:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedChild:
     """A running program; `silence` is None if the program gives no signs of life."""
 
     process: subprocess.Popen[bytes]
     silence: Silence | None
 
 
-def start_listening(program: ChildProgram, log: Path) -> Started:
+def start_listening(program: ChildProgram, log: Path) -> StartedChild:
     """Start the program and listen to its signs of life."""
     if program.alive_within_s is None:
-        return Started(start(program, log), None)
+        return StartedChild(start(program, log), None)
     if program.question is not None:
         process = start(program, log)
-        return Started(process, Silence(Asking(program.question), program.alive_within_s, program.ready_within_s))
+        return StartedChild(process, Silence(Asking(program.question), program.alive_within_s, program.ready_within_s))
     pipe = Pipe()
     try:
         process = start(program, log, pipe.child_end)
@@ -82,7 +82,7 @@ def start_listening(program: ChildProgram, log: Path) -> Started:
         raise
     finally:
         pipe.handed_over()
-    return Started(process, Silence(pipe, program.alive_within_s, program.ready_within_s))
+    return StartedChild(process, Silence(pipe, program.alive_within_s, program.ready_within_s))
 
 
 def start(program: ChildProgram, log: Path, pulse_fd: int | None = None) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ from typing import Self
 import psutil
 
 from cli.hosting import child_process
-from cli.hosting.child_process import ChildProgram, Started
+from cli.hosting.child_process import ChildProgram, StartedChild
 from cli.hosting.process_family import ProcessFamily
 from cli.hosting.readiness import await_ready
 
@@ -69,7 +69,7 @@ class Child:
 
     program: ChildProgram
     log: Path
-    started: Started
+    started: StartedChild
     started_at: float
     failures: int = 0
     restart_at: float | None = None

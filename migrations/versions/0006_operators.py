@@ -17,6 +17,12 @@ def upgrade() -> None:
     """Add the columns and the table, and draw the installation's name."""
     op.add_column("batches", sa.Column("sends", sa.Integer(), server_default="1", nullable=False))
     op.add_column("workers", sa.Column("not_consuming_since", INSTANT, nullable=True))
+    op.create_index(
+        "requests_answered_without_batch",
+        "requests",
+        ["finished_at"],
+        postgresql_where=sa.text("batch_id is null and status in ('completed', 'incomplete')"),
+    )
     op.create_table(
         "process_heartbeats",
         sa.Column("kind", sa.Text(), nullable=False),
@@ -36,5 +42,6 @@ def downgrade() -> None:
     """Take them away again."""
     op.execute("delete from service_state where name = 'installation'")
     op.drop_table("process_heartbeats")
+    op.drop_index("requests_answered_without_batch", "requests")
     op.drop_column("workers", "not_consuming_since")
     op.drop_column("batches", "sends")

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduling.isolation import IsolatingPolicy
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling

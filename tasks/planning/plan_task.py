@@ -68,7 +68,7 @@ def messages() -> Messages:
 @cache
 def heartbeat() -> Heartbeat:
     """This process's heartbeat."""
-    return Heartbeat("planner", database_url)
+    return Heartbeat("planner", database_url, lambda: regular_steps.busy_s)
 
 
 pacer = StepPacer(STEP_INTERVAL_S)
@@ -102,8 +102,7 @@ regular_steps = RegularWork("plan", step, MISSING_TICK_S)
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def plan() -> None:
     """One step."""
-    with heartbeat().working():
-        regular_steps()
+    regular_steps()
 
 
 def _arrange_next_step(leader: Leader) -> None:

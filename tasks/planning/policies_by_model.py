@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from models.planner_requests import QueuedRequest
-from scheduling.isolation import IsolatingPolicy
 from scheduling.out_of_memory import reserve_limit
+from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Assignment
 from scheduling.request import Request

@@ -44,14 +44,13 @@ def messages() -> Messages:
 @cache
 def heartbeat() -> Heartbeat:
     """This process's heartbeat."""
-    return Heartbeat("predictor", database_url)
+    return Heartbeat("predictor", database_url, lambda: regular_looks.busy_s)
 
 
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
-        with heartbeat().working():
-            predictor().run(on_predicted=messages().kick_planner)
+        predictor().run(on_predicted=messages().kick_planner)
     except SQLAlchemyError as error:
         log.error("prediction failed", error=str(error))
     except Exception:

@@ -51,7 +51,8 @@ from tests.integration.million_rows import BATCHES, MODEL, NEW, QUEUED, ROWS_A_B
 NO_QUERIES = {"schema_upgrade.alembic_config", "role_grants.grant", "session_settings.is_pooled"}
 HOUR, DAY = 3600.0, 86_400.0
 FEW = 100  # rows: any bound far below the tables' sizes does
-A_BATCH = 16 * ROWS_A_BATCH  # locked, joined and updated, each twice where suspects are told from others
+A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
+REQUEUED = 12 * ROWS_A_BATCH  # and looked at again, to tell suspects from others
 OPEN = 8 * BATCHES * ROWS_A_BATCH
 EVERY_STATUS = len(RequestStatus)
 RARE = "application-never"
@@ -210,8 +211,8 @@ CASES = [
     Case("batch_claims.claim_batches", claim, A_BATCH),
     Case("batch_results.write_started", lambda c: batch_results.write_started(c, [Started(a_lease(c), 0.1)]), A_BATCH),
     Case("batch_results.write_answers", answer, A_BATCH),
-    Case("batch_results.write_returned", give_back, A_BATCH),
-    Case("batch_results.write_closed", close, A_BATCH),
+    Case("batch_results.write_returned", give_back, REQUEUED),
+    Case("batch_results.write_closed", close, REQUEUED),
     Case("client_requests.submit", submit_twice),
     Case("client_requests.fetch", on_session(client_requests.fetch, "tenant-0", ENDED_ID)),
     *page_cases(),
@@ -242,6 +243,7 @@ CASES = [
     Case("model_versions.active_version", lambda c: model_versions.active_version(c, "length")),
     Case("model_versions.list_all", on_session(model_versions.list_all)),
     Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
+    Case("operator_overview.workers_alive", on_session(operator_overview.workers_alive, 10.0)),
     Case("operator_overview.deaf_workers", on_session(operator_overview.deaf_workers)),
     Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
     Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
@@ -262,7 +264,7 @@ CASES = [
     Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
     Case("process_heartbeats.processes", process_heartbeats.processes),
     Case("installation.installation_id", installation.installation_id),
-    Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), 4 * OPEN),
+    Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case("rate_counts.add", on_session(rate_counts.add, 1, 3, 60)),
     Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
     Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
@@ -300,7 +302,7 @@ CASES = [
     Case(
         "requeue.requeue",
         lambda c: requeue.requeue(c, [UnfinishedBatch(a_lease(c).batch_id)], 5),
-        A_BATCH,
+        REQUEUED,
     ),
     Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
     Case("retention.delete_old_requests", lambda c: retention.delete_old_requests(c, HOUR, 500), 2 * 500 + FEW),

@@ -7,6 +7,7 @@ import pytest
 from models import process_heartbeats
 from tasks import heartbeat
 from tasks.heartbeat import Heartbeat
+from tasks.regular_work import RegularWork
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually
 
@@ -30,13 +31,13 @@ def test_a_process_that_works_is_heard_of_and_one_that_stops_is_forgotten(stage:
 def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
     monkeypatch.setattr(heartbeat, "STUCK_AFTER_S", 0.1)
-    planner, done = Heartbeat("planner", database_url), Event()
+    done = Event()
 
-    def work() -> None:
-        with planner.working():
-            done.wait(60)
+    def wait() -> None:
+        done.wait(60)
 
-    stuck = Thread(target=work)
+    work = RegularWork("plan", wait, silent_s=60.0)
+    planner, stuck = Heartbeat("planner", database_url, lambda: work.busy_s), Thread(target=work)
     planner.start()
     eventually(lambda: stage.sql("select 1 from process_heartbeats"))
     stuck.start()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.tenant_backlog import Backlog
+from models.tenant_backlog import TenantBacklog
 from webapp.backlog_limits import COUNT_EVERY_S, BacklogLimit
 from webapp.client_errors import BacklogFull
 
@@ -16,14 +16,14 @@ class Queue:
     """Stands for the database and for the thread that counts in it: a count runs when the test says so."""
 
     def __init__(self) -> None:
-        self.backlogs: dict[str, Backlog] = {}
+        self.backlogs: dict[str, TenantBacklog] = {}
         self.asked_for: list[Callable[[], None]] = []
         self.away = False
 
-    def count(self, tenant: str) -> Backlog:
+    def count(self, tenant: str) -> TenantBacklog:
         if self.away:
             raise OperationalError("select", {}, Exception("away"))
-        return self.backlogs.get(tenant, Backlog())
+        return self.backlogs.get(tenant, TenantBacklog())
 
     def run(self) -> None:
         while self.asked_for:
@@ -52,7 +52,7 @@ def test_the_tokens_of_prompts_have_a_limit_of_their_own() -> None:
 
 def test_rows_of_other_processes_count_once_they_are_counted() -> None:
     queue = Queue()
-    queue.backlogs["acme"] = Backlog(requests=6, tokens=50)
+    queue.backlogs["acme"] = TenantBacklog(requests=6, tokens=50)
     limit = queue.limit(max_requests=6)
     limit.admit("acme", 1, now=0.0)
     queue.run()

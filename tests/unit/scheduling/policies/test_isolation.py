@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.isolation import IsolatingPolicy
 from scheduling.policies.baton import Baton
+from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
