@@ -9,6 +9,7 @@ from learning.metrics import score
 from learning.predictors.length_predictor import Outcome, Prediction
 from learning.predictors.predictor_factory import make_predictor
 from learning.predictors.running_quantiles import RunningQuantiles
+from learning.retraining.known_lengths import known_lengths
 
 CHECKPOINTS = (0, 20, 60, 200, 600)  # answers after which every predictor is fitted anew and a new stretch begins
 IN_FLIGHT = 10  # requests that are predicted before the first of their answers is known; a divisor of the checkpoints
@@ -36,7 +37,7 @@ def learn(learner: Learner, outcomes: Sequence[Outcome]) -> list[Prediction]:
     predictions: list[Prediction] = []
     bounds = _bounds(len(outcomes))
     for first, last in pairwise(bounds):
-        learner.fit(outcomes[:first])
+        learner.fit(known_lengths(outcomes[:first]))
         for start in range(first, last, IN_FLIGHT):
             arrived = outcomes[start : min(start + IN_FLIGHT, last)]
             predictions += learner.predict([o.prompt for o in arrived])

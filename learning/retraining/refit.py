@@ -13,6 +13,7 @@ import numpy as np
 
 from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.retraining.error_rules import LENGTH_RULE, SERVING_RULE, ErrorRule
+from learning.retraining.known_lengths import known_lengths
 from learning.retraining.promotion_gate import compare, is_learnable, noisy_spans, promotion_verdict
 from learning.retraining.training_set import TrainingSetBounds, is_held_out, select_entries
 from learning.serving_time import ServedBatch, ServingTimes
@@ -55,7 +56,7 @@ def refit(
     outcomes. `data["until"]` is what the next call's `since` should be.
     """
     bounds = bounds or TrainingSetBounds()
-    complete = sorted((o for o in outcomes if not o.censored), key=lambda o: o.at)
+    complete = sorted(known_lengths(outcomes), key=lambda o: o.at)
     rule = rule.scaled_to([o.generated_tokens for o in complete])
     if not any(_worth_learning(o, rule) for o in complete if o.at > since):
         return None

@@ -15,6 +15,7 @@ from learning.calibration.recent_accuracy import accuracy_by_application
 from learning.features.text_encoders import Encoder
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.predictor_factory import make_predictor
+from learning.retraining.known_lengths import known_lengths
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch
@@ -114,7 +115,7 @@ class RefitJobs:
 
     def _judge_predictions(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
         """Publish how well recent predictions ranked the answers; policies rely on predictions accordingly."""
-        judged = [o for o in outcomes if not o.censored and o.predicted_tokens is not None]
+        judged = [o for o in known_lengths(outcomes) if o.predicted_tokens is not None]
         if len(judged) < FEWEST_JUDGED:
             return
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
