@@ -7,7 +7,6 @@ A group's regression says  length = predicted + spread · z.  Its ridge predicts
 where that helps, from the sentence encoder's vector beside them.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from scipy.sparse import csr_array
 
 from learning.estimators.ridge_regression import fit_ridge
 from learning.estimators.robust_regression import RobustRegression, fit_robust_regression
+from learning.features.group_key import group_key
 from learning.features.hashed_text import DIMENSION, rarity_weights
 from learning.features.text_vectors import TextVectors
 from learning.predictors.length_predictor import Prompt
@@ -30,14 +30,6 @@ ALL_ANSWERS = ""  # the key of group 0
 # A group reads the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. Less would
 # be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
 LEAST_GAIN = 0.01
-
-
-def group_key(*parts: str) -> str:
-    """The key of an application, or of an application and an instruction.
-
-    Only a digest is kept, because instructions may be long and private.
-    """
-    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

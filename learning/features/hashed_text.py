@@ -22,16 +22,21 @@ MULTIPLIERS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667
 _words = HashingVectorizer(n_features=WORD_VALUES, binary=True, ngram_range=(1, 2), dtype=np.float32)
 
 
-def hash_texts(texts: Sequence[str]) -> csr_array:
-    """One row a text, (texts, DIMENSION): words of unit length, byte sequences of unit length, intent features."""
+def hash_texts(texts: Sequence[str], further_words: Sequence[str] | None = None) -> csr_array:
+    """One row a text, (texts, DIMENSION): words of unit length, byte sequences of unit length, intent features.
+
+    `further_words` has one for each text that counts as one of its words.
+    """
     heads = [text[:MOST_CHARACTERS].lower() for text in texts]
+    intents = csr_array([intent_features(head) for head in heads])
+    if further_words:
+        heads = [f"{head} {word}" for head, word in zip(heads, further_words, strict=True)]
     words = _words.transform(heads)
     sequences = [_byte_sequences(head) for head in heads]
     rows = np.repeat(np.arange(len(texts)), [len(columns) for columns, _ in sequences])
     columns = np.concatenate([columns for columns, _ in sequences])
     values = np.concatenate([values for _, values in sequences])
     byte_sequences = coo_array((values, (rows, columns)), shape=(len(texts), BYTE_VALUES))
-    intents = csr_array([intent_features(head) for head in heads])
     return csr_array(hstack([words, byte_sequences, intents], format="csr"))
 
 

@@ -69,7 +69,7 @@ class ForestPredictor:
             return
         prompts = [o.prompt for o in complete]
         lengths = np.array([o.generated_tokens for o in complete], np.float64)
-        texts = read_texts([p.input for p in prompts], self.encoder, np.ones(len(prompts), bool))
+        texts = read_texts(prompts, self.encoder, np.ones(len(prompts), bool))
         applications, text_scores = fit_application_models(prompts, lengths, texts)
         groups = applications.groups(prompts)
         base, spread = _regress(applications, groups, prompts)
@@ -88,7 +88,7 @@ class ForestPredictor:
     def _samples(self, fitted: FittedForest, prompts: Sequence[Prompt]) -> Samples:
         groups = fitted.applications.groups(prompts)
         base, spread = _regress(fitted.applications, groups, prompts)
-        texts = read_texts([p.input for p in prompts], self.encoder, fitted.applications.read_encoded(groups))
+        texts = read_texts(prompts, self.encoder, fitted.applications.read_encoded(groups))
         text_scores = fitted.applications.text_scores(groups, texts)
         samples = fitted.forest.samples(_features(prompts, base, spread, text_scores))
         median = np.median(samples, axis=1)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.application_models import group_key
 from learning.estimators.forest_training import train_forest
 from learning.estimators.length_distribution import summarise
 from learning.estimators.quantile_forest import QuantileForest
 from learning.features.compressed_features import user_input_length
+from learning.features.group_key import group_key
 from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.uilo import UserInputLengthPredictor
 
