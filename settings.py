@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     slice_tokens: int | None = Field(
         None, ge=1, description="Slice length S of scls; 128 as in the paper, 32 for the bundled model if unset"
     )
-    tick_s: float = Field(0.1, gt=0, description="Beat's tick for predict and plan")
+    tick_s: float = Field(1.0, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for so long goes back to the queue"
     )

@@ -9,7 +9,7 @@ import structlog
 # Work that takes longer than this hangs: the process then stops its pulses, and its supervisor starts another. Longer
 # than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not tuned.
 HANGS_AFTER_S = 120.0
-LOOK_S = 0.25  # how often a missing tick is looked for; any value well below a second does
+LOOK_S = 0.25  # how often a missing tick is looked for at least; any value well below a tick does
 
 log = structlog.get_logger()
 
@@ -38,6 +38,10 @@ class RegularWork:
         """Begin to look for missing ticks, in a thread of its own that lives as long as the process."""
         Thread(target=self._look, name=f"missing ticks of {self._name}", daemon=True).start()
 
+    def work_every(self, silent_s: float) -> None:
+        """From now on, work by itself after so long a silence."""
+        self._silent_s = silent_s
+
     def stop(self, within_s: float) -> None:
         """Begin nothing more, and return once what runs has ended, or after `within_s` seconds."""
         self._stopping.set()
@@ -55,7 +59,7 @@ class RegularWork:
         return self.busy_s < HANGS_AFTER_S
 
     def _look(self) -> None:
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(min(LOOK_S, self._silent_s)):
             if not self._running.locked() and monotonic() - self._began_at > self._silent_s:
                 try:
                     self()

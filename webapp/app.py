@@ -13,7 +13,7 @@ from pydantic import ValidationError
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
-from models import client_requests, rate_counts
+from models import client_requests, notifications, rate_counts
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
@@ -31,6 +31,7 @@ from webapp import (
     responses_api,
     stats_api,
 )
+from webapp.announcer import Announcer
 from webapp.app_context import AppContext
 from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview, read_overview
@@ -156,11 +157,17 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return backlog_of(session, tenant)
 
+    def notify() -> None:
+        with sessions() as session:
+            notifications.notify_submitted(session)
+
+    announcer = Announcer(notify)
     backlog_limit = BacklogLimit(
         backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
     )
 
     def close() -> None:
+        announcer.close()
         backlog_limit.close()
         engine.dispose()
 
@@ -181,6 +188,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         ),
         rate_limit=RateLimit(settings.rate_limit, share_count),
         backlog_limit=backlog_limit,
+        announcer=announcer,
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,

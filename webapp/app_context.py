@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models.queue_position import QueueSnapshot
 from models.response_time_estimate import ResponseTimeEstimate
+from webapp.announcer import Announcer
 from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview
 from webapp.prompt_limits import PromptLimits
@@ -28,6 +29,7 @@ class AppContext:
     waiting_calls: WaitingCalls
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
+    announcer: Announcer
     wait_s: float  # longest that a call waits for its answer
     dashboard_password: str | None
     worker_alive_s: float  # a worker with an older heartbeat counts as lost

@@ -56,7 +56,9 @@ def submit(context: AppContext, submission: Submission) -> RequestView:
     digest = None if key is None else canonical_digest(submission.body)
     context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
-        return client_requests.submit(session, new, idempotency_key=key, digest=digest)
+        stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
+    context.announcer.announce()
+    return stored
 
 
 def submit_and_wait(context: AppContext, submission: Submission) -> RequestView:

@@ -31,9 +31,9 @@ STEP_INTERVAL_S = 0.02
 # transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
 # (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for what is left of the interval.
 JOINING_INTERVAL_S = 0.06
-# Without a tick for so long the planner steps by itself; a stand-by looks as often whether the lead is free. Ten ticks
-# of the default MAGNUS_TICK_S. Not tuned.
-MISSING_TICK_S = 1.0
+# Of MAGNUS_TICK_S: without a tick for so long the planner steps by itself, a stand-by looks whether the lead is free.
+# Not tuned.
+MISSING_TICKS = 1.5
 STOP_WITHIN_S = 5.0  # for the last step; with the time to give up the lead below a supervisor's patience of 10 s
 
 log = structlog.get_logger()
@@ -54,7 +54,6 @@ def leader() -> Leader:
         lease_s=settings.lease_s,
         resend_s=settings.resend_s,
         max_attempts=settings.max_attempts,
-        lookahead_s=2.5 * settings.tick_s,
     )
     return Leader(make_engine(database_url, pool_size=1, name="magnus planner"), rules)
 
@@ -73,6 +72,7 @@ def heartbeat() -> Heartbeat:
 
 pacer = StepPacer(STEP_INTERVAL_S)
 consumption = PlanQueue()
+next_kick = Timer(0.0, messages)  # the last one that was arranged; this one is never started
 everything_sent = True  # whether the broker took the batches of the last step
 
 
@@ -96,7 +96,7 @@ def step() -> None:
     _arrange_next_step(leader())
 
 
-regular_steps = RegularWork("plan", step, MISSING_TICK_S)
+regular_steps = RegularWork("plan", step, MISSING_TICKS * settings.tick_s)
 
 
 @app.task(name="tasks.plan", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
@@ -106,14 +106,16 @@ def plan() -> None:
 
 
 def _arrange_next_step(leader: Leader) -> None:
-    """Kick when the policy wants to be asked again; if it does not, let joiners collect while every worker decodes."""
+    """Kick when a policy wants to be asked again; if none does, let joiners collect while every worker decodes."""
+    global next_kick
     if leader.due_in_s is None:
         if leader.all_joinable:
             pacer.lengthen(JOINING_INTERVAL_S)
     elif leader.due_in_s < settings.tick_s:  # otherwise beat's tick comes first
-        kick = Timer(leader.due_in_s, messages().kick_planner)
-        kick.daemon = True
-        kick.start()
+        next_kick.cancel()
+        next_kick = Timer(leader.due_in_s, messages().kick_planner)
+        next_kick.daemon = True
+        next_kick.start()
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]

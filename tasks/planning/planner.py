@@ -116,7 +116,7 @@ class Planner:
         claims = self._assign(workers, now)
         self._publish_snapshot(workers, now)
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
-        self.due_in_s = self._policies.due_in_s(now)
+        self.due_in_s = self._next_due_in_s(workers, claims, now)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _adopt(self, inputs: PlannerInputs) -> None:
@@ -253,6 +253,18 @@ class Planner:
                 self._fleet.add(claimed, policy)
                 claims += claimed
         return claims
+
+    def _next_due_in_s(
+        self, workers: Mapping[str, Sequence[Worker]], claims: Sequence[Claim], now: float
+    ) -> float | None:
+        """Seconds until a policy wants to be asked, or until a worker's only batch, while others wait, ends soon."""
+        policy_s = self._policies.due_in_s(now)
+        due_s = [] if policy_s is None else [policy_s]
+        if len(self._policies):
+            busy_s = [worker.busy_s for of_model in workers.values() for worker in of_model if worker.queued == 1]
+            busy_s += [claim.assignment.estimated_s for claim in claims if not claim.assignment.joins]
+            due_s += [max(0.0, seconds - self._rules.lookahead_s) for seconds in busy_s]
+        return min(due_s, default=None)
 
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         """Write the queue as clients and the dashboard see it, if a snapshot is due."""

@@ -1,6 +1,6 @@
-"""The task `tasks.predict`: predicts the new requests, at beat's ticks and if none comes, and kicks the planner."""
+"""The task `tasks.predict`: predicts new requests when they are announced, at beat's ticks, and if none comes."""
 
-from functools import cache
+from functools import cache, partial
 
 import structlog
 from celery import signals
@@ -13,11 +13,13 @@ from tasks.app import app, database_url, redis_url, settings
 from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
+from tasks.prediction.submission_listener import SubmissionListener
 from tasks.pulse import Pulse
 from tasks.regular_work import RegularWork
 from tasks.upkeep import regular_upkeep
 
-MISSING_TICK_S = 1.0  # without a tick for so long the predictor looks by itself: ten ticks of the default. Not tuned.
+MISSING_TICKS = 1.5  # of MAGNUS_TICK_S: without a tick for so long the predictor looks by itself. Not tuned.
+UNHEARD_S = 0.1  # so often it looks where a pooler keeps announcements away: a lone request then waits half of it
 # A chunk of texts is encoded within a transaction that has their rows: on a CPU a large encoder takes many seconds.
 IDLE_IN_TRANSACTION_S = 60.0
 
@@ -47,6 +49,13 @@ def heartbeat() -> Heartbeat:
     return Heartbeat("predictor", database_url, lambda: regular_looks.busy_s)
 
 
+@cache
+def listener() -> SubmissionListener:
+    """What calls `regular_looks` at each announcement."""
+    engine = make_engine(database_url, pool_size=1, name="magnus predictor listens")
+    return SubmissionListener(engine, regular_looks, partial(regular_looks.work_every, UNHEARD_S))
+
+
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
@@ -57,7 +66,7 @@ def look() -> None:
         log.exception("prediction failed")
 
 
-regular_looks = RegularWork("predict", look, MISSING_TICK_S)
+regular_looks = RegularWork("predict", look, MISSING_TICKS * settings.tick_s)
 
 
 @app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
@@ -69,6 +78,7 @@ def predict() -> None:
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
 def _start(**_: object) -> None:
     regular_looks.start()
+    listener().start()
     regular_upkeep.start()
     Pulse(lambda: regular_looks.works and regular_upkeep.works).start()
     heartbeat().start()
@@ -76,4 +86,5 @@ def _start(**_: object) -> None:
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _end(**_: object) -> None:
+    listener().stop()
     heartbeat().stop()

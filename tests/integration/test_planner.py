@@ -320,3 +320,25 @@ def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: L
     (batch,) = value["batches"]
     assert sorted(batch["ids"]) == ["r0", "r1", "r2"]
     assert (batch["size"], batch["length"], batch["starts_in_s"]) == (3, 3, 0.0)
+
+
+def test_while_others_wait_it_steps_again_shortly_before_its_worker_is_idle(stage: Stage):
+    stage.worker("w1", kv_tokens=40)
+    leader = Leader(stage.database, replace(RULES, policy="vs", lookahead_s=0.01))
+    for n in range(20):
+        stage.request(f"r{n:02}", input="abc" * n + "x")
+    assert len(leader.step()) == 1
+    ((estimated_s,),) = stage.sql("select estimated_s from batches")
+    assert leader.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)
+    leader.step()
+    assert leader.due_in_s == pytest.approx(estimated_s - 0.01, abs=1e-3)  # it has not started
+    leader.resign()
+
+
+def test_with_nothing_waiting_it_need_not_step_again(stage: Stage):
+    stage.worker("w1")
+    leader = Leader(stage.database, replace(RULES, policy="vs"))
+    stage.request("r1")
+    assert len(leader.step()) == 1
+    assert leader.due_in_s is None
+    leader.resign()

@@ -1,0 +1,88 @@
+"""A submission over the API reaches a predictor that listens, without any tick; a cut connection is made again."""
+
+from collections.abc import Callable, Iterator
+from threading import Semaphore
+
+import pytest
+from sqlalchemy.orm import Session
+
+from models import notifications
+from models.session import make_engine
+from tasks.prediction import submission_listener
+from tasks.prediction.submission_listener import SubmissionListener
+from tests.integration.api_service import Api
+
+NAME = "magnus test listens"
+Start = Callable[[Callable[[], None]], None]
+
+
+@pytest.fixture
+def looks() -> Semaphore:
+    """Released by each look."""
+    return Semaphore(0)
+
+
+@pytest.fixture
+def start_listener(database_url: str, looks: Semaphore) -> Iterator[Start]:
+    """Starts a listener; its argument is called if no notification can come."""
+    listeners = []
+
+    def start(on_unheard: Callable[[], None]) -> None:
+        listener = SubmissionListener(make_engine(database_url, pool_size=1, name=NAME), looks.release, on_unheard)
+        listeners.append(listener)
+        listener.start()
+
+    yield start
+    for listener in listeners:
+        listener.stop()
+
+
+def never() -> None:
+    raise AssertionError("notifications do come")
+
+
+def test_a_submission_makes_the_predictor_look(api: Api, looks: Semaphore, start_listener: Start):
+    start_listener(never)
+    assert looks.acquire(timeout=60)  # at what was there before
+    for _ in range(3):
+        api.submit()
+        assert looks.acquire(timeout=60)
+
+
+def test_submissions_at_once_need_few_looks(api: Api, looks: Semaphore, start_listener: Start):
+    start_listener(never)
+    assert looks.acquire(timeout=60)
+    for _ in range(50):
+        notify(api)
+    assert looks.acquire(timeout=60)
+    seen = 1
+    while looks.acquire(timeout=3 * submission_listener.SPACING_S):
+        seen += 1
+    assert seen < 50
+
+
+def notify(api: Api) -> None:
+    with Session(api.engine) as session, session.begin():
+        notifications.notify_submitted(session)
+
+
+def test_a_cut_connection_listens_again_and_looks_at_what_it_missed(
+    api: Api, looks: Semaphore, start_listener: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(submission_listener, "RECONNECT_S", 0.01)
+    start_listener(never)
+    assert looks.acquire(timeout=60)
+    api.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = :name", name=NAME)
+    assert looks.acquire(timeout=60)
+    api.submit()
+    assert looks.acquire(timeout=60)
+
+
+def test_behind_a_pooler_the_predictor_is_told_to_look_often(
+    looks: Semaphore, start_listener: Start, monkeypatch: pytest.MonkeyPatch
+):
+    told = Semaphore(0)
+    monkeypatch.setattr(notifications, "is_pooled", lambda connection: True)
+    start_listener(told.release)
+    assert told.acquire(timeout=60)
+    assert not looks.acquire(blocking=False)
