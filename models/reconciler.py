@@ -92,18 +92,22 @@ def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
     return [row.name for row in rows]
 
 
-def batches_to_resend(connection: Connection, resend_s: float) -> list[tuple[int, str]]:
+def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float) -> list[tuple[int, str]]:
     """Batch ids with their workers whose message was sent over `resend_s` ago and that no worker has taken yet.
 
-    Marks them as sent now, so that they come again only after another `resend_s`.
+    Marks them as sent now, so that they come again only after another `resend_s`. A message is counted only if the
+    worker's last heartbeat is at most `on_time_s` old: a process that is starved of CPU takes its messages late too.
     """
     rows = connection.execute(
         text("""
-            update batches set sent_at = clock_timestamp(), sends = sends + 1
+            update batches b set sent_at = clock_timestamp(), sends = sends + exists(
+                select from workers w where w.name = b.worker
+                    and w.heartbeat_at > statement_timestamp() - make_interval(secs => :on_time_s)
+            )::int
             where status = 'assigned' and sent_at < statement_timestamp() - make_interval(secs => :resend_s)
             returning id, worker
         """),
-        {"resend_s": resend_s},
+        {"resend_s": resend_s, "on_time_s": on_time_s},
     )
     return sorted((row.id, row.worker) for row in rows)
 

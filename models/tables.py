@@ -190,7 +190,8 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
-    sends: Mapped[int] = mapped_column(server_default="1")  # messages that told its worker to take it
+    # messages for its worker, sent while its heartbeat was on time
+    sends: Mapped[int] = mapped_column(server_default="1")
     # fencing number: grows with each lease; a write under an old number changes nothing
     fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]

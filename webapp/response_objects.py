@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.client_requests import RequestView
 from models.queue_position import QueuePlace
+from models.request_body import RequestBody, UnreadableBody, read_body
 from models.tables import RequestStatus
 
 MIN_RETRY_S = 1  # the header has whole seconds
@@ -138,16 +139,20 @@ class Deleted(ApiObject):
 
 
 def response_of(view: RequestView, place: QueuePlace) -> Response:
-    """The Response object of a stored request."""
+    """The Response object of a stored request; if its stored body cannot be read, `error` says so."""
     request = view.request
-    sampling = request.body["sampling"]
+    error = _error(request.error) if request.status is RequestStatus.failed else None
+    try:
+        body = read_body(request.body)
+    except UnreadableBody as unreadable:
+        body, error = RequestBody(), error or ResponseError(code="unreadable_request", message=str(unreadable))
     return Response(
         id=request.id,
         created_at=request.arrived_at.timestamp(),
         completed_at=request.finished_at.timestamp() if request.finished_at else None,
         status=request.status,
-        background=request.body["background"],
-        error=_error(request.error) if request.status is RequestStatus.failed else None,
+        background=body.background,
+        error=error,
         incomplete_details=(
             IncompleteDetails(reason="max_output_tokens") if request.status is RequestStatus.incomplete else None
         ),
@@ -156,9 +161,9 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         model=request.model,
         output=_output(view),
         usage=_usage(view),
-        temperature=sampling["temperature"],
-        top_p=sampling["top_p"],
-        metadata=request.body["metadata"],
+        temperature=body.sampling.temperature or 0.0,
+        top_p=1.0 if body.sampling.top_p is None else body.sampling.top_p,
+        metadata=body.metadata,
         magnus=magnus_of(view, place),
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.chaos.given_servers import GivenServers
 from benchmarks.chaos.promise_list import PROMISES
 from benchmarks.chaos.promise_rows import LONG, SHORT, Row
 from benchmarks.chaos.promise_runner import PromiseRunner
@@ -23,18 +24,31 @@ from cli.hosting.supervisor import stop_signals
 @click.option("--only", multiple=True, type=click.Choice(list(PROMISES)), help="Measure this one; may be repeated.")
 @click.option("--short", is_flag=True, help="Small counts and wide bounds on rates: under four minutes, no soak.")
 @click.option("--soak-minutes", type=click.FloatRange(0), help="Length of the soak; 0: none.")
+@click.option("--postgres-url", help="Measure on this Postgres, whose role may create databases; with --redis-url.")
+@click.option("--redis-url", help="Measure on this Redis database, which is emptied; with --postgres-url.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every row here.")
-def main(only: tuple[str, ...], short: bool, soak_minutes: float | None, json_path: Path | None) -> None:
+def main(
+    only: tuple[str, ...],
+    short: bool,
+    soak_minutes: float | None,
+    postgres_url: str | None,
+    redis_url: str | None,
+    json_path: Path | None,
+) -> None:
     """Measure, print, write; the exit status is 1 if a promise does not hold."""
+    if (postgres_url is None) != (redis_url is None):
+        raise click.UsageError("--postgres-url and --redis-url go together")
+    given = GivenServers(postgres_url, redis_url) if postgres_url and redis_url else None
     size = SHORT if short else LONG
     if soak_minutes is not None:
         size = replace(size, soak_s=60 * soak_minutes, warm_up_s=10 * soak_minutes)
     names = [name for name in PROMISES if (not only or name in only) and (name != "soak" or size.soak_s)]
+    names = [name for name in names if given is None or PROMISES[name].may_be_given_servers]
     rows: list[Row] = []
     for stop_signal in stop_signals():  # also where a shell started this in the background, with SIGINT ignored
         signal.signal(stop_signal, signal.default_int_handler)
     seconds = dict.fromkeys(names, 0.0)
-    with PromiseRunner(size) as runner:
+    with PromiseRunner(size, given) as runner:
         for number, name in enumerate(names, 1):
             click.echo(f"[{number}/{len(names)}] {name} …", err=True)
             measured = runner.run(PROMISES[name])

@@ -107,6 +107,12 @@ class Promise:
     name: str
     run: Callable[..., list[Row]]
     own_service: bool = False
+    breaks_servers: bool = False  # so that it needs a Postgres and a broker that the service itself started
+
+    @property
+    def may_be_given_servers(self) -> bool:
+        """Whether it can be measured on a Postgres and a broker that run already."""
+        return not self.own_service and not self.breaks_servers
 
 
 def percentile(values: list[float], share: float) -> float:

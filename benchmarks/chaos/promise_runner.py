@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.chaos.given_servers import GivenServers
 from benchmarks.chaos.promise_rows import Promise, Row, Size
 from benchmarks.chaos.recording_client import bodies, client_of
 from benchmarks.chaos.service_under_test import ServiceUnderTest, left_behind, service_under_test, until
@@ -21,8 +22,9 @@ STOPPED_WITHIN_S = 5.0  # after `magnus up` has ended; killed processes take a m
 class PromiseRunner:
     """A context manager with a temporary directory; leaving it stops everything that was started."""
 
-    def __init__(self, size: Size) -> None:
-        self._size = size
+    def __init__(self, size: Size, given: GivenServers | None = None) -> None:
+        """`given`: what the shared service uses in place of embedded servers."""
+        self._size, self._given = size, given
         self._stack = ExitStack()
         self._shared: ServiceUnderTest | None = None
         self._service_stack = ExitStack()
@@ -67,7 +69,9 @@ class PromiseRunner:
     def _service(self) -> ServiceUnderTest:
         if self._shared is None:
             directory = Path(tempfile.mkdtemp(dir=self._directory))
-            self._shared = self._service_stack.enter_context(service_under_test(directory / "state"))
+            servers = self._service_stack.enter_context(self._given.used_once()) if self._given else {}
+            service = service_under_test(directory / "state", environment=servers)
+            self._shared = self._service_stack.enter_context(service)
         return self._shared
 
     def renew(self) -> list[Row]:

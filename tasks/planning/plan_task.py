@@ -51,6 +51,7 @@ def leader() -> Leader:
             slice_tokens=settings.slice_length,
         ),
         alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
+        on_time_s=2 * settings.heartbeat_s,
         lease_s=settings.lease_s,
         resend_s=settings.resend_s,
         max_attempts=settings.max_attempts,

@@ -49,6 +49,7 @@ class PlannerRules:
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
     alive_s: float = 3.0  # a worker without a heartbeat for this long gets no new batch
+    on_time_s: float = 1.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
     lease_s: float = 10.0
     resend_s: float = 2.0
     max_attempts: int = 3
@@ -185,7 +186,7 @@ class Planner:
         for name in deaf:
             log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
         probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
-        return reconciler.batches_to_resend(connection, rules.resend_s) + probes
+        return reconciler.batches_to_resend(connection, rules.resend_s, rules.on_time_s) + probes
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
         """Give the policies what came since the last step; what fits no worker fails at once."""

@@ -1,6 +1,5 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -9,6 +8,7 @@ from jinja2 import TemplateError
 from inference.prompt_format import PromptFormat
 from inference.sequences import Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
+from models.request_body import read_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,14 @@ def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) 
 
 
 def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
-    sampling = request.body.get("sampling") or {}
+    body = read_body(request.body)
+    sampling = body.sampling.model_dump(exclude_none=True)
+    turns = [(turn.role, turn.content) for turn in body.messages]
     return Sequence(
         id=request.id,
-        prompt_ids=tuple(_encode(request, prompt_format)),
+        prompt_ids=tuple(prompt_format.encode_request(request.instructions, request.input, turns)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
-        sampling=Sampling(**{name: value for name, value in sampling.items() if value is not None}),
-        stop=tuple(request.body.get("stop") or ()),
+        sampling=Sampling(**sampling),
+        stop=body.stop,
     )
-
-
-def _encode(request: TakenRequest, prompt_format: PromptFormat) -> Several[int]:
-    turns = [(turn["role"], turn["content"]) for turn in request.body.get("messages") or ()]
-    return prompt_format.encode_request(request.instructions, request.input, turns)

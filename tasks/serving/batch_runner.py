@@ -64,7 +64,6 @@ class BatchRunner:
 
     def serve(self, batch_id: int) -> None:
         """Serve a batch and return once it is closed; does nothing if the batch is not this worker's to take."""
-        self._heartbeat.heard_at = monotonic()
         with self._database.begin() as connection:
             batch = leases.take_batch(connection, batch_id, self._name, self._terms.lease_s)
             served_again = batch is None and leases.prove_consuming(connection, self._name)

@@ -26,7 +26,7 @@ class LeaseTerms:
     heartbeat_s: float = 0.5
     stall_s: float = 60.0  # an engine that makes no step for this long ends the process
     max_attempts: int = 3
-    unheard_s: float = 8.0  # without a message for so long, a worker that should have had some reaches no broker
+    unheard_s: float = 8.0  # of heartbeats without a message: a worker that gets probes then reaches no broker
 
 
 class LeaseHeartbeat(Thread):
@@ -49,7 +49,7 @@ class LeaseHeartbeat(Thread):
         self._on_broken = on_broken
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
         self._stopping = Event()
-        self.heard_at = monotonic()  # when the last message came
+        self._unheard_beats = 0  # beats, not seconds: a process that lacks CPU beats late as it takes messages late
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
@@ -122,7 +122,8 @@ class LeaseHeartbeat(Thread):
             self._engine.remove(renewal.cancels)
         if not renewal.registered:
             return "another process took this worker's name"
-        if renewal.unheard and monotonic() - self.heard_at > self._terms.unheard_s:
+        self._unheard_beats = self._unheard_beats + 1 if renewal.unheard else 0
+        if self._unheard_beats * self._terms.heartbeat_s > self._terms.unheard_s:
             return "it takes no batch that it is sent: it may reach another broker, or none"
         return None
 

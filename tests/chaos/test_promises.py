@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.chaos.given_servers import GivenServers
 from benchmarks.chaos.promise_list import PROMISES
 from benchmarks.chaos.promise_rows import SHORT
 from benchmarks.chaos.promise_runner import PromiseRunner
@@ -14,9 +15,10 @@ IN_EVERY_RUN = ("idle", "hostile", "models", "kills", "rescue")  # four minutes;
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[PromiseRunner]:
-    """One runner, so that promises share its service."""
-    with PromiseRunner(SHORT) as runner:
+def runner(request: pytest.FixtureRequest) -> Iterator[PromiseRunner]:
+    """One runner, so that promises share its service; on servers that run already where both are given."""
+    urls = [request.config.getoption(option) for option in ("--postgres-url", "--redis-url")]
+    with PromiseRunner(SHORT, GivenServers(*urls) if all(urls) else None) as runner:
         yield runner
 
 

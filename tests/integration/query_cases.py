@@ -271,7 +271,7 @@ CASES = [
     Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
     Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
     Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),
-    Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0), OPEN),
+    Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0, 1.0), OPEN),
     Case("reconciler.write_fallback_predictions", lambda c: reconciler.write_fallback_predictions(c, 0.0), 2000 + OPEN),
     Case("reconciler.withdraw_untaken_batches", lambda c: reconciler.withdraw_untaken_batches(c, 2.0, 4, 5), OPEN),
     Case("reconciler.workers_to_probe", lambda c: reconciler.workers_to_probe(c, 3.0)),

@@ -29,7 +29,9 @@ def small_model(directory: Path) -> tuple[LoadedModel, PromptFormat]:
 class Serving:
     """A started worker with a thread for each batch that it serves, as Celery's pool would give it."""
 
-    def __init__(self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int) -> None:
+    def __init__(
+        self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int, terms: LeaseTerms = TERMS
+    ) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
         budget = kv_tokens * loaded.delta_bytes
@@ -38,7 +40,7 @@ class Serving:
             lambda: Engine(loaded, budget),
             prompt_format,
             WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
-            TERMS,
+            terms,
             kick_planner=lambda: None,
             on_broken=self.broken.append,
         )

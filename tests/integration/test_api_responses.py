@@ -253,6 +253,16 @@ def test_lists_filter_by_status_and_application(api: Api) -> None:
     assert api.call("GET", "/v1/responses?status=lost").json["error"]["param"] == "status"
 
 
+def test_a_row_that_another_program_wrote_differently_says_so_and_takes_no_other_down(api: Api) -> None:
+    good, bad = api.submit()["id"], api.submit()["id"]
+    for malformed in ('{"sampling": "hot"}', "[]", '{"sampling": {}, "metadata": 5}', "null"):
+        api.sql("update requests set body = cast(:body as jsonb) where id = :id", body=malformed, id=bad)
+        retrieved = api.call("GET", f"/v1/responses/{bad}")
+        assert (retrieved.status_code, retrieved.json["error"]["code"]) == (200, "unreadable_request")
+        listed = {one["id"]: one["error"] for one in api.call("GET", "/v1/responses").json["data"]}
+        assert listed == {good: None, bad: retrieved.json["error"]}
+
+
 def test_a_retried_post_with_an_idempotency_key_gives_the_first_response_again(api: Api) -> None:
     body = {"model": "words", "input": "a", "background": True}
     headers = {"Idempotency-Key": "k1"}

@@ -10,8 +10,9 @@ from scheduling.policies.policy_factory import PolicySettings
 from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader
 from tasks.planning.planner import MOST_SENDS, PlannerRules
+from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.api_service import Api
-from tests.integration.database_stage import Stage
+from tests.integration.database_stage import Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 
 RULES = PlannerRules(
@@ -80,6 +81,40 @@ def test_a_worker_that_has_begun_another_batch_meanwhile_is_only_slow(stage: Sta
     leader.step()
     assert stage.requests("status") == {"r1": "in_progress"}
     leader.resign()
+
+
+def test_a_worker_that_lacks_cpu_beats_late_and_is_not_blamed_for_taking_its_messages_late(stage: Stage):
+    stage.worker("starved")
+    stage.request("r1")
+    leader = Leader(stage.database, replace(RULES, on_time_s=1.0))
+    for _ in range(3 * MOST_SENDS):
+        leader.step()
+        stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '2 s'")
+    assert stage.sql("select not_consuming_since from workers") == [(None,)]
+    assert stage.requests("status", "attempts") == {"r1": ("in_progress", 1)}
+    stage.sql("update workers set heartbeat_at = clock_timestamp() + interval '1 h'")
+    sent_to_nobody(leader)
+    assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
+    leader.resign()
+
+
+def test_a_worker_that_no_probe_reaches_ends_after_so_many_beats(
+    stage: Stage, tmp_path_factory: pytest.TempPathFactory
+):
+    loaded, prompt_format = small_model(Path(tmp_path_factory.getbasetemp() / "small"))
+    terms = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, unheard_s=0.5)
+    serving = Serving(stage, loaded, prompt_format, kv_tokens=1000, terms=terms)
+    try:
+        stage.sql("update workers set not_consuming_since = clock_timestamp()")
+        serving.start(NO_BATCH).result(60)  # a probe: it is heard again
+        assert stage.sql("select not_consuming_since from workers") == [(None,)]
+        stage.sql("update workers set not_consuming_since = clock_timestamp()")
+        eventually(lambda: serving.broken)
+        assert serving.broken == ["it takes no batch that it is sent: it may reach another broker, or none"]
+        beats = "select extract(epoch from stopped_at - not_consuming_since) >= 0.5 from workers"
+        assert stage.sql(beats) == [(True,)]
+    finally:
+        serving.runner.stop()
 
 
 def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage: Stage):

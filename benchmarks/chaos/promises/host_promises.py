@@ -30,6 +30,10 @@ PATIENCE_S = 180.0
 CLOCKS_APART = "+300s"
 FAKETIME = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]
 
+# libfaketime 0.9.10 passes sleeps until an instant of the monotonic clock on wrongly when that clock is not faked, so
+# that Python's time.sleep raises EINVAL; if it is faked, waits for a lock never end. Waits for no file do as well.
+SLEEP_BY_SELECT = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
+
 
 def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Two planners, two beats, two trainers; each planner and beat frozen in turn, so that the leader is among them."""
@@ -150,8 +154,7 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
         for host, programs in hosts.items():
             environment = {**ENVIRONMENT, **_addresses(servers), "MAGNUS_STATE_DIR": str(directory)}
             if host == ahead:
-                faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-                environment |= faked
+                environment |= _another_clock(directory, library)
             for program in programs:
                 named = replace(program, env={**program.env, **environment})
                 running.append((named, stack.enter_context(_running(named, directory))))
@@ -161,6 +164,14 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
         service = ServiceUnderTest(directory, url, key, facts, None, engine)
         service.sql(WATCH)
         yield service
+
+
+def _another_clock(directory: Path, library: Path) -> dict[str, str]:
+    """The environment of a Python process whose wall clock alone is ahead."""
+    (directory / "sitecustomize.py").write_text(SLEEP_BY_SELECT)
+    paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+    faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return {**faked, "PYTHONPATH": paths}
 
 
 def _addresses(servers: OwnServers) -> dict[str, str]:

@@ -1,5 +1,7 @@
 from collections.abc import Mapping
+from typing import Any, cast
 
+import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -55,3 +57,13 @@ def test_a_prompt_that_leaves_no_position_for_an_answer_is_set_apart():
 def test_what_no_engine_accepts_is_set_apart_too():
     job = prepare(taken(prompt("a", "two", {"sampling": {"temperature": -1.0}})), words(), max_positions=10)
     assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
+
+
+@pytest.mark.parametrize(
+    "body", [["no", "object"], {"sampling": "hot"}, {"stop": 5}, {"messages": [{"role": "user"}]}, {"sampling": [1]}]
+)
+def test_a_row_that_another_program_wrote_differently_is_set_apart_from_its_mates(body: object):
+    job = prepare(taken(prompt("a", "two", cast(Any, body)), prompt("b", "two")), words(), max_positions=10)
+    assert [sequence.id for sequence in job.sequences] == ["b"]
+    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
+    assert "its body is malformed" in job.unservable[0].message
