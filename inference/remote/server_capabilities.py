@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from inference.remote.server_errors import ServerUnusable
+
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
 
 
@@ -91,3 +93,14 @@ class ProbedServer:
 def client_name(model: str) -> str:
     """A server's model as clients name it: where it is a directory, by that directory's name."""
     return Path(model).name if model.startswith("/") else model
+
+
+def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
+    """The directory or hub id of the model's tokenizer: the configured one, else what the server loaded its model from.
+
+    Raises ServerUnusable.
+    """
+    source = configured or server.model_directory
+    if source is None:
+        raise ServerUnusable(server.url, "its tokenizer is unknown: name the model's directory with MAGNUS_MODEL")
+    return source

@@ -1,7 +1,7 @@
 """Finds out what kind of server answers at a URL, which model it serves, and what it can do."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import httpx
 
@@ -10,6 +10,7 @@ from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_load import load_from_metrics
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
+ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 
 # Longest that a probe's request may take: a server that loads its model answers nothing until then. Not tuned.
 PROBE_WITHIN_S = 30.0

@@ -197,7 +197,7 @@ def _text(value: object) -> str:
         return ""
     if not isinstance(value, str):
         raise ServerGarbage("a text that is none")
-    return value
+    return value.encode("utf-8", "replace").decode()  # JSON may hold lone surrogates, which no database stores
 
 
 def _counted(data: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ from threading import Event
 
 from jinja2 import TemplateError
 
-from inference.prompt_format import PromptFormat
+from inference.prompt_format import PromptFormat, Turn
 from inference.sequences import Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
 
@@ -30,7 +30,6 @@ class BatchJob:
     preempts: tuple[str, ...]
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
-    first_step: int | None = None  # how many steps the engine had made when it began this batch
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -69,9 +68,20 @@ def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
         generated_ids=request.generated_ids,
         sampling=Sampling(**{name: value for name, value in sampling.items() if value is not None}),
         stop=tuple(request.body.get("stop") or ()),
+        turns=_turns(request),
+        priority=request.priority,
     )
 
 
 def _encode(request: TakenRequest, prompt_format: PromptFormat) -> Several[int]:
-    turns = [(turn["role"], turn["content"]) for turn in request.body.get("messages") or ()]
+    turns = _turns(request) if request.body.get("messages") else ()
     return prompt_format.encode_request(request.instructions, request.input, turns)
+
+
+def _turns(request: TakenRequest) -> tuple[Turn, ...]:
+    """The prompt as a conversation, for a server that takes no token ids."""
+    messages = request.body.get("messages")
+    if messages:
+        return tuple((turn["role"], turn["content"]) for turn in messages)
+    asked = ("user", request.input)
+    return (("system", request.instructions), asked) if request.instructions else (asked,)
