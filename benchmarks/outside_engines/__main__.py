@@ -28,7 +28,7 @@ from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.outside_engines.load_samples import LoadSampler
 from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
-from benchmarks.outside_engines.server_processes import Dtype, EngineServer, ServerTerms, running_engine
+from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
@@ -42,6 +42,7 @@ MEAN_ROW_TOKENS = 225  # of the workload `instructions` on SmolLM2: 52 of the pr
 SATURATION_REQUESTS = 96  # all at once; six times what fits
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
+SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
 WARM_SEED_OFFSET = 1_000_003  # other requests than those of the runs
 PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 
@@ -63,7 +64,7 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option("--seed", default=0, show_default=True)
 def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> None:
     """Compare the systems at each rate; rows are written after each run."""
-    terms = _terms(given["model"], given["dtype"], given["mean_rows"])
+    terms = _terms(given["engine"], given["model"], given["dtype"], given["mean_rows"])
     console = Console(stderr=True)
     wanted = systems.split(",")
     with ExitStack() as stack:
@@ -119,9 +120,11 @@ class Comparison:
         return answers
 
 
-def _terms(model: str, dtype: Dtype, mean_rows: int) -> ServerTerms:
-    """A server of this model whose memory holds so many mean rows."""
+def _terms(engine: EngineKind, model: str, dtype: Dtype, mean_rows: int) -> ServerTerms:
+    """A server of this model whose memory holds so many mean rows; llama.cpp, which cannot preempt, has slots."""
     terms = ServerTerms(Path(settings_with(model=model).model), model, MAX_ROWS, dtype=dtype)
+    if engine == "llamacpp":
+        return replace(terms, max_rows=mean_rows, kv_tokens=mean_rows * SLOT_TOKENS)
     blocks = -(-mean_rows * MEAN_ROW_TOKENS // terms.block_tokens)
     return replace(terms, kv_tokens=blocks * terms.block_tokens)
 

@@ -62,6 +62,6 @@ def right_engine(tmp_path_factory) -> Iterator[EngineUnderTest]:
 
 
 @pytest.fixture(scope="session")
-def right_answers(right_engine) -> dict[str, FinishedSequence]:
+def right_answers(right_engine: EngineUnderTest) -> dict[str, FinishedSequence]:
     """What our engine answers to the toy requests."""
     return right_engine.drain(right_engine.toy_sequences())

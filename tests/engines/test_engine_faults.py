@@ -10,8 +10,10 @@ from inference.remote.server_load import load_from_metrics
 from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import SERVERS, EngineUnderTest
 
+pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 POLL_S = 0.01  # between two looks at a server
 ROWS, CANCELLED = 40, 20
+LIMIT = 1500  # of rows that only their limits end; 40 of them fit into the server
 
 
 def drain_as_a_worker_does(tested: EngineUnderTest, rows) -> dict[str, FinishedSequence]:
@@ -32,7 +34,6 @@ def texts(tested: EngineUnderTest, ended: dict[str, FinishedSequence]) -> dict[s
     return {one: (tested.text(row), row.tokens) for one, row in ended.items()}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("served", SERVERS, indirect=True, scope="session")
 def test_a_server_that_is_killed_and_started_again_loses_no_row_and_changes_no_answer(tested, right_engine):
     rows = tested.toy_sequences(60)
@@ -62,7 +63,7 @@ def test_a_server_that_is_frozen_and_goes_on_loses_no_row_and_changes_no_answer(
 
 def test_a_row_that_is_taken_out_leaves_the_server_while_the_others_run_on(endless):
     assert endless.server is not None
-    rows = endless.toy_sequences(ROWS, limit=1000)
+    rows = endless.toy_sequences(ROWS, limit=LIMIT)
     ids = [row.id for row in rows]
     endless.engine.insert(rows)
     pause = Event()

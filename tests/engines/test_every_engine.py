@@ -8,6 +8,7 @@ from inference.sequences import Sampling, Sequence
 from inference.toy.toy_applications import draw_request
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 
+pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
 WORDS = 55  # of a long row's input; the answer has twice as many
 UNICODE = ("naïve café", "东京 的 雨", "🙂 🚀 👩‍👩‍👧", "שלום עולם", "e\u0301 a\u200db")

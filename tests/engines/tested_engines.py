@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from tokenizers import Tokenizer
 
@@ -50,14 +50,12 @@ class EngineUnderTest:
         """Whether prompts go in as token ids."""
         return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.token_ids_in
 
-    def sequence(self, id: str, instructions: str, input: str, **options) -> TokenSequence:
+    def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:
         """A row as a worker makes it: the prompt as token ids and as turns."""
         turns = (("system", instructions), ("user", input))
-        return TokenSequence(
-            id, tuple(self.prompts.encode(instructions, input)), **({"limit": LIMIT, "turns": turns} | options)
-        )
+        return TokenSequence(id, tuple(self.prompts.encode(instructions, input)), limit, turns=turns, **options)
 
-    def toy_sequences(self, requests: int = REQUESTS, **options) -> list[TokenSequence]:
+    def toy_sequences(self, requests: int = REQUESTS, **options: Any) -> list[TokenSequence]:
         """Requests of all six toy applications."""
         return [
             self.sequence(str(n), toy.instruction, toy.input, **options)
@@ -71,7 +69,7 @@ class EngineUnderTest:
     def drain(self, rows: Sequence[TokenSequence] = ()) -> dict[str, FinishedSequence]:
         """Insert these rows and go on until no row is left; what ended, by id."""
         self.engine.insert(rows)
-        ended = {}
+        ended: dict[str, FinishedSequence] = {}
         while self.engine.rows:
             ended |= {row.id: row for row in self.engine.step()}
         return ended
@@ -113,4 +111,4 @@ def endless_terms(directory: Path) -> ServerTerms:
     for name in ("config.json", "generation_config.json"):
         file = model / name
         file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": 0}))  # 0 is padding
-    return replace(TERMS, model=model, name="endless")
+    return replace(TERMS, model=model, name="endless", kv_tokens=2 * KV_TOKENS)
