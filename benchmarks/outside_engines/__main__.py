@@ -30,6 +30,7 @@ from benchmarks.outside_engines.load_samples import LoadSampler
 from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
 from cli.api_client import Client
+from cli.command_errors import CommandFailed
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
 from cli.options import settings_with
@@ -43,6 +44,7 @@ SATURATION_REQUESTS = 96  # all at once; six times what fits
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
+CONDITIONS = ("engine", "model", "dtype", "workload", "requests", "max_output_tokens", "warm_requests", "seed")
 WARM_SEED_OFFSET = 1_000_003  # other requests than those of the runs
 PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 
@@ -52,7 +54,6 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), required=True)
 @click.option("--requests", default=160, show_default=True, help="Of each run.")
 @click.option("--rates", default="0.7,1.0,1.3", show_default=True, help="Shares of the measured saturation.")
-@click.option("--saturation", type=float, help="Requests a second at saturation; measured if unset.")
 @click.option("--systems", default="magnus,direct,cap,priority", show_default=True)
 @click.option("--caps", default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`.")
 @click.option("--model", default="smollm2", show_default=True, help="A fetched model's name or a directory.")
@@ -63,61 +64,84 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option("--warm-requests", default=60, show_default=True, help="Magnus's answers before the first rate.")
 @click.option("--seed", default=0, show_default=True)
 def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> None:
-    """Compare the systems at each rate; rows are written after each run."""
+    """Compare the systems at each rate; each run is written when it is done, and one that the file has is kept."""
     terms = _terms(given["engine"], given["model"], given["dtype"], given["mean_rows"])
-    console = Console(stderr=True)
     wanted = systems.split(",")
+    shares = [float(rate) for rate in rates.split(",")]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-outside-")))
         server = stack.enter_context(running_engine(given["engine"], terms, logs))
-        comparison = Comparison(server, given["max_output_tokens"], json_file, console)
         direct = Target(server.url, server.model)
-        saturation = given["saturation"] or _saturation(direct, given["workload"], given["seed"], comparison.limit)
-        comparison.facts |= {key: given[key] for key in ("engine", "model", "dtype", "workload", "requests", "seed")}
-        comparison.facts |= {"kv_tokens": terms.kv_tokens, "saturation_per_s": round(saturation, 4)}
-        console.print(comparison.facts)
-        magnus = None
-        if "magnus" in wanted:
+        conditions = {key: given[key] for key in CONDITIONS} | {"kv_tokens": terms.kv_tokens}
+        compared = Comparison(server, conditions, json_file)
+        if compared.saturation is None:
+            compared.saturation = _saturation(direct, given["workload"], given["seed"], compared.limit)
+            compared.save()
+        arrivals = {
+            share: arrivals_of(given["workload"], given["requests"], share * compared.saturation, given["seed"])
+            for share in shares
+        }
+        if "magnus" in wanted and any(compared.lacks("magnus", share) for share in shares):
             options = ServiceOptions(
-                1, "1GiB", str(terms.model), max_output_tokens=comparison.limit, engines=(server.url,)
+                1, "1GiB", str(terms.model), max_output_tokens=compared.limit, engines=(server.url,)
             )
-            _, state_dir = stack.enter_context(fresh_service("fusion", options, [], given["seed"]))
-            magnus = _service(state_dir)
-            warm = arrivals_of(given["workload"], given["warm_requests"], 1.0, given["seed"] + WARM_SEED_OFFSET)
-            replay(magnus, [replace(one, at_s=0.0) for one in warm], comparison.limit)
-        for share in map(float, rates.split(",")):
-            arrivals = arrivals_of(given["workload"], given["requests"], share * saturation, given["seed"])
-            predicted: list[int | None] = []
-            if magnus is not None:
-                predicted = [one.predicted_tokens for one in comparison.run("magnus", share, magnus, arrivals)]
+            with fresh_service("fusion", options, [], given["seed"]) as (_, state_dir):
+                magnus = _service(state_dir)
+                warm = arrivals_of(given["workload"], given["warm_requests"], 1.0, given["seed"] + WARM_SEED_OFFSET)
+                replay(magnus, [replace(one, at_s=0.0) for one in warm], compared.limit)
+                for share in shares:
+                    answers = compared.run("magnus", share, magnus, arrivals[share])
+                    if answers:
+                        compared.predicted[f"{share:g}"] = [answer.predicted_tokens for answer in answers]
+                        compared.save()
+        for share in shares:
             if "direct" in wanted:
-                comparison.run("direct", share, direct, arrivals)
+                compared.run("direct", share, direct, arrivals[share])
             for cap in map(int, caps.split(",")) if "cap" in wanted else ():
-                comparison.run(f"cap {cap}", share, direct, arrivals, cap=cap)
-            if "priority" in wanted and given["engine"] == "vllm" and any(predicted):
+                compared.run(f"cap {cap}", share, direct, arrivals[share], cap=cap)
+            predicted = compared.predicted.get(f"{share:g}")
+            if "priority" in wanted and given["engine"] == "vllm" and predicted:
                 priorities = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
-                comparison.run("priority", share, direct, arrivals, priorities=priorities)
-    Console(width=None if sys.stdout.isatty() else 160).print(table(comparison.rows))
+                compared.run("priority", share, direct, arrivals[share], priorities=priorities)
+    Console(width=None if sys.stdout.isatty() else 160).print(table(compared.rows))
 
 
 class Comparison:
-    """Runs the systems one after the other on one server, and keeps the rows in a file."""
+    """Runs the systems one after the other on one server, and keeps what was found in a file."""
 
-    def __init__(self, server: EngineServer, limit: int, file: Path, console: Console) -> None:
-        """`limit`: most tokens of an answer, for every system."""
-        self.limit, self.rows, self.facts = limit, list[Json](), dict[str, Any]()
-        self._server, self._file, self._console = server, file, console
+    def __init__(self, server: EngineServer, conditions: Json, file: Path) -> None:
+        """Goes on with what the file holds; raises CommandFailed if that was measured under other conditions."""
+        kept: Json = json.loads(file.read_text()) if file.exists() else {}
+        if kept and kept["conditions"] != conditions:
+            raise CommandFailed(f"{file} was measured under other conditions: {kept['conditions']}")
+        self.saturation: float | None = kept.get("saturation_per_s")
+        self.rows: list[Json] = kept.get("rows", [])
+        self.predicted: dict[str, list[int | None]] = kept.get("predicted", {})
+        self.limit: int = conditions["max_output_tokens"]
+        self._server, self._conditions, self._file = server, conditions, file
+        self._console = Console(stderr=True)
+
+    def lacks(self, system: str, rate: float) -> bool:
+        """Whether this run is still to be done."""
+        return all((row["system"], row["rate"]) != (system, rate) for row in self.rows)
 
     def run(
         self, system: str, rate: float, target: Target, arrivals: list[DemoArrival], **how: Any
     ) -> list[TimedAnswer]:
-        """Replay the arrivals while the server's own figures are sampled."""
+        """Replay the arrivals while the server's own figures are sampled; nothing if the file has this run."""
+        if not self.lacks(system, rate):
+            return []
         with LoadSampler(self._server.url) as load:
             answers = replay(target, arrivals, self.limit, **how)
         self.rows.append({"system": system, "rate": rate, **figures(answers), **load.figures()})
-        self._file.write_text(json.dumps({**self.facts, "rows": self.rows}, indent=1) + "\n")
+        self.save()
         self._console.print(self.rows[-1])
         return answers
+
+    def save(self) -> None:
+        """Write the file."""
+        kept = {"conditions": self._conditions, "saturation_per_s": self.saturation, "rows": self.rows}
+        self._file.write_text(json.dumps({**kept, "predicted": self.predicted}, indent=1) + "\n")
 
 
 def _terms(engine: EngineKind, model: str, dtype: Dtype, mean_rows: int) -> ServerTerms:

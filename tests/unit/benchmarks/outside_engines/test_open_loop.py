@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.outside_engines.open_loop import Target, replay
 from cli.demo_workload import DemoArrival, RealRequest
 
-
 Json = dict[str, Any]
 
 
