@@ -146,6 +146,7 @@ class BatonBatch:
         self._rows = list(worker.rows)
         self._joiners: list[Request] = []
         self._preempted: list[str] = []
+        self._longest = self._total = 0
         self._measure()
 
     @property

@@ -132,14 +132,15 @@ class FleetArrays:
     @property
     def read_length(self) -> Floats:
         """Cached tokens that an iteration reads for each row: of the longest, in paged memory of the mean row."""
-        return np.where(self.paging.paged, self.total / np.maximum(self.size, 1), self.longest)
+        mean = self.total / np.maximum(self.size, 1)
+        return np.asarray(np.where(self.paging.paged, mean, self.longest), np.float64)
 
     @property
     def shared_tokens(self) -> Floats:
         """The tokens among which an iteration's fixed time is divided: of all memory, or of as many rows as may run."""
         mean_row = self.total.sum() / max(1, int(self.size.sum()))
         of_rows = self.most_rows * mean_row
-        return np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity)
+        return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
 
     def step_s(self) -> Floats:
         """Seconds of each worker's next iteration, taken to have one row at least."""
