@@ -68,7 +68,7 @@ class RemoteEngine:
         asyncio.run_coroutine_threadsafe(self.watch.run(self._streaming), self._loop)
         self._listener = StreamListener(
             ended=self._row_ended,
-            lost=self._row_lost,
+            lost=self.watch.suspect,
             busy=self.watch.refused,
             garbage=self.watch.set_aside,
             usable=lambda: self.watch.offer.fault is None,
@@ -240,14 +240,10 @@ class RemoteEngine:
             self._changed.set()
 
     def _row_ended(self, row: RemoteRow) -> None:
-        self._ended.append(row)
-        if row.reason != "unfinished":
-            self._losses.pop(row.sequence.id, None)
-        self._changed.set()
-
-    def _row_lost(self, row: RemoteRow, why: str) -> None:
-        self.watch.suspect(why)
-        if row.streaming:
+        before = self._losses.pop(row.sequence.id, 0)
+        if row.reason == "unfinished" and row.lost:
             if len(self._losses) >= MOST_REMEMBERED:
                 self._losses.pop(next(iter(self._losses)))
-            self._losses[row.sequence.id] = self._losses.get(row.sequence.id, 0) + 1
+            self._losses[row.sequence.id] = before + 1
+        self._ended.append(row)
+        self._changed.set()

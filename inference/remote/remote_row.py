@@ -29,6 +29,7 @@ class RemoteRow:
     refusal: str = ""
     failures: int = 0  # in a row, without a token between them
     streaming: bool = False  # the server answers
+    lost: bool = False  # the server was lost, or fell silent, with this row in it
     accounted: int = 0  # tokens that the engine's figures hold
 
     @property

@@ -11,7 +11,7 @@ import httpx
 
 from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer
-from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage
+from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.wire_formats import WIRE_FORMATS, Chunk
 from inference.sequences import FinishReason
 from inference.stop_strings import Detokenizer
@@ -34,7 +34,7 @@ class StreamListener:
     """Whom a stream tells what it sees; every call comes from the event loop."""
 
     ended: Callable[[RemoteRow], None]
-    lost: Callable[[RemoteRow, str], None]  # the connection broke, or none could be made
+    lost: Callable[[str], None]  # the connection broke, or none could be made
     busy: Callable[[], None]  # the server refused a row because it is full
     garbage: Callable[[str], None]
     usable: Callable[[], bool]  # whether the server may be asked now
@@ -73,14 +73,16 @@ async def serve_row(
             listener.garbage(str(error))
             reason = "unfinished"
         except TimeoutError:  # another server may be faster
-            listener.lost(row, f"a row got no token for {terms.silent_s:g} s")
+            row.lost = True
+            listener.lost(f"a row got no token for {terms.silent_s:g} s")
             reason = "unfinished"
-        except (httpx.HTTPError, httpx.StreamError, ServerFailed) as error:
+        except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
             row.failures += 1
             if row.streaming:  # the time for which it is kept begins when it was last served
-                keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
+                row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
             if not isinstance(error, ServerFailed):
-                listener.lost(row, type(error).__name__)
+                listener.lost(type(error).__name__)
+                reason = "unfinished" if row.failures >= MOST_FAILURES and row.lost else None
             elif row.failures >= MOST_FAILURES:
                 row.refusal, reason = str(error), "refused"
         finally:
@@ -119,7 +121,7 @@ async def stream_once(
             if ended is not None and chunk.reason is None:
                 return ended  # it ended here and not there: to close the connection ends it there too
     if reason is None:
-        raise ServerFailed("its stream broke off")
+        raise ServerLost("its stream broke off")
     return reason
 
 

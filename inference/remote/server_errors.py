@@ -42,6 +42,17 @@ class ServerFailed(InferenceError):
         super().__init__()
 
 
+class ServerLost(InferenceError):
+    """the connection was lost: {reason}
+
+    The row goes on from what it has as soon as the server is there again.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__()
+
+
 class ServerGarbage(InferenceError):
     """the server's answer is none: {reason}
 

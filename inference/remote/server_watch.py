@@ -15,7 +15,7 @@ from inference.remote.remote_row import RemoteRow
 from inference.remote.row_cap import CapSigns, RowCap
 from inference.remote.row_stream import StreamTerms, stream_once
 from inference.remote.server_capabilities import ProbedServer
-from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage
+from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.server_load import ServerLoad, load_from_metrics
 from inference.sequences import Sequence as TokenSequence
 
@@ -129,7 +129,7 @@ class ServerWatch:
         try:
             async with asyncio.timeout(TRIAL_WITHIN_S):
                 await stream_once(self._client, self._server, row, self._terms)
-        except (ServerGarbage, ServerFailed, RowRefused) as error:
+        except (ServerGarbage, ServerFailed, ServerLost, RowRefused) as error:
             return f"a trial failed: {type(error).__name__}"
         except ServerBusy:
             return None
