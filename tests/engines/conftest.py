@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.outside_engines.server_processes import EngineServer
 from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import KINDS, EngineUnderTest, endless_terms, engine_under_test
 
@@ -16,9 +17,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unknown = chosen - set(KINDS)
     if unknown:
         raise pytest.UsageError(f"--engines: no engine is called {', '.join(sorted(unknown))}; {', '.join(KINDS)} are")
-    left_out = [item for item in items if _kind(item) not in {None, *chosen}]
+    left_out = [item for item in items if _is_left_out(item, chosen)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item, chosen: set[str]) -> bool:
+    kind = _kind(item)
+    return kind is not None and (kind not in chosen or (kind == "ours" and "server" in item.fixturenames))
 
 
 def _kind(item: pytest.Item) -> str | None:
@@ -44,6 +50,13 @@ def tested(served) -> Iterator[EngineUnderTest]:
     for row in list(served.engine.rows):
         served.engine.remove(row)
     served.drain()
+
+
+@pytest.fixture
+def server(tested) -> EngineServer:
+    """The server behind the engine; tests that ask for it are not for ours."""
+    assert tested.server is not None
+    return tested.server
 
 
 @pytest.fixture(scope="session", params=("vllm", "llamacpp"))  # transformers serve does not say what runs in it

@@ -8,7 +8,7 @@ import pytest
 
 from inference.remote.server_load import load_from_metrics
 from inference.sequences import FinishedSequence
-from tests.engines.tested_engines import SERVERS, EngineUnderTest
+from tests.engines.tested_engines import EngineUnderTest
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 POLL_S = 0.01  # between two looks at a server
@@ -34,29 +34,27 @@ def texts(tested: EngineUnderTest, ended: dict[str, FinishedSequence]) -> dict[s
     return {one: (tested.text(row), row.tokens) for one, row in ended.items()}
 
 
-@pytest.mark.parametrize("served", SERVERS, indirect=True, scope="session")
-def test_a_server_that_is_killed_and_started_again_loses_no_row_and_changes_no_answer(tested, right_engine):
+def test_a_server_that_is_killed_and_started_again_loses_no_row_and_changes_no_answer(tested, server, right_engine):
     rows = tested.toy_sequences(60)
     right = texts(right_engine, right_engine.drain(rows))
     tested.engine.insert(rows)
     ended = tested.until_tokens(2, [row.id for row in rows[:5]])
-    tested.server.kill()
-    tested.server.start(wait=False)
+    server.kill()
+    server.start(wait=False)
     ended |= drain_as_a_worker_does(tested, [row for row in rows if row.id not in ended])
-    tested.server.await_ready()
+    server.await_ready()
     assert texts(tested, ended) == right
 
 
-@pytest.mark.parametrize("served", SERVERS, indirect=True, scope="session")
-def test_a_server_that_is_frozen_and_goes_on_loses_no_row_and_changes_no_answer(tested, right_engine):
+def test_a_server_that_is_frozen_and_goes_on_loses_no_row_and_changes_no_answer(tested, server, right_engine):
     rows = tested.toy_sequences(60)
     right = texts(right_engine, right_engine.drain(rows))
     tested.engine.insert(rows)
     ended = tested.until_tokens(2, [row.id for row in rows[:5]])
-    tested.server.freeze()
+    server.freeze()
     for _ in range(100):
         ended |= {row.id: row for row in tested.engine.step()}
-    tested.server.thaw()
+    server.thaw()
     ended |= drain_as_a_worker_does(tested, [row for row in rows if row.id not in ended])
     assert texts(tested, ended) == right
 

@@ -111,4 +111,6 @@ def endless_terms(directory: Path) -> ServerTerms:
     for name in ("config.json", "generation_config.json"):
         file = model / name
         file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": 0}))  # 0 is padding
+    tokenizer = model / "tokenizer_config.json"  # vLLM ends rows at the tokenizer's too
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"eos_token": "<pad>"}))
     return replace(TERMS, model=model, name="endless", kv_tokens=2 * KV_TOKENS)
