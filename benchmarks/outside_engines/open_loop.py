@@ -14,6 +14,7 @@ import httpx
 
 from cli.demo_workload import DemoArrival
 
+NO_ANSWER = 0  # in place of a status: the connection broke
 CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
 
 
@@ -71,14 +72,19 @@ async def _replay(
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes who waits in order of arrival
     began = time.monotonic()
-    timeout, limits = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None), httpx.Limits(max_connections=None)
+    timeout = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None)
+    # a connection for each request, since llama.cpp closes kept ones without a word
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
     async with httpx.AsyncClient(base_url=target.url, headers=headers, timeout=timeout, limits=limits) as client:
 
         async def one(arrival: DemoArrival, priority: int | None) -> TimedAnswer:
             await asyncio.sleep(max(0.0, began + arrival.at_s - time.monotonic()))
             async with slots:
-                answer = await client.post("/v1/chat/completions", json=_body(target, arrival, limit, priority))
+                try:
+                    answer = await client.post("/v1/chat/completions", json=_body(target, arrival, limit, priority))
+                except httpx.HTTPError:
+                    return TimedAnswer(arrival.at_s, time.monotonic() - began, NO_ANSWER)
             on_answer()
             return _timed(answer, arrival.at_s, time.monotonic() - began)
 

@@ -56,7 +56,9 @@ def test_a_stop_string_ends_a_row(tested, right_answers):
 def test_a_seed_gives_the_same_text_in_any_company_and_another_seed_another(tested):
     def row(name: str, seed: int):
         sampling = Sampling(temperature=5.0, seed=seed)
-        return tested.sequence(name, "Repeat the text.", "tree river stone cloud window table house", sampling=sampling, limit=30)
+        return tested.sequence(
+            name, "Repeat the text.", "tree river stone cloud window table house", sampling=sampling, limit=30
+        )
 
     if not tested.own_sampling:
         refused = tested.drain([row("a", 3)])["a"]
