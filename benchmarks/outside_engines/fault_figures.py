@@ -12,7 +12,6 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import httpx
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.outside_engines.endless_model import make_endless_model
 from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from cli.api_client import Client
@@ -40,10 +40,11 @@ Json = dict[str, Any]
 
 REQUESTS = 300
 FROZEN_S = 20.0
+KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
-ROWS = 50  # in the server when the first of them is cancelled
+ROWS = 32  # in the server while they are cancelled
 LIMIT = 200  # of an answer; those of the toy have at most about 130 tokens
-POLL_S = 0.005  # between two looks at a server's figures
+ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; the model has 2048 positions
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 
 
@@ -53,12 +54,13 @@ GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
 def main(engine: EngineKind, faults: str, json_file: Path | None) -> None:
     """Measure each fault and print what was found."""
-    terms = ServerTerms(BUNDLED_MODEL, kv_tokens=16384)
     found: list[Json] = []
     with tempfile.TemporaryDirectory(prefix="magnus-faults-") as logs:
         for fault in faults.split(","):
-            with running_engine(engine, terms, Path(logs)) as server:
-                row = cancels(server) if fault == "cancel" else amid_requests(server, fault)
+            endless = fault == "cancel"
+            model = make_endless_model(Path(logs)) if endless else BUNDLED_MODEL
+            with running_engine(engine, ServerTerms(model, kv_tokens=KV_TOKENS), Path(logs)) as server:
+                row = cancels(server) if endless else amid_requests(server, fault)
             found.append({"engine": engine, "fault": fault, **row})
             click.echo(json.dumps(found[-1]))
             if json_file is not None:
@@ -121,38 +123,38 @@ def generated_tokens(url: str) -> int:
 
 
 def cancels(server: EngineServer) -> Json:
-    """Take rows out of a server, one after the other, and time until it no longer counts them."""
+    """Take rows out of a server that holds ROWS of them, and time until it no longer counts them."""
+    prompts, engine = load_prompt_format(str(server.terms.model)), RemoteEngine(connect(server.url))
+    drawn = toy_requests(CANCELS * ROWS, 1, median_words=20.0)
+    prompt_ids = [tuple(prompts.encode(one.instruction, one.input)) for one in drawn]
+    waiting = [Sequence(str(n), ids, ENDLESS_LIMIT) for n, ids in enumerate(prompt_ids)]
     seconds: list[float] = []
-    prompts = load_prompt_format(str(server.terms.model))
-    drawn = toy_requests(CANCELS + ROWS, 1, median_words=60.0)
-    rows = [Sequence(str(n), tuple(prompts.encode(one.instruction, one.input)), LIMIT) for n, one in enumerate(drawn)]
-    engine = RemoteEngine(connect(server.url))
     with httpx.Client(base_url=server.url) as client:
 
-        def running() -> int:
-            return load_from_metrics(client.get("/metrics").text).running or 0
+        def await_running(count: int) -> None:
+            while load_from_metrics(client.get("/metrics").text).running != count:
+                engine.step()
 
         try:
-            while len(seconds) < CANCELS and rows:
-                while len(engine.rows) < ROWS and rows:
-                    engine.insert([rows.pop()])
-                engine.step()
-                started = [one for one, tokens in engine.rows.items() if tokens]
-                if not started:
-                    continue
-                seconds.append(_time_until_gone(engine, started[-1], running))
+            while len(seconds) < CANCELS:
+                for row, tokens in engine.rows.items():
+                    if tokens > OLD_TOKENS:  # none may end by itself while another is timed
+                        engine.remove(row)
+                joining = [waiting.pop() for _ in range(ROWS - len(engine.rows))]
+                engine.insert(joining)
+                await_running(ROWS)
+                while not engine.rows[joining[-1].id]:
+                    engine.step()
+                began = time.monotonic()
+                engine.remove(joining[-1].id)
+                await_running(ROWS - 1)
+                seconds.append(time.monotonic() - began)
         finally:
             engine.close()
-    ordered = sorted(seconds)
-    return {"cancels": len(seconds), **{f"p{p}_s": percentile(ordered, p / 100) for p in (50, 95, 100)}}
-
-
-def _time_until_gone(engine: RemoteEngine, row: str, running: Callable[[], int]) -> float:
-    before, began = running(), time.monotonic()
-    engine.remove(row)
-    while running() >= before:
-        time.sleep(POLL_S)
-    return time.monotonic() - began
+    return {
+        "cancels": CANCELS,
+        **{f"p{p}_s": round(percentile(sorted(seconds), p / 100) or 0.0, 3) for p in (50, 95, 100)},
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The engines that have to behave alike: ours, and the servers of others behind the same interface, on one model."""
 
-import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +8,7 @@ from typing import Any, get_args
 
 from tokenizers import Tokenizer
 
+from benchmarks.outside_engines.endless_model import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from inference.local.engine import Engine
 from inference.local.model_loading import load_model
@@ -105,12 +104,5 @@ def connected(server: EngineServer) -> Iterator[RemoteEngine]:
 
 
 def endless_terms(directory: Path) -> ServerTerms:
-    """Terms with the bundled model under another end of sequence, which it never says: rows run to their limits."""
-    model = directory / "endless"
-    shutil.copytree(BUNDLED_MODEL, model)
-    for name in ("config.json", "generation_config.json"):
-        file = model / name
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": 0}))  # 0 is padding
-    tokenizer = model / "tokenizer_config.json"  # vLLM ends rows at the tokenizer's too
-    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"eos_token": "<pad>"}))
-    return replace(TERMS, model=model, name="endless", kv_tokens=2 * KV_TOKENS)
+    """Terms with a model whose rows run to their limits."""
+    return replace(TERMS, model=make_endless_model(directory), name="endless", kv_tokens=2 * KV_TOKENS)
