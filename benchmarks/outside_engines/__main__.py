@@ -39,7 +39,7 @@ from settings import read_settings
 
 Json = dict[str, Any]
 
-MEAN_ROW_TOKENS = 225  # of the workload `instructions` on SmolLM2: 52 of the prompt, 173 of the answer
+MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
 SATURATION_REQUESTS = 96  # all at once; six times what fits
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
@@ -52,7 +52,7 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.command()
 @click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), required=True)
-@click.option("--requests", default=160, show_default=True, help="Of each run.")
+@click.option("--requests", default=120, show_default=True, help="Of each run.")
 @click.option("--rates", default="0.7,1.0,1.3", show_default=True, help="Shares of the measured saturation.")
 @click.option("--systems", default="magnus,direct,cap,priority", show_default=True)
 @click.option("--caps", default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`.")
@@ -61,7 +61,7 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
 @click.option("--mean-rows", default=16, show_default=True, help="That the server's KV memory holds.")
 @click.option("--max-output-tokens", default=256, show_default=True)
-@click.option("--warm-requests", default=60, show_default=True, help="Magnus's answers before the first rate.")
+@click.option("--warm-requests", default=40, show_default=True, help="Magnus's answers before the first rate.")
 @click.option("--seed", default=0, show_default=True)
 def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> None:
     """Compare the systems at each rate; each run is written when it is done, and one that the file has is kept."""

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_out(item: pytest.Item, chosen: set[str]) -> bool:
     kind = _kind(item)
-    return kind is not None and (kind not in chosen or (kind == "ours" and "server" in item.fixturenames))
+    return kind is not None and (kind not in chosen or (kind in {"ours", "stub"} and "server" in item.fixturenames))
 
 
 def _kind(item: pytest.Item) -> str | None:

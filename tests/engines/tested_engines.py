@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from tokenizers import Tokenizer
-
 from benchmarks.outside_engines.endless_model import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from inference.local.engine import Engine
@@ -20,9 +18,11 @@ from inference.sequences import Sequence as TokenSequence
 from inference.serving_engine import ServingEngine
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
+from tests.engines.stub_answers import answers_of
+from tests.integration.stub_engine_server import StubServer
 
 SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
-KINDS = ("ours", *SERVERS)
+KINDS = ("ours", "stub", *SERVERS)
 REQUESTS, SEED = 200, 5
 LIMIT = 200  # of answers: the longest of the toy's has about 130 tokens
 KV_BYTES = 2**28  # more than all rows of a test need
@@ -85,18 +85,28 @@ class EngineUnderTest:
 def engine_under_test(kind: str, directory: Path, terms: ServerTerms = TERMS) -> Iterator[EngineUnderTest]:
     """The engine of this kind over the bundled model, or over that of other terms."""
     prompts = load_prompt_format(str(terms.model))
-    if kind == "ours":
-        yield EngineUnderTest(kind, Engine(load_model(str(terms.model), dtype="float32"), KV_BYTES), prompts, None)
+    if kind in {"ours", "stub"}:
+        ours = Engine(load_model(str(terms.model), dtype="float32"), KV_BYTES)
+        if kind == "ours":
+            yield EngineUnderTest(kind, ours, prompts, None)
+            return
+        stub = StubServer()
+        stub.always = answers_of(ours)
+        try:
+            with connected(stub.url, terms.model) as engine:
+                yield EngineUnderTest(kind, engine, prompts, None)
+        finally:
+            stub.die()
         return
     (server_kind,) = (one for one in SERVERS if one == kind)
-    with running_engine(server_kind, terms, directory) as server, connected(server) as engine:
+    with running_engine(server_kind, terms, directory) as server, connected(server.url, terms.model) as engine:
         yield EngineUnderTest(kind, engine, prompts, server)
 
 
 @contextmanager
-def connected(server: EngineServer) -> Iterator[RemoteEngine]:
-    """Our engine in front of a running server."""
-    engine = RemoteEngine(connect(server.url), Tokenizer.from_file(str(server.terms.model / "tokenizer.json")))
+def connected(url: str, model: Path) -> Iterator[RemoteEngine]:
+    """Our engine in front of the server at this address, which serves this model."""
+    engine = RemoteEngine(connect(url), load_prompt_format(str(model)).detokenizer)
     try:
         yield engine
     finally:
