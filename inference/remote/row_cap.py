@@ -48,7 +48,7 @@ class RowCap:
             excess = max(1, signs.waiting)
             self.value = max(1, min(self.value, signs.rows) - excess)
             self._settled, self._hold_until, self._window_began = True, now + HOLD_S, None
-        elif signs.rows < self.value or now < self._hold_until:
+        elif signs.rows < self.value or signs.waiting or now < self._hold_until:
             self._window_began = None
         elif self._by_throughput:
             self._measure(signs, now)

@@ -54,8 +54,6 @@ class ServerCapabilities:
             yield "its memory is unknown: a cap on rows follows the measured throughput"
         if not self.reports_waiting:
             yield "its queue is unknown: a row that gets no token is taken for one that waits"
-        if not self.tokenizer:
-            yield "no tokenizer over HTTP: MAGNUS_MODEL names a directory with the model's tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,17 @@ from inference.remote.row_stream import StreamTerms, stream_once
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.server_load import ServerLoad, load_from_metrics
+from inference.remote.step_samples import StepSamples
 from inference.sequences import Sequence as TokenSequence
 
 # Between two looks; a look costs the server one page of metrics. Longer reacts later to a full queue. Not tuned.
 LOOK_S = 1.0
 LOOK_WITHIN_S = 5.0  # a server that does not answer a look for so long gets no new work until it does
-# A row without a token for this long, while others get theirs, waits in the server's queue; a prefill takes less. Not
-# tuned.
+# A row without a token for this long waits in the server's queue, where the server does not say how many do; a prefill
+# takes less. Not tuned.
 WAITING_S = 2.0
+# Where it does say, rows that came so recently do not count: they wait for the iteration that is under way. Not tuned.
+JUST_COME_S = 0.5
 LOOKS_PER_MODEL_CHECK = 10
 TRIAL_WITHIN_S = 30.0
 TRIAL = TokenSequence("trial", prompt_ids=(0,), limit=1, turns=(("user", "."),))
@@ -39,7 +42,7 @@ class ServerOffer:
 
 
 class ServerWatch:
-    """Runs in the streams' event loop; any thread may read `offer` and `load`."""
+    """Runs in the streams' event loop; any thread may read `offer`, `load` and `samples`."""
 
     def __init__(self, server: ProbedServer, client: httpx.AsyncClient, terms: StreamTerms) -> None:
         self._server, self._client, self._terms = server, client, terms
@@ -52,6 +55,7 @@ class ServerWatch:
         self._tokens = 0
         self._last_tokens: dict[str, int] = {}
         self.load = ServerLoad()
+        self.samples = StepSamples()
 
     @property
     def offer(self) -> ServerOffer:
@@ -81,7 +85,9 @@ class ServerWatch:
                 fault = await self._trial()
             self._fault = fault
             if fault is None:
-                self._cap.look(self._signs(rows(), monotonic()), monotonic())
+                now, present = monotonic(), rows()
+                self._cap.look(self._signs(present, now), now)
+                self.samples.observe(present, now)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -138,10 +144,11 @@ class ServerWatch:
         return None
 
     def _signs(self, rows: Sequence[RemoteRow], now: float) -> CapSigns:
-        waiting = sum(row.first_token_at is None and now - row.inserted_at > WAITING_S for row in rows)
-        if self.load.waiting is not None:
-            young = sum(row.first_token_at is None and now - row.inserted_at <= WAITING_S for row in rows)
-            waiting = max(0, self.load.waiting - young)
+        if self.load.waiting is None:
+            waiting = sum(row.first_token_at is None and now - row.inserted_at > WAITING_S for row in rows)
+        else:
+            just_come = sum(row.first_token_at is None and now - row.inserted_at <= JUST_COME_S for row in rows)
+            waiting = max(0, self.load.waiting - just_come)
         tokens = {row.sequence.id: row.tokens for row in rows}
         self._tokens += sum(max(0, now_has - self._last_tokens.get(one, 0)) for one, now_has in tokens.items())
         self._last_tokens = tokens
