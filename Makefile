@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test chaos test-model browser check fmt model clean
+.PHONY: help install demo run test chaos test-model engines test-engines browser check fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -41,6 +41,12 @@ test-model: install ## fetch the real models and test with them (175 MB are down
 	$(BIN)/magnus model fetch smollm2
 	$(BIN)/magnus model fetch minilm
 	$(BIN)/python -m pytest tests/real_model
+
+engines: install ## build the environments of vLLM and llama.cpp under .magnus/engines (3.5 GB, minutes)
+	$(BIN)/python -m benchmarks.outside_engines.engine_environments
+
+test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp
+	$(BIN)/python -m pytest tests/engines --engines all
 
 browser: install ## find a Chromium for the browser tests, or fetch one
 	$(BIN)/python -m tests.browser.chromium

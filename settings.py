@@ -103,6 +103,12 @@ class Settings(BaseSettings):
     )
     torch_threads: int = Field(0, ge=0, description="CPU threads a worker; 0: cores divided by workers")
 
+    # engines of others
+    engine_urls: str | None = Field(
+        None, description="Comma-separated addresses of engine servers, such as vLLM's, that `magnus up` uses"
+    )
+    engine_key: SecretStr | None = Field(None, description="API key of those servers")
+
     # scheduling
     policy: PolicyName = Field("fusion", description="The scheduling policy that a fresh database starts with")
     wma_threshold: int | None = Field(
@@ -174,6 +180,15 @@ class Settings(BaseSettings):
             raise ValueError("write redis://:PASSWORD@HOST:PORT/NUMBER, rediss://… for TLS, or unix:///PATH")
         return None if value is None else _with_port(value)
 
+    @field_validator("engine_urls")
+    @classmethod
+    def _are_http(cls, value: str | None) -> str | None:
+        for url in (value or "").split(","):
+            if url.strip() and not re.match(r"https?://[^/]", url.strip()):
+                raise ValueError("write the addresses with http:// or https://, separated by commas")
+            _with_port(url.strip())
+        return value
+
     @field_validator("kv_budget")
     @classmethod
     def _has_a_unit(cls, value: str) -> str:
@@ -202,6 +217,11 @@ class Settings(BaseSettings):
     def slice_length(self) -> int:
         """Slice length S of scls: a small part of the longest answer."""
         return self.slice_tokens if self.slice_tokens is not None else 32 if self._is_bundled else 128
+
+    @property
+    def engines(self) -> list[str]:
+        """The addresses of the servers of others."""
+        return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]
 
     @property
     def _is_bundled(self) -> bool:

@@ -21,18 +21,19 @@ HASHING = "hashing"
 
 def problems(settings: Settings) -> Iterator[str]:
     """What keeps a service with these settings from working, a line each; nothing is started or changed."""
-    for problem in (model_problem(settings.model), encoder_problem(settings.encoder)):
+    found = model_problem(settings.model, needs_weights=not settings.engines)
+    for problem in (found, encoder_problem(settings.encoder)):
         if problem is not None:
             yield problem
     yield from device_problems(settings.devices)
 
 
-def model_problem(model: str) -> str | None:
-    """Why the served model cannot be loaded, as far as its files tell; None if nothing is missing."""
+def model_problem(model: str, needs_weights: bool = True) -> str | None:
+    """Why the served model, or its tokenizer alone, cannot be loaded, as far as its files tell; None if it can."""
     directory = Path(model)
     remedy = "MAGNUS_MODEL: name a whole Hugging Face model directory, a hub id, or a model of `magnus model fetch`"
     try:
-        if directory.is_dir():
+        if directory.is_dir() and needs_weights:
             json.loads((directory / "config.json").read_text(encoding="utf-8"))
             if not any(path.stat().st_size for pattern in WEIGHTS for path in directory.glob(pattern)):
                 return f"{directory} has no weights (*.safetensors); {remedy}"

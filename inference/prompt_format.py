@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
 from inference.engine_errors import UnreadableTokenizer
+from inference.stop_strings import Detokenizer
 
 Turn = tuple[str, str]  # role, content
 
@@ -61,6 +62,11 @@ class PromptFormat:
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
         return self.encode_conversation(turns) if turns else self.encode(instructions, input)
+
+    @property
+    def detokenizer(self) -> Detokenizer:
+        """What finds stop strings in an answer's tokens."""
+        return self._tokenizer
 
     def count(self, text: str) -> int:
         """Number of tokens in a text, without the chat template."""

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed"]
+# "unfinished": the row goes back to the queue; "refused": it can never be answered here
+FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed", "refused"]
 
 # Below this temperature a row is greedy: tokens whose logits differ by 1e-3 then differ in probability by a factor of
 # e^100, and a temperature that float32 cannot hold would turn logits into infinities. vLLM has the same bound.
@@ -37,7 +38,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included."""
+    """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included.
+
+    `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids; `priority`
+    is a hint for a server that orders its own queue, higher goes first.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -45,6 +50,8 @@ class Sequence:
     generated_ids: tuple[int, ...] = ()
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    turns: tuple[tuple[str, str], ...] = ()
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -62,12 +69,21 @@ class Sequence:
 class FinishedSequence:
     """The result of a row that left the batch.
 
-    `generated_ids` holds all tokens generated for it, including a final EOS or stop string.
+    `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that tells no ids
+    gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered.
     """
 
     id: str
     generated_ids: tuple[int, ...]
     reason: FinishReason
+    text: str | None = None
+    text_tokens: int = 0
+    refusal: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated for it in all."""
+        return len(self.generated_ids) if self.text is None else self.text_tokens
 
 
 @dataclass(frozen=True, slots=True)

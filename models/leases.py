@@ -20,7 +20,7 @@ class WorkerRegistration:
     """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
     Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
-    the worker's model or device is another now.
+    the worker's model or device is another now. `paged`: memory is the sum over rows in blocks of `block_tokens`.
     """
 
     name: str
@@ -29,6 +29,20 @@ class WorkerRegistration:
     theta_bytes: int
     delta_bytes: int
     curves: Mapping[str, Any] | None
+    paged: bool = False
+    block_tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOffer:
+    """What a worker can be given now: at most so many rows at once, and no work at all while its engine has a `fault`.
+
+    `curves` are what it has learned since it registered; None: nothing new.
+    """
+
+    max_rows: int | None = None
+    fault: str | None = None
+    curves: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ class TakenRequest:
     body: Mapping[str, Any]
     limit_tokens: int
     generated_ids: tuple[int, ...]
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +95,11 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     """
     incarnation = connection.execute(
         text("""
-            insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
-            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves)
+            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens)
+            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
+                paged = excluded.paged, block_tokens = excluded.block_tokens, max_rows = null, fault = null,
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
@@ -98,6 +114,8 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "theta_bytes": worker.theta_bytes,
             "delta_bytes": worker.delta_bytes,
             "curves": worker.curves,
+            "paged": worker.paged,
+            "block_tokens": worker.block_tokens,
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
@@ -142,7 +160,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
                 update requests set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
-            select id, instructions, input, body, limit_tokens, generated_ids from requests
+            select id, instructions, input, body, limit_tokens, generated_ids, priority from requests
             where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
             order by arrived_at, id
         """),
@@ -153,10 +171,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         joins=batch.joins,
         iteration_limit=batch.iteration_limit,
         preempts=tuple(batch.preempts),
-        prompts=tuple(
-            TakenRequest(row.id, row.instructions, row.input, row.body, row.limit_tokens, tuple(row.generated_ids))
-            for row in rows
-        ),
+        prompts=tuple(TakenRequest(**{**row._mapping, "generated_ids": tuple(row.generated_ids)}) for row in rows),
     )
 
 
@@ -181,16 +196,19 @@ def renew(
     progress: Mapping[Lease, int],
     lease_s: float,
     stopping: bool = False,
+    offer: WorkerOffer = WorkerOffer(),
 ) -> Renewal:
     """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
 
-    `progress`: tokens a row generated so far, by lease. A `stopping` worker is given no further batch.
+    `progress`: tokens a row generated so far, by lease. A `stopping` worker is given no further batch, and another one
+    what it offers.
     """
     row = connection.execute(
         text("""
             with mine as (
                 update workers set heartbeat_at = clock_timestamp(),
-                    stopping = stopping or :stopping
+                    stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
+                    curves = coalesce(:curves, curves)
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
                 returning not_consuming_since is not null as unheard
             ), locked as (
@@ -210,12 +228,15 @@ def renew(
                     where b.status in ('finished', 'out_of_memory')) as closed,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
-        """),
+        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
         {
             "name": name,
             "incarnation": incarnation,
             "lease_s": lease_s,
             "stopping": stopping,
+            "max_rows": offer.max_rows,
+            "fault": offer.fault,
+            "curves": offer.curves,
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),

@@ -19,6 +19,9 @@ class LiveWorker:
     theta_bytes: int
     delta_bytes: int
     curves: dict[str, Any] | None
+    paged: bool = False
+    block_tokens: int = 1
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,13 @@ class BatchEnding:
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
 
-    Those that have deregistered may not, nor those that stop or that take nothing that they are sent.
+    Those that have deregistered may not, nor those that stop, that take nothing that they are sent, or whose engine has
+    a fault.
     """
     rows = connection.execute(
         text("""
-            select name, model, theta_bytes, delta_bytes, curves from workers
-            where stopped_at is null and not stopping and not_consuming_since is null
+            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows from workers
+            where stopped_at is null and not stopping and not_consuming_since is null and fault is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
         """),

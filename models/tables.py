@@ -236,6 +236,11 @@ class StoredWorker(Base):
     theta_bytes: Mapped[int] = mapped_column(BigInteger)
     delta_bytes: Mapped[int] = mapped_column(BigInteger)
     curves: Mapped[dict[str, Any] | None]  # measured prefill and decode curves (SCLS Eq. 3-4)
+    # memory is the sum over rows, in blocks of so many tokens; else rows times the longest of them
+    paged: Mapped[bool] = mapped_column(server_default="false")
+    block_tokens: Mapped[int] = mapped_column(server_default="1")
+    max_rows: Mapped[int | None]  # it takes at most so many rows at once, whatever its memory
+    fault: Mapped[str | None]  # what its engine lacks; it gets no batch until that is over
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]

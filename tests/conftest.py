@@ -28,9 +28,12 @@ _numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Servers to use in place of the embedded ones."""
+    """Servers to use in place of the embedded ones, and the engines that tests/engines compares."""
     parser.addoption("--postgres-url", help="A Postgres whose role may create databases and roles.")
     parser.addoption("--redis-url", help="A Redis database that tests may empty.")
+    parser.addoption(
+        "--engines", default="ours,stub,transformers", help="Comma-separated kinds for tests/engines, or all."
+    )
 
 
 def pytest_configure() -> None:

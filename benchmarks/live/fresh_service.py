@@ -16,19 +16,25 @@ from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, running_service
 
 NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does
+LONGEST_WAIT_S = "600"  # of one call; the most that can be set
+MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks does
 READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
 STOP_WITHIN_S = 60.0  # any value well above a stop does
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What the services of one comparison have in common; `model` None is the bundled one."""
+    """What the services of one comparison have in common; `model` None is the bundled one.
+
+    With `engines`, addresses of servers, those serve in place of workers of ours.
+    """
 
     workers: int
     kv_budget: str
     model: str | None = None
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
+    engines: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """The settings that `magnus up` has no option for."""
@@ -37,7 +43,12 @@ class ServiceOptions:
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,
         }
         given = {name: str(limit) for name, limit in limits.items() if limit is not None}
-        return {"MAGNUS_RATE_LIMIT": NO_RATE_LIMIT, **given}
+        return {
+            "MAGNUS_RATE_LIMIT": NO_RATE_LIMIT,
+            "MAGNUS_TENANT_WAITING_CALLS": MANY_CALLS,
+            "MAGNUS_WAIT_S": LONGEST_WAIT_S,
+            **given,
+        }
 
 
 @contextmanager
@@ -52,7 +63,8 @@ def fresh_service(
     with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
         state_dir = Path(directory)
         flags = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", options.kv_budget]
-        flags += ["--workers", "0" if is_peer else str(options.workers)]
+        flags += [] if options.engines else ["--workers", "0" if is_peer else str(options.workers)]
+        flags += [flag for url in options.engines for flag in ("--engine", url)]
         flags += [] if is_peer else ["--policy", name]
         flags += ["--model", options.model] if options.model else []
         up = ChildProgram(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from cli.engine_checks import engine_findings
 from cli.machine_checks import findings
 from cli.options import json_option, settings_with, state_dir_option
 from cli.terminal import make_console
@@ -15,9 +16,11 @@ from cli.terminal import make_console
 @click.command()
 @json_option
 @state_dir_option
-def doctor(as_json: bool, state_dir: Path | None) -> None:
+@click.option("--engine", "engine_url", metavar="URL", help="Say instead what this server of others can do.")
+def doctor(as_json: bool, state_dir: Path | None, engine_url: str | None) -> None:
     """Check Python, servers, ports, database, broker, model and GPUs; exit status 1 if something has to be done."""
-    found = list(findings(settings_with(state_dir=state_dir)))
+    settings = settings_with(state_dir=state_dir)
+    found = list(findings(settings) if engine_url is None else engine_findings(settings, engine_url))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found]))
     else:

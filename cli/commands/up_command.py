@@ -20,6 +20,7 @@ from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import UnusableDirectory, create_database, embedded_postgres
+from cli.hosting.engine_servers import with_engines
 from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_files import (
     RunningService,
@@ -33,6 +34,7 @@ from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
 from inference.local.cpu_dtype import FEWEST_PARAMETERS, parameters_of
+from inference.remote.server_errors import ServerUnusable
 from models import api_keys, planner_state
 from models.database_errors import explain
 from models.schema_upgrade import UnusableSchema, schema_state, upgrade
@@ -53,15 +55,20 @@ from settings import DASHBOARD_USER, Settings
 @click.option("--devices", help="Their devices, for example cuda:0,cuda:1.")
 @click.option("--kv-budget", help="KV cache budget of each, for example 20GiB.")
 @click.option("--model", help="Directory or hub id of the served causal LM.")
+@click.option(
+    "--engine", "engines", multiple=True, metavar="URL", help="A server of others, such as vLLM, to serve with; repeat."
+)
 @click.option("--policy", type=click.Choice(POLICIES), help="Put this scheduling policy in force.")
 @json_option
-def up(as_json: bool, policy: str | None, **options: Any) -> None:
+def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: Any) -> None:
     """Start everything and keep it up: Postgres and broker, API, planner, predictor, workers, trainer, Flower.
 
     Data, logs, keys and processes.json are in the state directory and survive a restart. With MAGNUS_DATABASE_URL
     and MAGNUS_REDIS_URL set, those servers are used instead. Ctrl-C stops everything that was started.
+
+    With --engine the requests are served by those servers, and by workers of our own only if --workers says so.
     """
-    settings = settings_with(policy=policy, **options)
+    settings = settings_with(policy=policy, engine_urls=",".join(engines) or None, **options)
     state_dir = settings.state_dir.resolve()
     try:
         keep_private(state_dir)
@@ -75,7 +82,7 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
                 forget_service(state_dir)
     except Stopped:
         pass
-    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema) as error:
+    except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema, ServerUnusable) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:  # a file in place of the directory, no right to write, a full or read-only disk
         where = error.filename or state_dir
@@ -89,7 +96,8 @@ def up(as_json: bool, policy: str | None, **options: Any) -> None:
 def _start_service(
     supervisor: Supervisor, settings: Settings, state_dir: Path, *, overwrite_policy: bool
 ) -> tuple[RunningService, str | None]:
-    """The running service, and its first API key if that was made now."""
+    """The running service, and its first API key if that was made now; raises ServerUnusable."""
+    settings = with_engines(settings)
     wrong = list(startup_checks.problems(settings))
     if wrong:
         raise CommandFailed("\n".join(wrong))
@@ -186,14 +194,19 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.predictor(),
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
     )
-    devices = worker_devices(settings.devices, _requested_workers(settings), gpu_count(), _cpu_workers(settings))
+    devices = _own_devices(settings)
     threads = settings.torch_threads or threads_each(len(devices))
     workers = [
         process_commands.worker(name, device, threads, partial(worker_is_alive, engine, name))
         for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
     ]
+    remote = [
+        process_commands.remote_worker(name, url, partial(worker_is_alive, engine, name))
+        for name, url in ((f"engine-{number}", url) for number, url in enumerate(settings.engines, 1))
+    ]
     supervisor.start(
         *workers,
+        *remote,
         _counting_together(
             process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)), settings
         ),
@@ -208,6 +221,14 @@ def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(directory)})
+
+
+def _own_devices(settings: Settings) -> list[str]:
+    """A device for each worker with an engine of our own; beside servers of others none, unless asked for."""
+    requested = _requested_workers(settings)
+    if settings.engines and not requested:
+        return []
+    return worker_devices(settings.devices, requested, gpu_count(), _cpu_workers(settings))
 
 
 def _cpu_workers(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""`magnus worker`: one engine on one device, with a Celery queue of its own."""
+"""`magnus worker`: one engine, on a device or in a server of others, with a Celery queue of its own."""
 
 import sys
 
@@ -7,25 +7,49 @@ import click
 from cli import startup_checks
 from cli.command_errors import CommandFailed
 from cli.options import settings_with
+from inference.engine_errors import InferenceError
+from inference.remote.server_probe import ENGINES, EngineChoice
 
 
 @click.command()
 @click.option("--name", required=True, help="Unique in the fleet; the worker's queue is gpu.NAME.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda:0, …; auto: the first GPU, else the CPU.")
 @click.option("--kv-budget", help="KV cache budget, for example 20GiB; MAGNUS_KV_BUDGET if not given.")
-def worker(name: str, device: str, kv_budget: str | None) -> None:
-    """Serve batches on one device until a signal comes; needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL."""
+@click.option("--engine-url", help="A server of others that serves the rows, in place of a device.")
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its kind.")
+@click.option("--capacity-tokens", type=click.IntRange(1), help="Tokens of its KV cache, where it does not say.")
+@click.option("--max-rows", type=click.IntRange(1), help="Most requests in it at once.")
+def worker(
+    name: str,
+    device: str,
+    kv_budget: str | None,
+    engine_url: str | None,
+    engine: EngineChoice,
+    capacity_tokens: int | None,
+    max_rows: int | None,
+) -> None:
+    """Serve batches until a signal comes; needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL.
+
+    With --engine-url the rows run in that server: vLLM, llama.cpp, transformers serve, or any that speaks OpenAI's API.
+    """
     settings = settings_with(kv_budget=kv_budget)
     missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
     if missing:
         raise click.UsageError(f"a worker needs {' and '.join(missing)}")
+    if engine_url is not None:
+        # imported here because it reads the addresses from the environment
+        from tasks.serving.remote_worker import run_remote_worker
+
+        try:
+            sys.exit(run_remote_worker(name, engine_url, engine, capacity_tokens, max_rows))
+        except InferenceError as error:
+            raise click.ClickException(f"worker {name}: {error}") from error
     wrong = [problem for problem in (startup_checks.model_problem(settings.model),) if problem]
     wrong += startup_checks.device_problems(device)
     if wrong:
         raise CommandFailed("\n".join(wrong))
     # imported here because it loads torch, which `magnus worker --help` does not need
-    from inference.engine_errors import InferenceError
-    from tasks.serving.worker_process import run_worker
+    from tasks.serving.local_worker import run_worker
 
     try:
         sys.exit(run_worker(name, device, settings.kv_budget))

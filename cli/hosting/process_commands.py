@@ -98,6 +98,19 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
     )
 
 
+def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgram:
+    """A worker whose engine is the server at this URL; it waits for a server that still loads its model."""
+    return ChildProgram(
+        name,
+        (str(BIN / "magnus"), "worker", "--name", name, "--engine-url", url),
+        env=ONE_THREAD,
+        ready=ready,
+        ready_within_s=1800.0,
+        stop_within_s=20.0,
+        alive_within_s=ALIVE_WITHIN_S,
+    )
+
+
 def trainer() -> ChildProgram:
     """Refits the learned models."""
     command = (sys.executable, "-m", "tasks.training.trainer_process")
@@ -118,7 +131,8 @@ def flower(port: int, credentials: str) -> ChildProgram:
 
 def export_settings(settings: Settings) -> None:
     """Put settings into this process's environment, which every child inherits and reads."""
-    values = settings.model_dump(exclude={"dashboard_password", "api_key", "url"}, exclude_none=True)
-    if settings.dashboard_password is not None:
-        values["dashboard_password"] = settings.dashboard_password.get_secret_value()
+    values = settings.model_dump(exclude={"dashboard_password", "engine_key", "api_key", "url"}, exclude_none=True)
+    for name, secret in (("dashboard_password", settings.dashboard_password), ("engine_key", settings.engine_key)):
+        if secret is not None:
+            values[name] = secret.get_secret_value()
     os.environ.update({PREFIX + name.upper(): str(value) for name, value in values.items()})

@@ -121,6 +121,11 @@ class Engine:
         return replace(row.sequence, generated_ids=tuple(row.generated))
 
     @property
+    def max_positions(self) -> int:
+        """The most tokens that a prompt and its answer may have together."""
+        return self.loaded.max_positions
+
+    @property
     def rows(self) -> dict[str, int]:
         """Generated tokens of each row that is running, or that finished and was not yet returned by `step`."""
         finished = {row.id: len(row.generated_ids) for row in self._batch.finished}

@@ -107,7 +107,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         needed_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
         if 4 * rows * needed_columns >= self.rows * self.columns:
             return False
-        self._reallocate(rows, needed_columns, (rows, columns))
+        self._reallocate(rows, needed_columns, (rows, min(columns, self.columns)))  # the next column may be a new one
         return True
 
     def release(self) -> None:

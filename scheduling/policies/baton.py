@@ -15,6 +15,7 @@ so a request n levels higher overtakes only those that arrived at most n · PRIO
 back once is not preempted for priority again.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
@@ -117,7 +118,7 @@ class Baton(Policy):
 
     def _may_join(self, batch: "BatonBatch", prefill: int) -> bool:
         """Whether a row of so many tokens keeps the batch below its threshold; an empty one takes what it holds."""
-        if self._batch_size and batch.size >= self._batch_size:
+        if batch.size >= min(self._batch_size or sys.maxsize, batch.worker.memory.most_rows):
             return False
         if not batch.size:
             return prefill < batch.capacity_tokens
@@ -145,17 +146,21 @@ class BatonBatch:
         self._rows = list(worker.rows)
         self._joiners: list[Request] = []
         self._preempted: list[str] = []
-        self._longest = self._longest_without(None)
+        self._longest = self._total = 0
+        self._measure()
 
     @property
     def size(self) -> int:
         """Rows, joiners included."""
         return len(self._rows) + len(self._joiners)
 
-    def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> int:
+    def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> float:
         """Cached tokens, padding included, after the next join; with a joiner of `prefill` tokens, `without` a row."""
         longest = self._longest_without(without) if without else self._longest
-        return (self.size + bool(prefill) - bool(without)) * (max(prefill, longest) + ROW_GROWTH_TOKENS)
+        total = self._total + prefill - (_cached(without) if without else 0)
+        rows = self.size + bool(prefill) - bool(without)
+        growth = ROW_GROWTH_TOKENS
+        return self.worker.memory.rows_tokens(rows, max(prefill, longest) + growth, total + rows * growth)
 
     def first_to_leave(self, below: int) -> RunningRow | None:
         """The row to preempt for a request of priority `below`: of the lowest priority, and of those the last to join.
@@ -174,16 +179,22 @@ class BatonBatch:
         """Preempt a row."""
         self._rows.remove(row)
         self._preempted.append(row.request.id)
-        self._longest = self._longest_without(None)
+        self._measure()
 
     def join(self, request: Request) -> None:
         """Count a request among the rows."""
         self._joiners.append(request)
         self._longest = max(self._longest, request.prefill)
+        self._total += request.prefill
+
+    def _measure(self) -> None:
+        """Cached tokens of the longest row and of all rows, joiners included."""
+        self._longest = self._longest_without(None)
+        self._total = sum(map(_cached, self._rows)) + sum(request.prefill for request in self._joiners)
 
     def _longest_without(self, row: RunningRow | None) -> int:
         """Cached tokens of the longest of all rows and joiners but one row."""
-        cached = [other.request.length + other.generated for other in self._rows if other is not row]
+        cached = [_cached(other) for other in self._rows if other is not row]
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignment(self) -> Assignment | None:
@@ -203,6 +214,10 @@ class BatonBatch:
             estimated_s=estimated_s,
             preempts=tuple(self._preempted),
         )
+
+
+def _cached(row: RunningRow) -> int:
+    return row.request.length + row.generated
 
 
 def _serving_order(request: Request) -> tuple[float, float, str]:

@@ -15,7 +15,6 @@ class EngineCosts:
     curves: ServingCurves
     join_s: float = 0.0  # whenever rows join a running continuous batch
     chunk_tokens: int | None = None  # prefill of joiners in chunks between iterations; None: it stalls the others
-    padded: bool = True  # rows of a continuous batch are padded to the longest, as in a dense key-value cache
     out_of_memory_s: float = 0.0  # emptying the memory and loading the model again
     headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.kv_memory import KvMemory
 from scheduling.prefill_groups import prefill_groups
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens
@@ -40,8 +41,8 @@ class SimulatedRow:
 class ContinuousBatch:
     """Rows that decode together. Its state is that of the instant `at`, which is always between two iterations."""
 
-    def __init__(self, costs: EngineCosts, capacity_tokens: int) -> None:
-        self.costs = costs
+    def __init__(self, costs: EngineCosts, memory: KvMemory) -> None:
+        self.costs, self.memory = costs, memory
         self.at = 0.0
         self.busy_s = 0.0
         self.iteration = 0
@@ -49,7 +50,6 @@ class ContinuousBatch:
         self.prefilling: dict[str, SimulatedRow] = {}  # with chunked prefill: they use memory, and do not decode yet
         self.slowdown = 1.0  # multiplies durations: the jitter
         self.tokens = Tokens()
-        self._capacity_tokens = capacity_tokens
         self._chunks_end = 0  # the iteration after which `prefilling` rows decode
         self._chunk_s = 0.0  # what a chunk of prefill adds to an iteration
         self._last_iterations: list[
@@ -77,13 +77,12 @@ class ContinuousBatch:
     def fits(self, requests: Sequence[Request]) -> bool:
         """Whether memory holds these beside the rows, with one more token each."""
         size = self.size + len(requests)
-        if not self.costs.padded:
-            cached = self._cached() + sum(request.prefill for request in requests)
-            return cached + size <= self._capacity_tokens
         longest = max([request.prefill for request in requests], default=0)
         if self.size:
             longest = max(longest, self.length)
-        return size * (longest + 1) <= self._capacity_tokens
+        total = self._cached() + sum(request.prefill for request in requests)
+        tokens = self.memory.rows_tokens(size, longest + 1, total + size)
+        return tokens <= self.memory.capacity_tokens and size <= self.memory.most_rows
 
     def join(self, requests: Sequence[Request], stops_at: Sequence[int], now: float) -> None:
         """Prefill these rows, those of similar length together.
@@ -154,7 +153,7 @@ class ContinuousBatch:
         useful = size * per_row + iterations * self._offset_sum
         self.tokens.valid += size * iterations
         self.tokens.useful_reads += useful
-        self.tokens.reads += size * (iterations * self._largest_offset + per_row) if self.costs.padded else useful
+        self.tokens.reads += size * (iterations * self._largest_offset + per_row) if not self.memory.paged else useful
         self.tokens.iterations += iterations
         self.tokens.row_iterations += size * iterations
         self.iteration = until
@@ -188,9 +187,11 @@ class ContinuousBatch:
 
     def _last_that_fits(self) -> int:
         """The last iteration that memory holds if no row leaves before."""
-        if self.costs.padded:
-            return self._capacity_tokens // self.size - self._largest_offset
-        return self.iteration + (self._capacity_tokens - self._cached()) // len(self.rows)
+        capacity = self.memory.capacity_tokens
+        if not self.memory.paged:
+            return capacity // self.size - self._largest_offset
+        overhead = self.size * self.memory.row_overhead_tokens
+        return self.iteration + int((capacity - overhead - self._cached()) // len(self.rows))
 
     def _cached(self) -> int:
         """Tokens in memory without padding."""
@@ -202,7 +203,7 @@ class ContinuousBatch:
         d1, d2, d3, d4 = self.costs.curves.decode
         size = len(self.rows)
         a = d1 * size + d3
-        offset = self._largest_offset if self.costs.padded else self._offset_sum / size
+        offset = self._offset_sum / size if self.memory.paged else self._largest_offset
         return a, a * (offset + self.iteration) + d2 * size + d4
 
     def _start_decoding(self) -> None:
@@ -231,9 +232,9 @@ class ContinuousBatch:
 
     def _padding(self) -> int:
         """Pad tokens in memory."""
-        return (
-            sum(self._largest_offset - row.cached_offset for row in self.rows_in_memory()) if self.costs.padded else 0
-        )
+        if self.memory.paged:
+            return 0
+        return sum(self._largest_offset - row.cached_offset for row in self.rows_in_memory())
 
     def _is_out_of_date(self, entry: tuple[int, str]) -> bool:
         row = self.rows.get(entry[1])

@@ -96,7 +96,8 @@ class SimulatedWorker:
         self._queue: deque[Assignment] = deque()
         self._running: StaticBatchDone | None = None  # computed when it starts, reported when it ends
         self._running_ends_at = 0.0
-        self._batch = ContinuousBatch(self.costs, self._capacity_tokens)
+        theta_bytes = self._capacity_tokens * instance.memory.delta_bytes
+        self._batch = ContinuousBatch(self.costs, replace(instance.memory, theta_bytes=theta_bytes))
         self._joining: deque[Assignment] = deque()
         self._join_iteration = 0  # of the continuous batch, after which `_joining` may join
         self._tokens = Tokens()

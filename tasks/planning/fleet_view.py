@@ -82,7 +82,9 @@ class FleetView:
             by_model[worker.model].append(
                 Worker(
                     name=worker.name,
-                    memory=KvMemory(worker.theta_bytes, worker.delta_bytes),
+                    memory=KvMemory(
+                        worker.theta_bytes, worker.delta_bytes, worker.paged, worker.block_tokens, worker.max_rows
+                    ),
                     costs=serving_time_of(worker),
                     rows=tuple(row for batch in joined for row in self._rows(batch, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),

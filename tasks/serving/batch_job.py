@@ -5,7 +5,7 @@ from threading import Event
 
 from jinja2 import TemplateError
 
-from inference.prompt_format import PromptFormat
+from inference.prompt_format import PromptFormat, Turn
 from inference.sequences import Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
 from models.request_body import read_body
@@ -30,7 +30,6 @@ class BatchJob:
     preempts: tuple[str, ...]
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
-    first_step: int | None = None  # how many steps the engine had made when it began this batch
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -62,13 +61,20 @@ def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) 
 
 def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
     body = read_body(request.body)
-    sampling = body.sampling.model_dump(exclude_none=True)
-    turns = [(turn.role, turn.content) for turn in body.messages]
+    messages = tuple((turn.role, turn.content) for turn in body.messages)
     return Sequence(
         id=request.id,
-        prompt_ids=tuple(prompt_format.encode_request(request.instructions, request.input, turns)),
+        prompt_ids=tuple(prompt_format.encode_request(request.instructions, request.input, messages)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
-        sampling=Sampling(**sampling),
+        sampling=Sampling(**body.sampling.model_dump(exclude_none=True)),
         stop=body.stop,
+        turns=messages or _turns(request),
+        priority=request.priority,
     )
+
+
+def _turns(request: TakenRequest) -> tuple[Turn, ...]:
+    """Instructions and input as a conversation, for a server that takes no token ids."""
+    asked = ("user", request.input)
+    return (("system", request.instructions), asked) if request.instructions else (asked,)

@@ -6,10 +6,10 @@ from time import monotonic
 import structlog
 from sqlalchemy import Engine as Database
 
-from inference.local.engine import Engine
 from inference.prompt_format import PromptFormat
+from inference.serving_engine import ServingEngine
 from models import leases
-from models.leases import WorkerRegistration
+from models.leases import WorkerOffer, WorkerRegistration
 from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import prepare
@@ -32,12 +32,13 @@ class BatchRunner:
     def __init__(
         self,
         database: Database,
-        make_engine: Callable[[], Engine],
+        make_engine: Callable[[], ServingEngine],
         prompt_format: PromptFormat,
         announcement: WorkerRegistration,
         terms: LeaseTerms,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
+        offer: Callable[[], WorkerOffer] = WorkerOffer,
     ) -> None:
         """Make the engine and the threads; nothing runs before `start`."""
         self._database, self._format, self._terms = database, prompt_format, terms
@@ -52,7 +53,7 @@ class BatchRunner:
         )
         self._engine = EngineThread(make_engine, self._writer.record)
         self._heartbeat = LeaseHeartbeat(
-            database, self._engine, self._writer, self._jobs, announcement, terms, on_broken
+            database, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer
         )
 
     def start(self) -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 from inference.engine_errors import OutOfMemory
-from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sequence
+from inference.serving_engine import ServingEngine
 from models.batch_results import Figures
 from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
+from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,7 @@ class _Reported:
 class ContinuousBatches:
     """The open batches of one engine, from the first joiner until no row is left."""
 
-    def __init__(self, engine: Engine, record: Callable[[EngineEvent], None]) -> None:
+    def __init__(self, engine: ServingEngine, record: Callable[[EngineEvent], None]) -> None:
         self._engine, self._record = engine, record
         self._batch_of_row: dict[str, _JoinedBatch] = {}  # the row that joined last is last
         self._reported = _Reported()
@@ -115,8 +115,14 @@ class ContinuousBatches:
 
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
-        self._record(RowEnded(batch.job.lease, row, batch.rows[row.id].stop, at))
-        self._row_left(row.id, len(row.generated_ids))
+        lease = batch.job.lease
+        if row.reason == "unfinished":  # its server is away or full
+            self._record(RowReturned(lease, row.id, row.generated_ids))
+        elif row.reason == "refused":
+            self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
+        else:
+            self._record(RowEnded(lease, row, batch.rows[row.id].stop, at))
+        self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
         """Count what the row gained here, if it has `generated` tokens in all; end its batch if it was the last row."""

@@ -9,6 +9,8 @@ from models.leases import Lease
 from models.requeue import Failure
 from models.tables import BatchStatus
 
+REFUSED = "refused_by_engine"  # the code of a request that its engine can never answer
+
 
 @dataclass(frozen=True, slots=True)
 class BatchBegan:

@@ -12,8 +12,8 @@ from time import monotonic
 
 import structlog
 
-from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, Sequence
+from inference.serving_engine import ServingEngine
 from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
@@ -23,7 +23,7 @@ from tasks.serving.static_batch import StaticBatch
 
 # What a new engine must serve after a failure before any request: a prefill and a decode step. After an error that CUDA
 # keeps for the rest of the process it cannot.
-TRIAL = Sequence("trial", prompt_ids=(0,), limit=2)
+TRIAL = Sequence("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class EngineThread(Thread):
     If the new engine does not work either, the device is broken, and the thread ends.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], record: Record) -> None:
+    def __init__(self, make_engine: Callable[[], ServingEngine], record: Record) -> None:
         super().__init__(name="engine", daemon=True)
         self._make_engine, self._record = make_engine, record
         self._engine = make_engine()
@@ -45,7 +45,7 @@ class EngineThread(Thread):
         self._stop_at: float | None = None
         self._ended = False  # whether this thread serves nothing any more
         self._running: list[BatchJob] = []  # begun since the engine was last empty
-        self.max_positions = self._engine.loaded.max_positions
+        self.max_positions = self._engine.max_positions
         self.steps = 0
         self.last_step_at: float | None = None  # None while there is nothing to serve
 
@@ -141,7 +141,7 @@ class EngineThread(Thread):
 
     def _begin(self) -> BatchJob:
         job = self._queue.popleft()
-        job.first_step, self.last_step_at = self.steps, monotonic()
+        self.last_step_at = monotonic()
         self._running.append(job)
         self._record(BatchBegan(job.lease, self.last_step_at))
         for request in job.unservable:
@@ -173,8 +173,9 @@ class EngineThread(Thread):
         self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
 
     def progress(self, job: BatchJob) -> int:
-        """How many tokens each row of this job that still runs has gained so far."""
-        return 0 if job.first_step is None else self.steps - job.first_step
+        """How many tokens the row of this job that has gained most has gained so far; 0 if none runs."""
+        rows = self._engine.rows
+        return max((rows[one.id] - len(one.generated_ids) for one in job.sequences if one.id in rows), default=0)
 
     def remove(self, request_ids: frozenset[str]) -> None:
         """After the next step, end these requests, whether they run or are queued here."""

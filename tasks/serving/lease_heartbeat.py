@@ -10,7 +10,7 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from models import leases
-from models.leases import WorkerRegistration
+from models.leases import WorkerOffer, WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
@@ -41,12 +41,13 @@ class LeaseHeartbeat(Thread):
         announcement: WorkerRegistration,
         terms: LeaseTerms,
         on_broken: Callable[[str], None],
+        offer: Callable[[], WorkerOffer] = WorkerOffer,
     ) -> None:
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue."""
         super().__init__(name="lease heartbeat", daemon=True)
         self._database, self._engine, self._writer, self._jobs = database, engine, writer, jobs
         self._announcement, self._terms = announcement, terms
-        self._on_broken = on_broken
+        self._on_broken, self._offer = on_broken, offer
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
         self._stopping = Event()
         self._unheard_beats = 0  # beats, not seconds: a process that lacks CPU beats late as it takes messages late
@@ -109,6 +110,7 @@ class LeaseHeartbeat(Thread):
                 progress,
                 self._terms.lease_s,
                 stopping=self._engine.stopping,
+                offer=self._offer(),
             )
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
         # A batch leaves the open jobs only after its end is committed, and the renewal may read in between.

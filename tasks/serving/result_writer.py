@@ -136,13 +136,14 @@ class ResultWriter(Thread):
             return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
         ended = event.ended
         # Postgres stores no NUL, which a model of bytes may generate as any other
-        text = cut_at_stop(self._decode(ended.generated_ids), event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
+        answer = self._decode(ended.generated_ids) if ended.text is None else ended.text
+        text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
         return Answer(
             lease=event.lease,
             request_id=ended.id,
             status=STATUS_OF_REASON[ended.reason],
             text=text,
-            tokens=len(ended.generated_ids),
+            tokens=ended.tokens,
             reason=ended.reason,
             ago_s=now - event.at,
         )

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from inference.engine_errors import OutOfMemory
-from inference.local.engine import Engine
 from inference.sequences import FinishedSequence, RunFigures
+from inference.serving_engine import ServingEngine
 from models.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
+from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 
 class StaticBatch:
     """Serves one batch; `remove`, `abandon` and `return_rows` may be called between two steps only."""
 
-    def __init__(self, engine: Engine, job: BatchJob, record: Callable[[EngineEvent], None]) -> None:
+    def __init__(self, engine: ServingEngine, job: BatchJob, record: Callable[[EngineEvent], None]) -> None:
         self._engine, self._job, self._record = engine, job, record
         self._stops = {sequence.id: sequence.stop for sequence in job.sequences}
         self._abandoned = False
@@ -40,6 +40,8 @@ class StaticBatch:
         for row in ended:
             if row.reason == "unfinished":
                 self._record(RowReturned(job.lease, row.id, row.generated_ids))
+            elif row.reason == "refused":
+                self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
             elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
                 self._record(RowEnded(job.lease, row, self._stops[row.id], at))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - began)))

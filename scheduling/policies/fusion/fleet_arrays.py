@@ -1,11 +1,13 @@
 """The workers and their running rows as arrays, what joins them while a decision is made, and their memory to come.
 
-The peak of a continuous batch's memory over its predicted future is Past-Future's, for rows padded to the longest. All
-rows grow by one token in each iteration, the cache is a rectangle of rows times the tokens of the longest, and a row's
-memory is free once it ends. So memory is largest just before some row ends. With c cached and r remaining tokens a row
-and rows in order r1 ≥ r2 ≥ …, k rows are left when the k-th ends, and the longest has max(c1..ck) + rk tokens cached:
+The peak of a continuous batch's memory over its predicted future is Past-Future's. All rows grow by one token in each
+iteration, and a row's memory is free once it ends. So memory is largest just before some row ends. With c cached and r
+remaining tokens a row and rows in order r1 ≥ r2 ≥ …, k rows are left when the k-th ends. In rectangular memory, rows
+times the tokens of the longest, that has max(c1..ck) + rk tokens cached; paged memory holds each row's own tokens, and
+o tokens of a last block that is not full:
 
-    peak = max over k of k · (max(c1..ck) + rk)
+    rectangular: peak = max over k of k · (max(c1..ck) + rk)
+    paged:       peak = max over k of c1 + … + ck + k · (rk + o)
 """
 
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from operator import attrgetter
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.costs import Floats, Ints
 from scheduling.linearized_costs import linearized
@@ -29,13 +32,16 @@ class FutureMemory:
 
     remaining: Floats  # (workers, rows)
     longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
+    total: Floats  # (workers, rows): cached tokens of a row and of those before it
+    paging: "Paging"
 
     @classmethod
-    def of(cls, cached: Floats, remaining: Floats) -> "FutureMemory":
+    def of(cls, cached: Floats, remaining: Floats, paging: "Paging") -> "FutureMemory":
         """From (workers, rows) in any order; `remaining` is -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
-        worker = np.arange(len(order))[:, None]
-        return cls(remaining[worker, order], np.maximum.accumulate(cached[worker, order], axis=1))
+        cached = cached[np.arange(len(order))[:, None], order]
+        ordered = remaining[np.arange(len(order))[:, None], order]
+        return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paging)
 
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
         """Peaks in tokens if one more row of so many tokens joined the worker, for many pairs (pairs,) of both."""
@@ -47,27 +53,54 @@ class FutureMemory:
         rows_left = np.count_nonzero(~outlived, axis=1)  # rows that still run when the joiner ends
         longest_left = np.where(rows_left > 0, longest[np.arange(len(rows_left)), rows_left - 1], 0.0)
         at_own_end = (rows_left + 1) * (np.maximum(longest_left, cached[:, 0]) + remaining[:, 0])
+        if self.paging.paged.any():
+            paged, total, overhead = self.paging.paged[workers], self.total[workers], self.paging.overhead[workers]
+            paged_ends = total + outlived * cached + (count + outlived) * (rows_remaining + overhead[:, None])
+            at_ends = np.where(paged[:, None], paged_ends, at_ends)
+            total_left = np.where(rows_left > 0, total[np.arange(len(rows_left)), rows_left - 1], 0.0)
+            paged_end = total_left + cached[:, 0] + (rows_left + 1) * (remaining[:, 0] + overhead)
+            at_own_end = np.where(paged, paged_end, at_own_end)
         return np.asarray(np.maximum(np.max(at_ends, axis=1, initial=0.0), at_own_end), np.float64)
 
 
-def peak_tokens(cached: Floats, remaining: Floats) -> float:
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Which workers have paged memory, and what a row takes there beside its tokens, (workers,)."""
+
+    paged: NDArray[np.bool_]
+    overhead: Floats
+
+    def of(self, workers: Ints) -> "Paging":
+        """The same for these workers only."""
+        return Paging(self.paged[workers], self.overhead[workers])
+
+
+def peak_tokens(cached: Floats, remaining: Floats, paged: bool = False, overhead: float = 0.0) -> float:
     """The peak of one worker's rows."""
     order = np.argsort(-remaining, kind="stable")
-    longest = np.maximum.accumulate(cached[order])
-    return float(np.max(np.arange(1, len(order) + 1) * (longest + remaining[order])))
+    count, remaining, cached = np.arange(1, len(order) + 1), remaining[order], cached[order]
+    if paged:
+        return float(np.max(np.cumsum(cached) + count * (remaining + overhead)))
+    return float(np.max(count * (np.maximum.accumulate(cached) + remaining)))
 
 
 class FleetArrays:
     """One element of each array, or row of each matrix, is a worker; lengths in tokens, costs in seconds.
 
     p1..p4 and d1..d4 are the coefficients of SCLS Eq. (3) and (4) of each worker, `size` the number of its rows and
-    `joiners` of those that joined in this decision, `longest` the cached tokens of its longest row.
+    `joiners` of those that joined in this decision, `longest` the cached tokens of its longest row and `total` those of
+    all its rows.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
         self.names = [worker.name for worker in workers]
         self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
+        self.most_rows = np.array([worker.memory.most_rows for worker in workers], np.float64)
+        self.paging = Paging(
+            np.array([worker.memory.paged for worker in workers]),
+            np.array([worker.memory.row_overhead_tokens for worker in workers]),
+        )
         curves = [linearized(worker.costs) for worker in workers]
         self.p1, self.p2, self.p3, self.p4 = np.array([curve.prefill for curve in curves], np.float64).T
         self.d1, self.d2, self.d3, self.d4 = np.array([curve.decode for curve in curves], np.float64).T
@@ -93,38 +126,68 @@ class FleetArrays:
         is_row = np.arange(shape[1]) < self.size[:, None]
         self.cached[is_row] = prompt + generated
         self.remaining[is_row] = reserved(median, upper, np.repeat(self.size, self.size))
-        self.longest = self.cached.max(axis=1)
+        self.longest, self.total = self.cached.max(axis=1), self.cached.sum(axis=1)
         self._future: FutureMemory | None = None
+
+    @property
+    def read_length(self) -> Floats:
+        """Cached tokens that an iteration reads for each row: of the longest, in paged memory of the mean row."""
+        mean = self.total / np.maximum(self.size, 1)
+        return np.asarray(np.where(self.paging.paged, mean, self.longest), np.float64)
+
+    @property
+    def shared_tokens(self) -> Floats:
+        """The tokens among which an iteration's fixed time is divided: of all memory, or of as many rows as may run."""
+        mean_row = self.total.sum() / max(1, int(self.size.sum()))
+        of_rows = self.most_rows * mean_row
+        return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
 
     def step_s(self) -> Floats:
         """Seconds of each worker's next iteration, taken to have one row at least."""
-        size = np.maximum(self.size, 1)
-        return np.asarray(self.d4 + self.d3 * self.longest + size * (self.d2 + self.d1 * self.longest), np.float64)
+        size, length = np.maximum(self.size, 1), self.read_length
+        return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
 
     def join_s(self) -> Floats:
         """Seconds that the running rows of each worker lose to one join, summed over the rows.
 
         That is, for each row, the part of a prefill that is the same however many requests join at once.
         """
-        return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.longest), np.float64)
+        return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.read_length), np.float64)
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
         """Whether a row of so many tokens fits beside the worker's rows now, whatever they grow to later."""
-        if not self.size[worker]:
-            return bool(prefill < self.capacity[worker])
-        row_tokens = max(self.longest[worker], prefill) + ROW_GROWTH_TOKENS
-        return bool((self.size[worker] + 1) * row_tokens <= self.capacity[worker])
+        return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
+
+    def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
+        """Whether a row of so many tokens, (workers, n) or (1, n), fits beside the rows of these workers now."""
+        columns = (self.size, self.capacity, self.longest, self.most_rows, self.paging.paged)
+        size, capacity, longest, most_rows, paged = (column[workers, None] for column in columns)
+        tokens = (size + 1) * (np.maximum(longest, prefill) + ROW_GROWTH_TOKENS)
+        if paged.any():
+            overhead = self.paging.overhead[workers, None]
+            own = self.total[workers, None] + prefill + (size + 1) * (ROW_GROWTH_TOKENS + overhead)
+            tokens = np.where(paged, own, tokens)
+        fits = np.where(size > 0, tokens <= capacity, prefill < capacity)
+        return np.asarray(fits & (size < most_rows), np.bool_)
+
+    def peak_with(self, worker: int, prefill: float, remaining: float) -> float:
+        """The peak of a worker's memory if one more row of so many tokens joined."""
+        size = int(self.size[worker])
+        cached = np.append(self.cached[worker, :size], prefill)
+        rows_remaining = np.append(self.remaining[worker, :size], remaining)
+        overhead = float(self.paging.overhead[worker])
+        return peak_tokens(cached, rows_remaining, bool(self.paging.paged[worker]), overhead)
 
     @property
     def future(self) -> FutureMemory:
         """The rows of all workers in the order in which they will end; computed again only after a join."""
         if self._future is None:
-            self._future = FutureMemory.of(self.cached, self.remaining)
+            self._future = FutureMemory.of(self.cached, self.remaining, self.paging)
         return self._future
 
     def future_of(self, workers: Ints) -> FutureMemory:
         """The same for these workers only."""
-        return FutureMemory.of(self.cached[workers], self.remaining[workers])
+        return FutureMemory.of(self.cached[workers], self.remaining[workers], self.paging.of(workers))
 
     def join(self, worker: int, request: Request) -> None:
         """Count a request among the worker's rows."""
@@ -135,6 +198,7 @@ class FleetArrays:
             self.remaining = np.pad(self.remaining, ((0, 0), (0, row)), constant_values=-np.inf)
         self.cached[worker, row], self.remaining[worker, row] = prefill, remaining
         self.longest[worker] = max(self.longest[worker], prefill)
+        self.total[worker] += prefill
         self.size[worker] += 1
         self.joiners[worker] += 1
         self._future = None

@@ -42,7 +42,7 @@ def seconds_per_feature(fleet: FleetArrays) -> Floats:
     The fixed time of an iteration is charged to rows by their share of the memory, since memory is what limits the
     number of rows among which it is divided.
     """
-    cached_token_s = fleet.d1 + fleet.d4 / fleet.capacity
+    cached_token_s = fleet.d1 + fleet.d4 / fleet.shared_tokens
     return np.array([fleet.p2.mean(), fleet.p1.mean(), fleet.d2.mean(), cached_token_s.mean()])
 
 
@@ -96,7 +96,7 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     cumulated_s = np.cumsum(waiting_s + np.bincount(steps, running_s, LENGTH_STEPS))
     summed_lengths = np.bincount(np.repeat(np.arange(len(fleet)), fleet.size), final_length, len(fleet))
     order = np.argsort(summed_lengths / np.maximum(fleet.size, 1), kind="stable")
-    speed = 1 / (fleet.d4 + fleet.d2 + fleet.d1 * fleet.capacity)
+    speed = 1 / (fleet.d4 + fleet.d2 + fleet.d1 * fleet.shared_tokens)
     share = np.cumsum(speed[order]) / speed.sum() * (1 - 1e-9)  # rounding must not push the last share beyond 1
     edges = np.empty(len(fleet))
     edges[order] = UPPER_EDGES[np.minimum(LENGTH_STEPS - 1, np.searchsorted(cumulated_s, share * cumulated_s[-1]))]

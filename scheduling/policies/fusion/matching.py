@@ -1,8 +1,8 @@
 """One round of a decision: which requests of one tenant join which workers.
 
-Admission: a request may join a worker if all rows, padded to the longest, fit when it joins, and if the predicted peak
-of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker and request
-that are admitted, the one with the smallest key joins first.
+Admission: a request may join a worker if it takes one more row, if all rows fit its memory when it joins, and if the
+predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker
+and request that are admitted, the one with the smallest key joins first.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.costs import Floats, Ints
-from scheduling.policies.continuous_constants import ROW_GROWTH_TOKENS
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, peak_tokens, reserved
+from scheduling.policies.fusion.fleet_arrays import FleetArrays, reserved
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets, WaitingRequest
 from scheduling.request import Request
 
@@ -36,9 +35,8 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
     least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
     prefill, remaining, upper = (np.full(count, value) for value in least)
     peaks = fleet.future.peaks_with(np.arange(count), prefill, reserved(remaining, upper, size))
-    fits_at_once = size * (np.maximum(fleet.longest, prefill) + ROW_GROWTH_TOKENS) <= fleet.capacity
-    empty = fleet.size == 0
-    return np.flatnonzero(np.where(empty, prefill < fleet.capacity, fits_at_once & (peaks <= fleet.capacity)))
+    fits_at_once = fleet.fits_beside(np.arange(count), prefill[:, None])[:, 0]
+    return np.flatnonzero(fits_at_once & ((fleet.size == 0) | (peaks <= fleet.capacity)))
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
@@ -115,9 +113,8 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
     A worker without rows takes only what it can hold to its end, except that the largest worker takes every request
     whose prompt it can hold.
     """
-    size, capacity, longest = (column[workers, None] for column in (fleet.size, fleet.capacity, fleet.longest))
-    beside = (size + 1) * (np.maximum(longest, heads.prefill) + ROW_GROWTH_TOKENS) <= capacity
-    at_once = np.where(size > 0, beside, heads.prefill < capacity)
+    size, capacity = fleet.size[workers, None], fleet.capacity[workers, None]
+    at_once = fleet.fits_beside(workers, heads.prefill[None, :])
     to_the_end = heads.prefill + heads.remaining_upper <= capacity
     return np.asarray(at_once & ((size > 0) | to_the_end | (capacity == fleet.capacity.max())), np.bool_)
 
@@ -141,5 +138,4 @@ def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
     if not size:
         return bool(request.prefill + request.remaining_upper <= capacity or capacity == fleet.capacity.max())
     remaining = reserved(request.remaining, request.remaining_upper, size + 1)
-    cached = np.append(fleet.cached[worker, :size], request.prefill)
-    return peak_tokens(cached, np.append(fleet.remaining[worker, :size], remaining)) <= float(capacity)
+    return fleet.peak_with(worker, request.prefill, remaining) <= float(capacity)

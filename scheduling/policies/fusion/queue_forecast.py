@@ -54,16 +54,21 @@ def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> 
 def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
     """The requests in their order, cut into batches of what fits a worker of mean capacity at once.
 
+    All workers count as the first one does, rectangular or paged.
+
     Rows really come and go one by one; a batch of that size takes about as long as they do.
     """
-    capacity, costs = float(fleet.capacity.mean()), fleet.workers[0].costs
+    capacity, most_rows = float(fleet.capacity.mean()), float(fleet.most_rows.mean())
+    memory, costs = fleet.workers[0].memory, fleet.workers[0].costs
     batch: list[Request] = []
-    length = generation_length = 0
+    length = generation_length = total = 0
     for request in requests:
         longer = max(length, request.prefill), max(generation_length, request.remaining)
-        if batch and (len(batch) + 1) * sum(longer) > capacity:
+        total += request.prefill + request.remaining
+        tokens = memory.rows_tokens(len(batch) + 1, sum(longer), total)
+        if batch and (tokens > capacity or len(batch) >= most_rows):
             yield waiting_batch(batch, costs, now)
-            batch, longer = [], (request.prefill, request.remaining)
+            batch, longer, total = [], (request.prefill, request.remaining), request.prefill + request.remaining
         batch.append(request)
         length, generation_length = longer
     if batch:

@@ -51,7 +51,13 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     future = fleet.future
     rows = future.remaining.shape[1]
     final_lengths = np.maximum.accumulate(future.longest + future.remaining, axis=1)
-    fits_beside = np.arange(2, rows + 2) * np.maximum(final_lengths, prefill + remaining) <= fleet.capacity[:, None]
+    left = np.arange(1, rows + 1)
+    tokens = (left + 1) * np.maximum(final_lengths, prefill + remaining)
+    if fleet.paging.paged.any():
+        overhead = fleet.paging.overhead[:, None]
+        own = np.maximum.accumulate(future.total + left * (future.remaining + overhead), axis=1)
+        tokens = np.where(fleet.paging.paged[:, None], own + prefill + remaining + overhead, tokens)
+    fits_beside = (tokens <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
     fits_beside &= future.remaining > -np.inf
     rows_left = np.count_nonzero(fits_beside, axis=1)  # memory grows with the rows left, so those that fit come first
     padded = np.pad(future.remaining, ((0, 0), (0, 1)), constant_values=-np.inf)

@@ -49,6 +49,17 @@ def a_worker(
     return Worker(name, a_memory(tokens), costs, tuple(rows), queued=int(busy))
 
 
+def a_paged_worker(
+    tokens: int = 10_000,
+    rows: Sequence[RunningRow] = (),
+    block_tokens: int = 1,
+    max_rows: int | None = None,
+    costs: ServingCurves = FLAT,
+    name: str = "w",
+) -> Worker:
+    return Worker(name, KvMemory(tokens, 1, True, block_tokens, max_rows), costs, tuple(rows))
+
+
 def ids(assignments: Sequence[Assignment]) -> dict[str, list[list[str]]]:
     """The ids of each worker's batches."""
     batches: dict[str, list[list[str]]] = {}

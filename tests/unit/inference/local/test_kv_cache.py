@@ -106,3 +106,15 @@ def test_memory_is_freed_once_a_quarter_would_do():
     assert not kv.trim(12, 180)
     assert kv.trim(2, 20)
     assert kv.nbytes < full / 4
+
+
+def test_a_cache_whose_columns_are_all_taken_shrinks_to_fewer_rows_and_one_column_more():
+    kv, written = filled()
+    columns = kv.columns
+    kv.reserve(40, columns, keep=(2, 6))
+    assert kv.trim(2, columns + 1)
+    assert kv.columns > columns
+    for layer, (keys, values) in enumerate(written):
+        kept_keys, kept_values = kv.row_to_host(1, 6)[layer]
+        assert torch.equal(kept_keys, keys[1])
+        assert torch.equal(kept_values, values[1])

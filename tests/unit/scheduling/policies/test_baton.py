@@ -2,7 +2,7 @@ import pytest
 
 from scheduling.policies.baton import Baton
 from scheduling.policy import Assignment, RunningRow
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, add_all, ids
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
 
 def test_a_batch_grows_in_order_of_arrival_while_memory_is_below_the_threshold() -> None:
@@ -119,3 +119,16 @@ def test_the_queue_is_shown_in_batches_as_large_as_the_running_one() -> None:
     policy.assign([a_worker(tokens=26, rows=[a_row("x", priority=1), a_row("y", priority=1)])], 2.0)
     # no memory is left for them; 2 rows run: prefill of 2 · 10 tokens, 10 iterations
     assert [(len(batch.requests), batch.estimated_s) for batch in policy.waiting(2.0)] == [(2, 1.02), (1, 1.01)]
+
+
+def test_in_paged_memory_rows_count_with_their_own_tokens() -> None:
+    policy, worker = Baton(), a_paged_worker(100, [a_row("long", length=40)])
+    add_all(policy, [a_request(str(number), at=number) for number in range(5)])
+    # 41 + 10 n tokens and 2 more for each of n + 1 rows: three joiners make 79, 80 % of 100 hold no more
+    assert ids(policy.assign([worker], 5.0)) == {"w": [["0", "1", "2"]]}
+
+
+def test_a_worker_gets_no_more_rows_than_it_takes() -> None:
+    policy = Baton()
+    add_all(policy, [a_request(str(number), at=number) for number in range(3)])
+    assert ids(policy.assign([a_paged_worker(rows=[a_row()], max_rows=2)], 3.0)) == {"w": [["0"]]}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scheduling.kv_memory import KvMemory
 from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
@@ -96,12 +97,15 @@ def test_joiners_that_do_not_fit_are_handed_back() -> None:
     assert [[request.id for request in assignment.requests] for assignment in policy.beyond] == [["b", "c"]]
 
 
-@pytest.mark.parametrize("padded", [True, False])
-def test_when_rows_outgrow_the_memory_the_last_one_leaves(padded: bool) -> None:
-    # 40 tokens, a of 10 and b of 11. Padded: two rows of 11 + 9 fill it. Without padding 10 + 11 + 2·9 = 39 do.
+@pytest.mark.parametrize(
+    "memory", [KvMemory(40, 1), KvMemory(40, 1, paged=True), KvMemory(42, 1, paged=True, block_tokens=3)]
+)
+def test_when_rows_outgrow_the_memory_the_last_one_leaves(memory: KvMemory) -> None:
+    # 40 tokens, a of 10 and b of 11. Rectangular: two rows of 11 + 9 fill it. Paged: 10 + 11 + 2·9 = 39 do; in blocks
+    # of 3 each row takes one token more.
     policy = Scripted("continuous", [joins(0.0, "a"), joins(0.001, "b", length=11)])
     arrivals = [an_arrival("a", total=15), an_arrival("b", length=11, total=15)]
-    simulate(policy, arrivals, a_fleet(40), EngineCosts(FLAT, padded=padded), seed=0)
+    simulate(policy, arrivals, [Instance("w0", memory)], EngineCosts(FLAT), seed=0)
     came_at, request = policy.came[2]
     assert request == a_request("b", length=11, generated=9)
     assert came_at == pytest.approx(0.01 + 0.011 + 0.9)
@@ -127,7 +131,7 @@ def test_work_that_is_joining_or_being_prefilled_when_the_worker_leaves_comes_ba
     assert [request.id for at, request in policy.came if at == 0.12] == ["c", "a", "b"]
 
 
-def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts) -> dict[str, float]:
+def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts, paged: bool) -> dict[str, float]:
     """Fixed slots in order of arrival on one worker, one iteration after the other."""
     coming, waiting = deque(arrivals), deque[Arrival]()
     rows: dict[str, list[int]] = {}  # tokens cached, tokens to come
@@ -164,7 +168,7 @@ def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts) -> dict[str
             come(at)
         enter()
         cached = [row[0] for row in rows.values()]
-        longest = max(cached) if costs.padded else sum(cached) / len(cached)
+        longest = sum(cached) / len(cached) if paged else max(cached)
         ends_at = at + costs.curves.decode_step_s(len(rows), longest + 1)
         come(ends_at)
         at = ends_at
@@ -182,19 +186,24 @@ def stepped(arrivals: list[Arrival], slots: int, costs: EngineCosts) -> dict[str
 ARRIVALS = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 200), st.integers(1, 40)), min_size=1, max_size=25)
 
 
-@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("paged", [True, False])
 @examples(30)
 @given(ARRIVALS, st.integers(1, 6))
-def test_closed_forms_equal_stepping_token_by_token(
-    padded: bool, drawn: list[tuple[int, int, int]], slots: int
-) -> None:
+def test_closed_forms_equal_stepping_token_by_token(paged: bool, drawn: list[tuple[int, int, int]], slots: int) -> None:
     arrivals = [
         an_arrival(f"{number:02}", at=moment * 0.0171, length=length, total=total)
         for number, (moment, length, total) in enumerate(sorted(drawn))
     ]
-    costs = EngineCosts(SLOPED, join_s=0.01, padded=padded)
+    costs = EngineCosts(SLOPED, join_s=0.01)
     policy = ConservativeContinuous(1024, 1024, slots=slots)
-    trace = simulate(policy, arrivals, a_fleet(10**6), costs, seed=0)
-    expected = stepped(arrivals, slots, costs)
+    trace = simulate(policy, arrivals, [Instance("w0", KvMemory(10**6, 1, paged))], costs, seed=0)
+    expected = stepped(arrivals, slots, costs, paged)
     assert {name: answer.finished_at for name, answer in trace.answers.items()} == pytest.approx(expected)
     assert trace.tokens.valid == sum(arrival.generation_length for arrival in arrivals)
+
+
+def test_a_worker_takes_no_more_rows_than_it_says() -> None:
+    policy = Scripted("continuous", [joins(0.0, "a"), joins(0.05, "b", "c")])
+    memory = KvMemory(10**6, 1, paged=True, max_rows=2)
+    simulate(policy, [an_arrival(name) for name in "abc"], [Instance("w0", memory)], COSTS, seed=0)
+    assert [[request.id for request in assignment.requests] for assignment in policy.beyond] == [["b", "c"]]

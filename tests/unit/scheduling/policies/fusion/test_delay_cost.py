@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from scheduling.kv_memory import KvMemory
 from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_s
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policy import RunningRow, Worker
@@ -58,3 +61,29 @@ def test_requests_elsewhere_lose_the_worker_for_the_joiners_share_of_the_iterati
     assert beside_long - taken == pytest.approx(10 * token_s * 1000)
     beside_short = delay(fleet, 100, 10, elsewhere=1.0, edge=50.0) - delay(fleet, 100, 10)
     assert beside_short - taken == pytest.approx(10 * token_s * 60)
+
+
+def paged(*rows: int) -> FleetArrays:
+    (worker,) = a_fleet(*rows).workers
+    return FleetArrays([replace(worker, memory=KvMemory(10_000, 1, paged=True))])
+
+
+def test_in_paged_memory_a_row_costs_its_own_tokens_whatever_it_joins() -> None:
+    # alone as in rectangular memory; beside one of 100 the joiner's iterations read 600 + 100, not 2 · 600
+    assert delay(paged(), 100, 10) == pytest.approx(delay(a_fleet(), 100, 10))
+    own_s, other_s = 0.0436 + 2 * 0.0008 + 3e-6 * (605 + 105), 0.0008 + 3e-6 * 605
+    assert delay(paged(100), 600, 10) == pytest.approx(2 * (0.0436 + 0.12) + 10 * (own_s + other_s))
+
+
+def test_elsewhere_a_paged_joiner_takes_no_more_than_its_tokens_whatever_the_band() -> None:
+    token_s = 3e-6 + 0.0436 / 10_000
+    taken = delay(paged(), 100, 10, elsewhere=1.0, edge=1110.0) - delay(paged(), 100, 10)
+    assert taken == pytest.approx(0.02 + 10 * (0.0008 + token_s * 105))
+
+
+def test_in_a_mixed_fleet_each_worker_has_its_own_price() -> None:
+    (padded_one,), (paged_one,) = a_fleet(100).workers, paged(100).workers
+    both = FleetArrays([padded_one, replace(paged_one, name="paged")])
+    delayed = DelayedRequests(0.0, np.array([1e9, 1e9]))
+    seconds = delay_s(both, delayed, np.array([0, 1]), np.array([600.0]), np.array([10.0]))
+    assert seconds[:, 0].tolist() == pytest.approx([delay(a_fleet(100), 600, 10), delay(paged(100), 600, 10)])

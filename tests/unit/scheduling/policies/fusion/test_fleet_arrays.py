@@ -3,33 +3,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, FutureMemory, peak_tokens, reserved
+from scheduling.policies.fusion.fleet_arrays import FleetArrays, FutureMemory, Paging, peak_tokens, reserved
 from scheduling.policy import RunningRow
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, examples
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
+OVERHEAD = 7.5  # of blocks of 16 tokens
 ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=0, max_size=8)
 
 
-def future_of(*workers: list[tuple[int, int]]) -> FutureMemory:
+def future_of(*workers: list[tuple[int, int]], paged: bool = False) -> FutureMemory:
     width = max(len(rows) for rows in workers) + 1
     cached, remaining = np.zeros((len(workers), width)), np.full((len(workers), width), -np.inf)
     for worker, rows in enumerate(workers):
         for row, (tokens, left) in enumerate(rows):
             cached[worker, row], remaining[worker, row] = tokens, left
-    return FutureMemory.of(cached, remaining)
+    return FutureMemory.of(
+        cached, remaining, Paging(np.full(len(workers), paged), np.full(len(workers), OVERHEAD * paged))
+    )
 
 
-def peak_of(rows: list[tuple[int, int]]) -> float:
+def peak_of(rows: list[tuple[int, int]], paged: bool = False) -> float:
     cached, remaining = np.array(rows, np.float64).T
-    return peak_tokens(cached, remaining)
+    return peak_tokens(cached, remaining, paged, OVERHEAD * paged)
 
 
-def peak_step_by_step(rows: list[tuple[int, int]]) -> int:
-    """Decode one token at a time; finished rows leave, the others are padded to the longest."""
-    most, iterations = 0, 0
+def peak_step_by_step(rows: list[tuple[int, int]], paged: bool = False) -> float:
+    """Decode one token at a time; finished rows leave, the others are padded to the longest unless memory is paged."""
+    most, iterations = 0.0, 0
     while left := [(cached, remaining) for cached, remaining in rows if remaining > iterations]:
         iterations += 1
-        most = max(most, len(left) * (max(cached for cached, _ in left) + iterations))
+        own = sum(cached + iterations + OVERHEAD for cached, _ in left)
+        most = max(most, own if paged else len(left) * (max(cached for cached, _ in left) + iterations))
     return most
 
 
@@ -39,18 +43,19 @@ def test_the_peak_is_just_before_some_row_ends() -> None:
 
 
 @examples(30)
-@given(ROWS.filter(bool))
-def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]]) -> None:
-    assert peak_of(rows) == peak_step_by_step(rows)
+@given(ROWS.filter(bool), st.booleans())
+def test_the_peak_is_that_of_decoding_step_by_step(rows: list[tuple[int, int]], paged: bool) -> None:
+    assert peak_of(rows, paged) == peak_step_by_step(rows, paged)
 
 
 @examples(30)
-@given(ROWS, ROWS, st.integers(1, 40), st.integers(1, 40))
+@given(ROWS, ROWS, st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_with_a_joiner_it_is_too(
-    one: list[tuple[int, int]], other: list[tuple[int, int]], cached: int, remaining: int
+    one: list[tuple[int, int]], other: list[tuple[int, int]], cached: int, remaining: int, paged: bool
 ) -> None:
-    peaks = future_of(one, other).peaks_with(np.array([1, 0]), np.array([cached] * 2), np.array([remaining] * 2))
-    assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)]) for rows in (other, one)]
+    future = future_of(one, other, paged=paged)
+    peaks = future.peaks_with(np.array([1, 0]), np.array([cached] * 2), np.array([remaining] * 2))
+    assert peaks.tolist() == [peak_step_by_step([*rows, (cached, remaining)], paged) for rows in (other, one)]
 
 
 def test_rows_are_reserved_in_tokens_of_the_padded_batch() -> None:
@@ -92,3 +97,19 @@ def test_a_join_costs_the_fixed_time_of_a_prefill_for_each_row_that_ran_before()
     assert fleet.join_s().tolist() == pytest.approx([3 * 0.0436])
     # four rows of 11 tokens: 43.6 + 4 · (0.8 + 11 · 0.003) ms
     assert fleet.step_s().tolist() == pytest.approx([0.0436 + 4 * (0.0008 + 11 * 3e-6)])
+
+
+def test_an_iteration_over_paged_memory_reads_each_rows_own_tokens() -> None:
+    rows = [a_row("long", length=299), a_row("short", length=99)]  # 300 and 100 tokens by now
+    padded, paged = (
+        FleetArrays([a_worker(costs=SLOPED, rows=rows)]),
+        FleetArrays([a_paged_worker(rows=rows, costs=SLOPED)]),
+    )
+    assert padded.step_s()[0] == pytest.approx(0.0436 + 2 * (0.0008 + 3e-6 * 300))
+    assert paged.step_s()[0] == pytest.approx(0.0436 + 2 * 0.0008 + 3e-6 * 400)
+
+
+def test_a_fixed_time_is_shared_by_as_many_tokens_as_rows_may_run() -> None:
+    rows = [a_row("long", length=299), a_row("short", length=99)]
+    assert FleetArrays([a_paged_worker(rows=rows, max_rows=8)]).shared_tokens.tolist() == [8 * 200]
+    assert FleetArrays([a_paged_worker(max_rows=8)]).shared_tokens.tolist() == [10_000]

@@ -18,7 +18,15 @@ from scheduling.policies.fusion.matching import (
     join_best_pairs,
 )
 from scheduling.policy import RunningRow, Worker
-from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request, a_row, a_worker, examples
+from tests.unit.scheduling.scheduling_builders import (
+    FLAT,
+    a_memory,
+    a_paged_worker,
+    a_request,
+    a_row,
+    a_worker,
+    examples,
+)
 
 LENGTHS = st.tuples(st.integers(1, 60), st.integers(1, 60))
 ROWS = st.lists(st.integers(1, 60), max_size=4)
@@ -174,3 +182,24 @@ def would_fit(cached: list[int], length: int, predicted: int) -> bool:
         return length < 200  # all workers are equally large: an idle one takes anything
     size, longest = len(cached) + 1, max([length, *cached])
     return size * (longest + 2) <= 200 and length + predicted <= 200
+
+
+def test_rows_in_paged_memory_must_fit_with_their_own_tokens() -> None:
+    rows = [a_row(length=40, generated=0)]
+    # 40 and 60 tokens with 2 more each take 104, in blocks of 17 each 8 more
+    fleet = FleetArrays(
+        [
+            a_paged_worker(104, rows),
+            a_paged_worker(103, rows, name="v"),
+            a_paged_worker(120, rows, block_tokens=17, name="u"),
+            a_paged_worker(119, rows, block_tokens=17, name="t"),
+        ]
+    )
+    assert fits_now(fleet, heads_of((60, 5)), np.arange(4)).tolist() == [[True], [False], [True], [False]]
+
+
+def test_a_worker_of_which_each_place_is_taken_admits_nothing() -> None:
+    rows = [a_row(length=40, generated=0)]
+    fleet = FleetArrays([a_paged_worker(rows=rows, max_rows=1), a_paged_worker(rows=rows, max_rows=2, name="v")])
+    assert candidate_workers(fleet, heads_of((10, 5))).tolist() == [1]
+    assert [admits(fleet, worker, a_request()) for worker in (0, 1)] == [False, True]

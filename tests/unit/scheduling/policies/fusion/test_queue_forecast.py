@@ -6,7 +6,7 @@ from scheduling.policies.fusion.priority_key import FleetLoad
 from scheduling.policies.fusion.queue_forecast import REQUESTS_BY_KEY, in_batches, serving_order
 from scheduling.policies.fusion.tenant_queues import TenantQueues
 from scheduling.request import Request
-from tests.unit.scheduling.scheduling_builders import a_request, a_worker
+from tests.unit.scheduling.scheduling_builders import a_paged_worker, a_request, a_worker
 
 # a token to generate takes a tenth of a second of the fleet, nothing else does
 LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
@@ -45,3 +45,11 @@ def test_requests_are_cut_where_one_more_would_not_fit_a_worker_of_mean_capacity
     shown = [[request.id for request in batch.requests] for batch in in_batches(requests, fleet, 0.0)]
     assert shown == [["0", "1", "2"], ["3"], ["big"]]  # 3 · (10 + 10) tokens of 60
     assert list(in_batches([], fleet, 0.0)) == []
+
+
+def test_for_paged_workers_requests_are_cut_by_their_own_tokens_and_the_places() -> None:
+    requests = [a_request("long", length=50), *(a_request(str(n)) for n in range(3))]
+    by_memory = in_batches(requests, FleetArrays([a_paged_worker(100)]), 0.0)
+    assert [[one.id for one in batch.requests] for batch in by_memory] == [["long", "0", "1"], ["2"]]  # 60 + 2 · 20
+    by_rows = in_batches(requests, FleetArrays([a_paged_worker(100, max_rows=2)]), 0.0)
+    assert [[one.id for one in batch.requests] for batch in by_rows] == [["long", "0"], ["1", "2"]]

@@ -4,7 +4,7 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
 from scheduling.policies.fusion.worker_reservation import WorkerReservation, fits_soonest
 from scheduling.policy import RunningRow, Worker
-from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request, a_worker
+from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_paged_worker, a_request, a_row, a_worker
 
 
 def running(tokens: int, *rows: tuple[int, int]) -> Worker:
@@ -59,3 +59,12 @@ def test_a_large_request_fits_soonest_where_what_is_left_ends_first() -> None:
     assert fits_soonest(FleetArrays([slow, quick]), 300.0, 100.0) == 1
     assert fits_soonest(FleetArrays([slow, running(1001)]), 300.0, 100.0) == 1  # nothing runs there
     assert fits_soonest(FleetArrays([running(500), quick]), 900.0, 100.0) == 1  # where nothing runs it would never fit
+
+
+def test_in_paged_memory_it_fits_once_the_rows_left_leave_its_own_tokens() -> None:
+    rows = [a_row("short", length=100, generated=0, predicted=30), a_row("long", length=100, generated=0, predicted=90)]
+    # beside both at most 130 + 130 + 60, so 330 hold it at once; 260 hold it beside the long one, after 30 iterations
+    at_once, later = a_paged_worker(330, rows, name="at once"), a_paged_worker(260, rows, name="later")
+    assert fits_soonest(FleetArrays([later, at_once]), 50.0, 10.0) == 1
+    full = a_paged_worker(330, rows, max_rows=2, name="full")
+    assert fits_soonest(FleetArrays([full, at_once]), 50.0, 10.0) == 1

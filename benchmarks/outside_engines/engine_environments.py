@@ -1,0 +1,85 @@
+"""Builds the virtual environments of vLLM and llama.cpp, whose packages do not fit into ours: `make engines`.
+
+The files `vllm.txt` and `llamacpp.txt` beside this one pin every package. Left out are torchvision, torchaudio and
+torchcodec: those that vLLM asks for do not fit its torch, and text needs none of them. An environment that was built
+from the same pins is left as it is; one whose building was cut off is built anew.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import time
+import venv
+from pathlib import Path
+
+import click
+
+from cli.command_errors import CommandFailed
+
+HERE = Path(__file__).parent
+ENGINES_DIR = HERE.parents[1] / ".magnus" / "engines"
+RECORD = "magnus-engine.sha256"  # written last, so that without it nothing counts as built
+NEEDED_BYTES = {"vllm": 6 * 10**9, "llamacpp": 5 * 10**8}  # 3.4 and 0.2 GB, and what pip unpacks on the way
+
+
+def engine_python(engine: str, engines_dir: Path = ENGINES_DIR) -> Path:
+    """The Python of an engine's environment; raises CommandFailed if it was not built from today's pins."""
+    if not is_built(engine, engines_dir):
+        raise CommandFailed(f"the environment of {engine} is not built: run `make engines`")
+    return engines_dir / engine / "bin" / "python"
+
+
+def is_built(engine: str, engines_dir: Path = ENGINES_DIR) -> bool:
+    """Whether the environment holds what its pins say."""
+    record = engines_dir / engine / RECORD
+    return record.exists() and record.read_text() == _digest(engine)
+
+
+def build(engine: str, engines_dir: Path = ENGINES_DIR) -> None:
+    """Install the pinned packages into a new environment; pip shows its progress. Raises CommandFailed."""
+    directory, pins = engines_dir / engine, HERE / f"{engine}.txt"
+    shutil.rmtree(directory, ignore_errors=True)
+    engines_dir.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(engines_dir).free
+    if free < NEEDED_BYTES[engine]:
+        raise CommandFailed(
+            f"{engines_dir} has {free / 1e9:.1f} GB free, {engine} needs {NEEDED_BYTES[engine] / 1e9:.1f} GB"
+        )
+    venv.create(directory, with_pip=True)
+    torch = [line for line in pins.read_text().splitlines() if line.startswith("torch==")]
+    if torch:  # with what it depends on, because that differs between its builds
+        _pip(engine, directory, *torch)
+    _pip(engine, directory, "--no-deps", "--requirement", str(pins))
+    (directory / RECORD).write_text(_digest(engine))
+
+
+def _digest(engine: str) -> str:
+    return hashlib.sha256((HERE / f"{engine}.txt").read_bytes()).hexdigest()
+
+
+def _pip(engine: str, directory: Path, *wanted: str) -> None:
+    options = ("--disable-pip-version-check", "--no-input", "--only-binary=:all:")
+    pip = subprocess.run([str(directory / "bin" / "python"), "-m", "pip", "install", *options, *wanted])
+    if pip.returncode != 0:
+        raise CommandFailed(
+            f"pip could not install {engine} (its message is above). It needs the package index, or without network a "
+            "folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=/folder make engines"
+        )
+
+
+@click.command()
+@click.argument("engines", nargs=-1, type=click.Choice(sorted(NEEDED_BYTES)))
+def main(engines: tuple[str, ...]) -> None:
+    """Build the environments of these ENGINES, or of all that are missing."""
+    for engine in engines or tuple(sorted(NEEDED_BYTES)):
+        if is_built(engine):
+            click.echo(f"{engine} is already in {ENGINES_DIR / engine}")
+            continue
+        click.echo(f"{engine}: installing into {ENGINES_DIR / engine}")
+        began = time.monotonic()
+        build(engine)
+        click.echo(f"{engine}: ready after {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

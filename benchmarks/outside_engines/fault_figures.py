@@ -1,0 +1,161 @@
+"""What is lost when a server fails amid its work, and how soon a cancelled row has left it.
+
+`python -m benchmarks.outside_engines.fault_figures --engine vllm --json F`
+
+All on the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 requests; when a third is
+answered, the server is killed (SIGKILL) and started again, or stopped for 20 s (SIGSTOP). The tokens computed are the
+server's own count, so that what was computed twice is seen from outside. `cancel`: rows taken out of the engine, timed
+until the server says that they no longer run.
+"""
+
+import json
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+
+from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.outside_engines.endless_model import make_endless_model
+from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
+from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
+from cli.api_client import Client
+from cli.hosting.service_files import api_address
+from cli.run_report import percentile
+from inference.prompt_format import load_prompt_format
+from inference.remote.remote_engine import RemoteEngine
+from inference.remote.server_load import METRIC, load_from_metrics
+from inference.remote.server_probe import connect
+from inference.sequences import Sequence
+from inference.toy.toy_applications import toy_requests
+from settings import BUNDLED_MODEL, read_settings
+
+Json = dict[str, Any]
+
+REQUESTS = 300
+FROZEN_S = 20.0
+KV_TOKENS = 65536  # more than all rows need
+CANCELS = 100
+ROWS = 32  # in the server while they are cancelled
+LIMIT = 200  # of an answer; those of the toy have at most about 130 tokens
+ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; the model has 2048 positions
+GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
+
+
+@click.command()
+@click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
+@click.option("--faults", default="kill,freeze,cancel", show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
+def main(engine: EngineKind, faults: str, json_file: Path | None) -> None:
+    """Measure each fault and print what was found."""
+    found: list[Json] = []
+    with tempfile.TemporaryDirectory(prefix="magnus-faults-") as logs:
+        for fault in faults.split(","):
+            endless = fault == "cancel"
+            model = make_endless_model(Path(logs)) if endless else BUNDLED_MODEL
+            with running_engine(engine, ServerTerms(model, kv_tokens=KV_TOKENS), Path(logs)) as server:
+                row = cancels(server) if endless else amid_requests(server, fault)
+            found.append({"engine": engine, "fault": fault, **row})
+            click.echo(json.dumps(found[-1]))
+            if json_file is not None:
+                json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def amid_requests(server: EngineServer, fault: str) -> Json:
+    """300 requests through a service, and the fault when a third of them is answered."""
+    arrivals = [replace(one, at_s=0.0) for one in arrivals_of("toy", REQUESTS, 1.0, 0)]
+    options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
+    with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(1) as pool:
+        url, key = api_address(read_settings(state_dir=state_dir))
+        with Client(url, key) as client:
+            target = Target(url, client.model(), key)
+        before, third = generated_tokens(server.url), threading.Semaphore(0)
+        running = pool.submit(replay, target, arrivals, LIMIT, on_answer=third.release)
+        for _ in range(REQUESTS // 3):
+            third.acquire()
+        lost, down_s = _strike(server, fault)
+        answers: list[TimedAnswer] = running.result()
+        computed = lost + generated_tokens(server.url) - before
+    return amounts(answers, computed) | {"down_s": round(down_s, 1)}
+
+
+def amounts(answers: list[TimedAnswer], computed: int) -> Json:
+    """Requests that ended well, tokens that they needed, tokens that the server computed."""
+    needed = sum(answer.tokens for answer in answers)
+    return {
+        "requests": len(answers),
+        "completed": sum(answer.status == 200 for answer in answers),
+        "tokens": needed,
+        "computed_tokens": computed,
+        "computed_twice": round((computed - needed) / needed, 4) if needed else None,
+        "seconds": round(max(answer.done_s for answer in answers), 1),
+    }
+
+
+def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
+    """Let the fault happen and pass; tokens counted by a server that is gone, and the seconds for which it was away."""
+    began = time.monotonic()
+    if fault == "freeze":
+        server.freeze()
+        threading.Event().wait(FROZEN_S)
+        server.thaw()
+        return 0, time.monotonic() - began
+    computed = generated_tokens(server.url)
+    server.kill()
+    server.start()
+    return computed, time.monotonic() - began
+
+
+def generated_tokens(url: str) -> int:
+    """Tokens that the server has computed since it started."""
+    total = 0.0
+    for line in httpx.get(f"{url}/metrics", timeout=10).text.splitlines():
+        found = METRIC.match(line)
+        if found is not None and found[1] in GENERATED:
+            total += float(found[3])
+    return int(total)
+
+
+def cancels(server: EngineServer) -> Json:
+    """Take rows out of a server that holds ROWS of them, and time until it no longer counts them."""
+    prompts, engine = load_prompt_format(str(server.terms.model)), RemoteEngine(connect(server.url))
+    drawn = toy_requests(CANCELS * ROWS, 1, median_words=20.0)
+    prompt_ids = [tuple(prompts.encode(one.instruction, one.input)) for one in drawn]
+    waiting = [Sequence(str(n), ids, ENDLESS_LIMIT) for n, ids in enumerate(prompt_ids)]
+    seconds: list[float] = []
+    with httpx.Client(base_url=server.url) as client:
+
+        def await_running(count: int) -> None:
+            while load_from_metrics(client.get("/metrics").text).running != count:
+                engine.step()
+
+        try:
+            while len(seconds) < CANCELS:
+                for row, tokens in engine.rows.items():
+                    if tokens > OLD_TOKENS:  # none may end by itself while another is timed
+                        engine.remove(row)
+                joining = [waiting.pop() for _ in range(ROWS - len(engine.rows))]
+                engine.insert(joining)
+                await_running(ROWS)
+                while not engine.rows[joining[-1].id]:
+                    engine.step()
+                began = time.monotonic()
+                engine.remove(joining[-1].id)
+                await_running(ROWS - 1)
+                seconds.append(time.monotonic() - began)
+        finally:
+            engine.close()
+    return {
+        "cancels": CANCELS,
+        **{f"p{p}_s": round(percentile(sorted(seconds), p / 100) or 0.0, 3) for p in (50, 95, 100)},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Sends chats at their instants, whatever has become of earlier ones, and times each answer on the clients' own clock.
+
+The same client speaks to an engine's server and to Magnus: both have `/v1/chat/completions`, which waits.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from cli.demo_workload import DemoArrival
+
+NO_ANSWER = 0  # in place of a status: the connection broke
+CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where chats are sent: an address, the model's name there, a key if one is needed."""
+
+    url: str
+    model: str
+    key: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # more fields of each body
+
+
+@dataclass(frozen=True, slots=True)
+class TimedAnswer:
+    """What one client saw; instants are seconds after the first request was due."""
+
+    due_s: float
+    done_s: float
+    status: int
+    text: str = ""
+    tokens: int = 0
+    predicted_tokens: int | None = None  # Magnus's, where Magnus answered
+
+    @property
+    def response_s(self) -> float:
+        """From the instant at which the client wanted to ask to the whole answer."""
+        return self.done_s - self.due_s
+
+
+def replay(
+    target: Target,
+    arrivals: Sequence[DemoArrival],
+    limit: int,
+    cap: int | None = None,
+    priorities: Sequence[int | None] | None = None,
+    on_answer: Callable[[], None] = lambda: None,
+) -> list[TimedAnswer]:
+    """Send each request at its instant and wait for all answers; results in the order of the arrivals.
+
+    At most `cap` requests are at the server at once, the others wait here, first come, first served. `priorities` go
+    along as the server's own field, lower first.
+    """
+    return asyncio.run(_replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals), on_answer))
+
+
+async def _replay(
+    target: Target,
+    arrivals: Sequence[DemoArrival],
+    limit: int,
+    cap: int | None,
+    priorities: Sequence[int | None],
+    on_answer: Callable[[], None],
+) -> list[TimedAnswer]:
+    headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
+    slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes who waits in order of arrival
+    began = time.monotonic()
+    timeout = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None)
+    # a connection for each request, since llama.cpp closes kept ones without a word
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+
+    async with httpx.AsyncClient(base_url=target.url, headers=headers, timeout=timeout, limits=limits) as client:
+
+        async def one(arrival: DemoArrival, priority: int | None) -> TimedAnswer:
+            await asyncio.sleep(max(0.0, began + arrival.at_s - time.monotonic()))
+            async with slots:
+                try:
+                    answer = await client.post("/v1/chat/completions", json=_body(target, arrival, limit, priority))
+                except httpx.HTTPError:
+                    return TimedAnswer(arrival.at_s, time.monotonic() - began, NO_ANSWER)
+            on_answer()
+            return _timed(answer, arrival.at_s, time.monotonic() - began)
+
+        return list(await asyncio.gather(*map(one, arrivals, priorities)))
+
+
+def _body(target: Target, arrival: DemoArrival, limit: int, priority: int | None) -> dict[str, Any]:
+    request = arrival.request
+    turns = [("system", request.instruction), ("user", request.input)]
+    body = {
+        "model": target.model,
+        "messages": [{"role": role, "content": content} for role, content in turns if content],
+        "max_tokens": limit,
+        "temperature": 0,
+        **target.extra,
+    }
+    if target.key is not None:  # Magnus, which is told the kind of request as in all its benchmarks
+        body["metadata"] = {"application": request.application}
+    return body if priority is None else body | {"priority": priority}
+
+
+def _timed(answer: httpx.Response, due_s: float, done_s: float) -> TimedAnswer:
+    if not answer.is_success:
+        return TimedAnswer(due_s, done_s, answer.status_code)
+    body = answer.json()
+    return TimedAnswer(
+        due_s,
+        done_s,
+        answer.status_code,
+        body["choices"][0]["message"]["content"] or "",
+        body["usage"]["completion_tokens"],
+        body.get("magnus", {}).get("predicted_tokens"),
+    )

@@ -1,0 +1,218 @@
+"""Starts real servers of other engines on this machine, stops them, kills them, freezes them, starts them again.
+
+`transformers` comes with our own development environment, `vllm` and `llamacpp` with `make engines`.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import psutil
+
+from benchmarks.outside_engines.engine_environments import ENGINES_DIR, HERE, engine_python
+from cli.command_errors import CommandFailed
+from cli.hosting.child_process import ChildProgram, kill, start, stop
+from cli.hosting.readiness import await_ready
+
+EngineKind = Literal["transformers", "vllm", "llamacpp"]
+Dtype = Literal["float32", "bfloat16"]
+
+READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores; busy ones take several times as long
+STOP_WITHIN_S = 10.0  # an engine that answers requests when it is stopped may wait for them
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+@dataclass(frozen=True)
+class ServerTerms:
+    """What every server of a comparison is given: the model, rows at once, tokens of KV cache, type of numbers."""
+
+    model: Path
+    name: str = "bundled"
+    max_rows: int = 64
+    kv_tokens: int = 16384
+    block_tokens: int = 32  # of a page of vLLM's cache; it allows multiples of 32 on a CPU
+    dtype: Dtype = "float32"
+    threads: int = os.cpu_count() or 1
+
+
+class EngineServer:
+    """One server process with all that it starts; its address stays the same over restarts."""
+
+    def __init__(self, kind: EngineKind, terms: ServerTerms, directory: Path) -> None:
+        """`directory` takes the log."""
+        self.kind, self.terms, self.log = kind, terms, directory / f"{kind}.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.model = str(terms.model) if kind == "transformers" else terms.name  # as requests name it
+        command, environment = COMMANDS[kind](terms, self.port)
+        self._program = ChildProgram(
+            kind,
+            command,
+            env=OFFLINE | environment,
+            ready=self.answers,
+            ready_within_s=READY_WITHIN_S,
+            stop_within_s=STOP_WITHIN_S,
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: bool = True) -> None:
+        """Start it; `wait` until it answers. Raises ProgramFailed."""
+        self._process = start(self._program, self.log)
+        if wait:
+            self.await_ready()
+
+    def await_ready(self) -> None:
+        """Return once a server that was started answers; raises ProgramFailed."""
+        await_ready(self._program, self._running(), self.log)
+
+    def answers(self) -> bool:
+        """Whether it says that it is healthy."""
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> None:
+        """Let it end by itself, then kill what is left of it."""
+        if self._process is not None:
+            stop((self._program, self._process))
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL it with everything that it started, and wait until all are gone."""
+        family, process = self.processes(), self._running()
+        kill(process)
+        process.wait()
+        psutil.wait_procs(family, timeout=10)
+        self._process = None
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def processes(self) -> list[psutil.Process]:
+        """The server and what it started."""
+        if self._process is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ValueError(f"{self.kind} was not started")
+        return self._process
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+@contextmanager
+def running_engine(kind: EngineKind, terms: ServerTerms, directory: Path) -> Iterator[EngineServer]:
+    """A server that answers; nothing of it is left when the context ends."""
+    server = EngineServer(kind, terms, directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def _transformers(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    hub = ENGINES_DIR / "empty-hub-cache"  # /v1/models reads that folder and fails without one
+    hub.mkdir(parents=True, exist_ok=True)
+    program = "from transformers.cli.transformers import main; main()"
+    options = {
+        "--cb-block-size": terms.block_tokens,
+        "--cb-num-blocks": terms.kv_tokens // terms.block_tokens,
+        "--cb-max-batch-tokens": 512,  # the largest of those tried in benchmarks.engines
+        "--dtype": terms.dtype,
+        "--device": "cpu",
+        "--host": "127.0.0.1",
+        "--port": port,
+    }
+    flags = [str(part) for option in options.items() for part in option]
+    command = (sys.executable, "-c", program, "serve", str(terms.model), "--continuous-batching", *flags)
+    return command, {"HF_HUB_CACHE": str(hub), "OMP_NUM_THREADS": str(terms.threads)}
+
+
+def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    options = {
+        "--model": terms.model,
+        "--served-model-name": terms.name,
+        "--dtype": terms.dtype,
+        "--max-num-seqs": terms.max_rows,
+        "--block-size": terms.block_tokens,
+        "--num-gpu-blocks-override": terms.kv_tokens // terms.block_tokens,
+        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),  # one page is its own
+        "--scheduling-policy": "priority",  # first come, first served among equal priorities
+        "--host": "127.0.0.1",
+        "--port": port,
+    }
+    flags = [str(part) for option in options.items() for part in option]
+    module = "vllm.entrypoints.openai.api_server"  # the command `vllm` looks for a package of that name
+    command = (str(engine_python("vllm")), "-m", module, *flags, "--enforce-eager", "--no-enable-log-requests")
+    # Unbound: bound threads leave one core to the HTTP server, and wait whenever another process has theirs.
+    threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(terms.threads)}
+    return command, {"VLLM_CPU_KVCACHE_SPACE": "1", **threads}
+
+
+def _llamacpp(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    options = {
+        "--model": gguf_file(terms.model, terms.dtype),
+        "--alias": terms.name,
+        "--port": port,
+        "--slots": terms.max_rows,
+        "--kv-tokens": terms.kv_tokens,
+        "--kv-type": {"float32": "f32", "bfloat16": "bf16"}[terms.dtype],
+        "--threads": terms.threads,
+    }
+    flags = [str(part) for option in options.items() for part in option]
+    return (str(engine_python("llamacpp")), str(HERE / "llamacpp_server.py"), *flags), {}
+
+
+COMMANDS: dict[EngineKind, Callable[[ServerTerms, int], tuple[tuple[str, ...], dict[str, str]]]] = {
+    "transformers": _transformers,
+    "vllm": _vllm,
+    "llamacpp": _llamacpp,
+}
+
+
+def gguf_file(model: Path, dtype: Dtype) -> Path:
+    """The model as one file for llama.cpp, converted once; raises CommandFailed."""
+    weights, converter = model / "model.safetensors", HERE / "gguf_conversion.py"
+    of = f"{model.resolve()} {weights.stat().st_size} {weights.stat().st_mtime_ns} {dtype} {converter.read_text()}"
+    file = ENGINES_DIR / "gguf" / f"{model.name}-{dtype}-{hashlib.sha256(of.encode()).hexdigest()[:12]}.gguf"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        command = [str(engine_python("llamacpp")), str(converter), str(model), str(unfinished), dtype]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            unfinished.unlink(missing_ok=True)
+            raise CommandFailed(f"{model} could not be converted for llama.cpp: {done.stderr[-500:]}")
+        unfinished.rename(file)
+    return file
+
+
+def _positions(model: Path) -> int:
+    return int(json.loads((model / "config.json").read_text())["max_position_embeddings"])

@@ -1,0 +1,90 @@
+"""One row in a server: what has come of it, and the request with which it goes on. No I/O."""
+
+from dataclasses import dataclass, field, replace
+
+from inference.remote.server_errors import ServerGarbage
+from inference.remote.wire_formats import Chunk, RowRequest
+from inference.sequences import FinishedSequence, FinishReason, Sequence
+from inference.stop_strings import Detokenizer, ends_in_stop_string
+
+
+@dataclass(eq=False, slots=True)
+class RemoteRow:
+    """A row's tokens so far; `limit` is how many it may have in all, `until` in this run; instants are monotonic.
+
+    The stream's thread fills it, the engine's thread reads it; `reason` is set once, at the end.
+    """
+
+    sequence: Sequence
+    limit: int
+    until: int
+    by_ids: bool  # the server takes and gives token ids
+    resumes: bool
+    inserted_at: float
+    ids: list[int] = field(default_factory=list)  # all generated, earlier slices included
+    text: str = ""  # where the server gives no ids
+    counted: int = 0  # tokens of that text
+    first_token_at: float | None = None
+    reason: FinishReason | None = None
+    refusal: str = ""
+    failures: int = 0  # in a row, without a token between them
+    streaming: bool = False  # the server answers
+    lost: bool = False  # the server was lost, or fell silent, with this row in it
+    accounted: int = 0  # tokens that the engine's figures hold
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens in all."""
+        return len(self.ids) if self.by_ids else self.counted
+
+    def request(self) -> RowRequest:
+        """What to ask next: to go on, or without ids to start anew."""
+        if not self.resumes:
+            self.ids, self.text, self.counted = list(self.sequence.generated_ids), "", 0
+        return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
+
+    def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
+        """Add a chunk; why the row has ended, if it has. Raises ServerGarbage for more tokens than were asked for."""
+        if chunk.token_ids or chunk.text:
+            self.first_token_at = self.first_token_at or now
+            self.failures = 0
+        stopped = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
+        if stopped:
+            return "stop"
+        return None if chunk.reason is None else self._reason(chunk.reason)
+
+    def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> bool:
+        """Whether a stop string is complete."""
+        stop = self.sequence.stop
+        for token in chunk.token_ids:
+            if len(self.ids) >= self.until:
+                raise ServerGarbage("more tokens than were asked for")
+            self.ids.append(token)
+            # also here, because a stop string may have begun before the row was resumed
+            if stop and detokenizer is not None and ends_in_stop_string(detokenizer, self.ids, stop):
+                return True
+        return False
+
+    def _take_text(self, chunk: Chunk) -> bool:
+        self.text += chunk.text
+        self.counted = chunk.counted if chunk.counted is not None else self.counted + bool(chunk.text)
+        if self.counted > self.until:
+            raise ServerGarbage("more tokens than were asked for")
+        return any(stop in self.text for stop in self.sequence.stop)
+
+    def _reason(self, reason: FinishReason) -> FinishReason:
+        """The limit of a slice is no end."""
+        return "unfinished" if reason == "limit" and self.until < self.limit else reason
+
+    def result(self, reason: FinishReason | None = None) -> FinishedSequence:
+        """The row as it leaves, for `reason` unless it has ended by itself."""
+        reason = self.reason or reason or "removed"
+        if self.by_ids:
+            return FinishedSequence(self.sequence.id, tuple(self.ids), reason, refusal=self.refusal)
+        return FinishedSequence(
+            self.sequence.id, self.sequence.generated_ids, reason, self.text, self.counted, self.refusal
+        )
+
+    def rest(self) -> Sequence:
+        """The sequence from which the row goes on elsewhere."""
+        return replace(self.sequence, generated_ids=tuple(self.ids)) if self.by_ids else self.sequence

@@ -1,0 +1,77 @@
+"""How many rows a server should have at once: found by its queue, its preemptions, its refusals or its throughput.
+
+Like TCP's congestion window: doubled while every place is taken and nothing speaks against it, reduced at a sign of
+overload, then one more at a time. So the server's own queue stays nearly empty, and what waits, waits with us, where it
+can still be reordered. Pure: instants and figures are arguments.
+"""
+
+from dataclasses import dataclass
+
+START_ROWS = 8  # doubled each second while it binds, so any small number does
+HOLD_S = 10.0  # after a sign of overload, before the next row is tried; shorter tries more often. Not tuned
+WINDOW_S = 3.0  # over which throughput is measured where the server tells nothing; not tuned
+# A cap that is doubled must add this share to the throughput, or it goes back. Batching pays far more up to the point
+# where the server is full (docs/results/engines.md), and nothing beyond.
+WORTH_SHARE = 0.1
+REMEASURE_S = 30.0  # how long a cap found by throughput is kept; not tuned
+
+
+@dataclass(frozen=True, slots=True)
+class CapSigns:
+    """What was seen since the last look: rows in the server, those of them that wait there, tokens generated in all."""
+
+    rows: int
+    waiting: int
+    tokens: int
+    preempted: bool = False
+    refused: bool = False
+
+
+class RowCap:
+    """The cap, at most `most`; `by_throughput` where the server says nothing of its queue."""
+
+    def __init__(self, most: int | None, by_throughput: bool) -> None:
+        self._most, self._by_throughput = most, by_throughput
+        self.value = START_ROWS if most is None else min(START_ROWS, most)
+        self._settled = False
+        self._waited_before = False
+        self._hold_until = 0.0
+        self._window_began: float | None = None
+        self._window_tokens = 0
+        self._before: tuple[int, float] | None = None  # the last cap that was worth it, and its tokens a second
+
+    def look(self, signs: CapSigns, now: float) -> None:
+        """Take note of what was seen."""
+        overloaded = signs.preempted or signs.refused or (signs.waiting > 0 and self._waited_before)
+        self._waited_before = signs.waiting > 0
+        if overloaded:
+            excess = max(1, signs.waiting)
+            self.value = max(1, min(self.value, signs.rows) - excess)
+            self._settled, self._hold_until, self._window_began = True, now + HOLD_S, None
+        elif signs.rows < self.value or signs.waiting or now < self._hold_until:
+            self._window_began = None
+        elif self._by_throughput:
+            self._measure(signs, now)
+        else:
+            self._grow()
+
+    def _grow(self) -> None:
+        self.value = self.value + 1 if self._settled else 2 * self.value
+        if self._most is not None:
+            self.value = min(self.value, self._most)
+
+    def _measure(self, signs: CapSigns, now: float) -> None:
+        """At the end of each window with every place taken: was the last step worth it?"""
+        if self._window_began is None:
+            self._window_began, self._window_tokens = now, signs.tokens
+            return
+        if now - self._window_began < WINDOW_S:
+            return
+        rate = (signs.tokens - self._window_tokens) / (now - self._window_began)
+        self._window_began = None
+        if self._before is None or rate > (1 + WORTH_SHARE) * self._before[1]:
+            self._before = (self.value, rate)
+            self._grow()
+        else:
+            self.value, self._before = self._before[0], None
+            self._settled, self._hold_until = True, now + REMEASURE_S

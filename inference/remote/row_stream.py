@@ -1,0 +1,182 @@
+"""Carries one row through a server: asks, reads the stream, tries again after a fault. Runs in the event loop."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from inference.remote.remote_row import RemoteRow
+from inference.remote.server_capabilities import ProbedServer
+from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
+from inference.remote.wire_formats import WIRE_FORMATS, Chunk
+from inference.sequences import FinishReason
+from inference.stop_strings import Detokenizer
+
+BUSY = frozenset({429, 503, 529})
+REFUSED = frozenset({400, 404, 413, 422})
+# A row that no server takes is kept this long, then it goes back to the queue. While a server is away the worker tells
+# the planner within one heartbeat (0.5 s), so that longer only delays rows that another server could serve. Not tuned.
+KEEP_ROW_S = 2.0
+# The same while the server says that it is busy: it will soon have a place, and the row is first in line. Not tuned.
+KEEP_ROW_WHILE_BUSY_S = 10.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # doubled from one to the other; not tuned
+# Failures in a row, without a token between them, after which the server is taken to fail on this request. Not tuned.
+MOST_FAILURES = 4
+LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred
+
+
+@dataclass(frozen=True, slots=True)
+class StreamListener:
+    """Whom a stream tells what it sees; every call comes from the event loop."""
+
+    ended: Callable[[RemoteRow], None]
+    lost: Callable[[str], None]  # the connection broke, or none could be made
+    busy: Callable[[], None]  # the server refused a row because it is full
+    garbage: Callable[[str], None]
+    usable: Callable[[], bool]  # whether the server may be asked now
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTerms:
+    """What every stream of an engine keeps to: seconds without a token until it is given up, how ids become text."""
+
+    silent_s: float
+    detokenizer: Detokenizer | None
+
+
+async def serve_row(
+    client: httpx.AsyncClient,
+    server: ProbedServer,
+    row: RemoteRow,
+    listener: StreamListener,
+    terms: StreamTerms,
+) -> None:
+    """Run until the row has ended; its reason is `unfinished` if the server could not be had."""
+    keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
+    reason: FinishReason | None = None
+    while reason is None:
+        wait_s = retry_s
+        try:
+            if listener.usable():
+                reason = await stream_once(client, server, row, terms)
+        except ServerBusy as error:
+            listener.busy()
+            keep_until = max(keep_until, row.inserted_at + KEEP_ROW_WHILE_BUSY_S)
+            wait_s = max(retry_s, error.retry_after_s)
+        except RowRefused as error:
+            row.refusal, reason = str(error), "refused"
+        except ServerGarbage as error:
+            listener.garbage(str(error))
+            reason = "unfinished"
+        except TimeoutError:  # another server may be faster
+            row.lost = True
+            listener.lost(f"a row got no token for {terms.silent_s:g} s")
+            reason = "unfinished"
+        except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
+            row.failures += 1
+            if row.streaming:  # the time for which it is kept begins when it was last served
+                row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
+            if not isinstance(error, ServerFailed):
+                listener.lost(type(error).__name__)
+                reason = "unfinished" if row.failures >= MOST_FAILURES and row.lost else None
+            elif row.failures >= MOST_FAILURES:
+                row.refusal, reason = str(error), "refused"
+        finally:
+            row.streaming = False
+        if reason is None and monotonic() + wait_s > keep_until:
+            reason = "unfinished"
+        elif reason is None:
+            retry_s = min(LONGEST_RETRY_S, 2 * retry_s)
+            await asyncio.sleep(wait_s)
+    row.reason = reason
+    listener.ended(row)
+
+
+async def stream_once(
+    client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms
+) -> FinishReason:
+    """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long."""
+    wire = WIRE_FORMATS[server.kind]
+    body = wire.body(server, row.request())
+    loop = asyncio.get_running_loop()
+    reason = None
+    async with asyncio.timeout(terms.silent_s) as silence, client.stream("POST", wire.path, json=body) as answer:
+        if answer.status_code in BUSY:
+            raise ServerBusy(answer.status_code, retry_after_s(answer.headers.get("retry-after")))
+        if not answer.is_success:
+            said = f"status {answer.status_code}: {_said(await _start_of(answer))}"
+            raise RowRefused(said) if answer.status_code in REFUSED else ServerFailed(said)
+        row.streaming = True
+        async for event in _events(answer):
+            silence.reschedule(loop.time() + terms.silent_s)
+            chunk = wire.read(event)
+            if reason is not None:  # what follows the end is at most the count of the tokens
+                chunk = Chunk(counted=chunk.counted)
+            ended = row.take(chunk, monotonic(), terms.detokenizer)
+            reason = reason or ended
+            if ended is not None and chunk.reason is None:
+                return ended  # it ended here and not there: to close the connection ends it there too
+    if reason is None:
+        raise ServerLost("its stream broke off")
+    return reason
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
+    """The objects of a stream of server-sent events up to its end; raises ServerGarbage."""
+    async for line in _lines(answer):
+        if not line.startswith(b"data:"):
+            if line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                raise ServerGarbage("a line that is no event")
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            continue
+        try:
+            event = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ServerGarbage("an event that is no JSON") from error
+        if not isinstance(event, Mapping):
+            raise ServerGarbage("an event that is no object")
+        yield event
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of an answer without their ends; raises ServerGarbage for an endless one."""
+    rest = b""
+    async for part in answer.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r")
+        if len(rest) > LONGEST_LINE:
+            raise ServerGarbage("an endless line")
+    if rest:
+        yield rest
+
+
+async def _start_of(answer: httpx.Response) -> bytes:
+    """The first part of a body, however long it is."""
+    async for part in answer.aiter_bytes():
+        return part
+    return b""
+
+
+def retry_after_s(value: str | None) -> float:
+    """What a Retry-After header asks for, at most LONGEST_RETRY_S; 0 if it is none or a date."""
+    try:
+        return min(LONGEST_RETRY_S, max(0.0, float(value or 0)))
+    except ValueError:
+        return 0.0
+
+
+def _said(body: bytes) -> str:
+    """The server's own words about an error."""
+    try:
+        found = json.loads(body)
+        error = found.get("error", found.get("detail", found.get("message")))
+        return str(error.get("message", error) if isinstance(error, Mapping) else error)
+    except (ValueError, AttributeError, RecursionError):
+        return body[:200].decode(errors="replace")

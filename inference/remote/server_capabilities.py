@@ -1,0 +1,104 @@
+"""What a server can do, as values that were probed; and what is lost where it cannot."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from inference.remote.server_errors import ServerUnusable
+
+ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCapabilities:
+    """The abilities of a server that an engine or a policy asks for; the defaults are those of an unknown server."""
+
+    token_ids_in: bool = False  # prompts as token ids
+    token_ids_out: bool = False  # answers as token ids
+    streamed_usage: bool = False  # the number of generated tokens is known while they come
+    abort: bool = True  # a closed connection ends the row
+    priority: bool = False  # a row's priority orders the server's own queue
+    own_sampling: bool = True  # each row has its own temperature, top_p and seed
+    top_k: bool = False
+    logprobs: bool = False
+    guided_output: bool = False
+    tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
+    kv_tokens: int | None = None  # tokens that its key-value cache holds, where it says so
+    reports_running: bool = False
+    reports_waiting: bool = False
+    reports_preemptions: bool = False
+    paged: bool = True  # memory is the sum over rows in blocks; False: rows times the longest of them
+    block_tokens: int = 1  # tokens of one block of that memory
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a row that was taken out goes on from its tokens."""
+        return self.token_ids_in and self.token_ids_out
+
+    def losses(self) -> Iterator[str]:
+        """What does not work with this server, a sentence each."""
+        if not self.resumes:
+            yield "no token ids: a row that is interrupted starts anew, slices run to the end"
+        if not self.streamed_usage:
+            yield "no counts while streaming: progress is counted in chunks until the answer ends"
+        if not self.abort:
+            yield "no abort: a cancelled row runs on in the server"
+        if not self.priority:
+            yield "no priorities in the server: they order our queue only"
+        if not self.own_sampling:
+            yield "no sampling of its own for each request: requests that ask for a temperature are refused"
+        elif not self.top_k:
+            yield "no top_k: requests that ask for it are refused"
+        if self.kv_tokens is None:
+            yield "its memory is unknown: a cap on rows follows the measured throughput"
+        if not self.reports_waiting:
+            yield "its queue is unknown: a row that gets no token is taken for one that waits"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedServer:
+    """A server as it was found: its address, the model that it serves, what it can do.
+
+    `capacity_tokens` and `max_rows` are what rows may take of it, where that is known or was configured.
+    """
+
+    url: str
+    kind: ServerKind
+    model: str
+    capabilities: ServerCapabilities
+    key: str | None = None
+    max_positions: int | None = None
+    capacity_tokens: int | None = None
+    max_rows: int | None = None
+    model_directory: str | None = None  # where the server loaded the model from, as it says
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"ProbedServer({self.kind} at {self.url}, model {self.model})"
+
+    @property
+    def client_name(self) -> str:
+        """The model's name as clients send it."""
+        return client_name(self.model)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request to it carries."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+def client_name(model: str) -> str:
+    """A server's model as clients name it: where it is a directory, by that directory's name."""
+    return Path(model).name if model.startswith("/") else model
+
+
+def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
+    """The directory or hub id of the model's tokenizer: the configured one, else what the server loaded its model from.
+
+    Raises ServerUnusable.
+    """
+    source = configured or server.model_directory
+    if source is None:
+        raise ServerUnusable(server.url, "its tokenizer is unknown: name the model's directory with MAGNUS_MODEL")
+    return source

@@ -1,0 +1,158 @@
+"""Looks after one server: whether it answers, with the same model, and how many rows it should have. No row waits here.
+
+A server that does not answer, serves another model or answers garbage has a `fault`, and gets no work until it has
+answered a trial again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import httpx
+
+from inference.remote.remote_row import RemoteRow
+from inference.remote.row_cap import CapSigns, RowCap
+from inference.remote.row_stream import StreamTerms, stream_once
+from inference.remote.server_capabilities import ProbedServer
+from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
+from inference.remote.server_load import ServerLoad, load_from_metrics
+from inference.remote.step_samples import StepSamples
+from inference.sequences import Sequence as TokenSequence
+
+# Between two looks; a look costs the server one page of metrics. Longer reacts later to a full queue. Not tuned.
+LOOK_S = 1.0
+LOOK_WITHIN_S = 5.0  # a server that does not answer a look for so long gets no new work until it does
+# A row without a token for this long waits in the server's queue, where the server does not say how many do; a prefill
+# takes less. Not tuned.
+WAITING_S = 2.0
+# Where it does say, rows that came so recently do not count: they wait for the iteration that is under way. Not tuned.
+JUST_COME_S = 0.5
+LOOKS_PER_MODEL_CHECK = 10
+TRIAL_WITHIN_S = 30.0
+TRIAL = TokenSequence("trial", prompt_ids=(0,), limit=1, turns=(("user", "."),))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOffer:
+    """What a server can be given now: rows at once, None for any number; no work at all while it has a `fault`."""
+
+    max_rows: int | None
+    fault: str | None
+
+
+class ServerWatch:
+    """Runs in the streams' event loop; any thread may read `offer`, `load` and `samples`."""
+
+    def __init__(self, server: ProbedServer, client: httpx.AsyncClient, terms: StreamTerms) -> None:
+        self._server, self._client, self._terms = server, client, terms
+        able = server.capabilities
+        self._cap = RowCap(server.max_rows, by_throughput=not able.reports_waiting and server.capacity_tokens is None)
+        self._soon = asyncio.Event()
+        self._fault: str | None = None
+        self._refused = False
+        self._preemptions: int | None = None
+        self._tokens = 0
+        self._last_tokens: dict[str, int] = {}
+        self.load = ServerLoad()
+        self.samples = StepSamples()
+
+    @property
+    def offer(self) -> ServerOffer:
+        """What the server can be given now."""
+        return ServerOffer(self._cap.value, self._fault)
+
+    def suspect(self, why: str) -> None:
+        """A connection was lost: look at once."""
+        self._soon.set()
+
+    def refused(self) -> None:
+        """The server had no place for a row."""
+        self._refused = True
+
+    def set_aside(self, why: str) -> None:
+        """The server answered garbage: no work until a trial succeeds."""
+        self._fault = why
+        self._soon.set()
+
+    async def run(self, rows: Callable[[], Sequence[RemoteRow]]) -> None:
+        """Look again and again, at once when something is suspected."""
+        looks = 0
+        while True:
+            looks += 1
+            fault = await self._look(check_model=self._fault is not None or looks % LOOKS_PER_MODEL_CHECK == 0)
+            if fault is None and self._fault is not None:
+                fault = await self._trial()
+            self._fault = fault
+            if fault is None:
+                now, present = monotonic(), rows()
+                self._cap.look(self._signs(present, now), now)
+                self.samples.observe(present, now)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        if self._fault is not None:  # whoever suspects it then is right, and must not make it look without a pause
+            self._soon.clear()
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._soon.wait()
+        except TimeoutError:
+            pass
+        self._soon.clear()
+
+    async def _look(self, check_model: bool) -> str | None:
+        """Read the load; what is wrong with the server, None if nothing is."""
+        able = self._server.capabilities
+        measured = able.reports_running or able.reports_waiting
+        path = "/metrics" if measured else "/v1/models" if self._server.kind == "openai" else "/health"
+        try:
+            async with asyncio.timeout(LOOK_WITHIN_S):
+                answer = await self._client.get(path)
+                if not answer.is_success:
+                    return f"{path} answers with status {answer.status_code}"
+                if measured:
+                    self.load = load_from_metrics(answer.text)
+                return await self._other_model() if check_model else None
+        except (httpx.HTTPError, TimeoutError) as error:
+            return f"no answer ({type(error).__name__})"
+
+    async def _other_model(self) -> str | None:
+        """Which other model the server serves now, None if it is the same; one that lists none is believed."""
+        if self._server.kind == "transformers":
+            return None  # it lists what lies in its cache, and refuses the rows of another model by itself
+        answer = await self._client.get("/v1/models")
+        try:
+            listed = [str(model["id"]) for model in answer.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not listed or self._server.model in listed:
+            return None
+        return f"it serves {', '.join(listed)[:100]} now, not {self._server.model}"
+
+    async def _trial(self) -> str | None:
+        """Let one token be generated; what is wrong, None if it came."""
+        row = RemoteRow(TRIAL, 1, 1, self._server.capabilities.token_ids_out, False, monotonic())
+        try:
+            async with asyncio.timeout(TRIAL_WITHIN_S):
+                await stream_once(self._client, self._server, row, self._terms)
+        except (ServerGarbage, ServerFailed, ServerLost, RowRefused) as error:
+            return f"a trial failed: {type(error).__name__}"
+        except ServerBusy:
+            return None
+        except (httpx.HTTPError, httpx.StreamError, TimeoutError) as error:
+            return f"a trial got no answer ({type(error).__name__})"
+        return None
+
+    def _signs(self, rows: Sequence[RemoteRow], now: float) -> CapSigns:
+        if self.load.waiting is None:
+            waiting = sum(row.first_token_at is None and now - row.inserted_at > WAITING_S for row in rows)
+        else:
+            just_come = sum(row.first_token_at is None and now - row.inserted_at <= JUST_COME_S for row in rows)
+            waiting = max(0, self.load.waiting - just_come)
+        tokens = {row.sequence.id: row.tokens for row in rows}
+        self._tokens += sum(max(0, now_has - self._last_tokens.get(one, 0)) for one, now_has in tokens.items())
+        self._last_tokens = tokens
+        before, self._preemptions = self._preemptions, self.load.preemptions
+        preempted = before is not None and self._preemptions is not None and self._preemptions > before
+        refused, self._refused = self._refused, False
+        return CapSigns(len(rows), waiting, self._tokens, preempted, refused)

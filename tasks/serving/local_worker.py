@@ -1,0 +1,74 @@
+"""A GPU worker's process: loads the model, measures it, then serves batches on our own engine."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from inference.local.engine import Engine
+from inference.local.engine_profile import QUICK, measure
+from inference.local.kv_budget import kv_budget_bytes, require_a_row
+from inference.local.model_loading import LoadedModel, load_model
+from inference.prompt_format import load_prompt_format
+from learning.estimators.cost_curves import fit_curves
+from models.leases import WorkerRegistration
+from tasks.app import settings
+from tasks.serving.worker_process import prepare_process, serve_until_signal
+
+# Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and the
+# serving time estimator replaces these curves once batches were served. Not tuned.
+PROFILE_WITHIN_S = 5.0
+# Fewest measured batches from which curves with four coefficients each are fitted; where fewer fit into the memory,
+# the curves would say next to nothing.
+FEWEST_MEASURED = 3
+
+T = TypeVar("T")
+
+
+def run_worker(name: str, device: str, kv_budget: str) -> int:
+    """Serve until SIGTERM or SIGINT; returns the process's exit status."""
+    prepare_process(name)
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    loaded, budget_bytes, curves = _in_a_thread_that_ends(partial(_load_and_measure, device, kv_budget))
+    announcement = WorkerRegistration(
+        name=name,
+        model=settings.model_name or loaded.name,
+        device=device,
+        theta_bytes=budget_bytes,
+        delta_bytes=loaded.delta_bytes,
+        curves=curves,
+    )
+    return serve_until_signal(lambda: Engine(loaded, budget_bytes), load_prompt_format(settings.model), announcement)
+
+
+def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
+    """What `compute` returns, computed where it leaves no OpenMP threads behind.
+
+    Each thread that runs torch's parallel loops keeps a team of OpenMP threads for as long as it lives. If this main
+    thread had one beside the engine's, libgomp would count more threads than cores and let those that wait at a barrier
+    sleep instead of spin: smollm2 then generates 143 tokens a second where it generates 195 (36 rows, 2 cores).
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+        return pool.submit(compute).result()
+
+
+def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, dict[str, Any] | None]:
+    """The model, Θ in bytes, and the measured curves."""
+    loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
+    budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
+    require_a_row(budget_bytes, loaded.delta_bytes)
+    return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
+
+
+def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
+    """Rough curves until batches were served or `magnus profile` stored better ones; None if too little fits."""
+    measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
+    if len(measured.prefills) < FEWEST_MEASURED:
+        return None
+    return asdict(fit_curves(measured.prefills, measured.decode_steps)) | {"quick": True}

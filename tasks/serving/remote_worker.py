@@ -1,0 +1,111 @@
+"""The process of a worker whose engine is a server of others: waits for the server, then serves batches with it.
+
+It loads no model and no torch.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from time import monotonic, sleep
+from typing import Any
+
+import structlog
+
+from inference.prompt_format import load_prompt_format
+from inference.remote.remote_engine import RemoteEngine
+from inference.remote.server_capabilities import ProbedServer, tokenizer_source
+from inference.remote.server_errors import ServerUnusable
+from inference.remote.server_probe import EngineChoice, connect
+from inference.remote.step_samples import StepSample
+from learning.estimators.cost_curves import fit_curves_to_steps
+from models.leases import WorkerOffer, WorkerRegistration
+from tasks.app import settings
+from tasks.serving.worker_process import prepare_process, serve_until_signal
+
+CONNECT_AGAIN_S = 2.0  # between two tries of a server that is not up yet; shorter asks more often. Not tuned
+# Rows of the longest prompt and answer that a server is taken to hold which does not say how much it holds. There the
+# cap on rows binds, and this only keeps policies that know no rows from sending more. Not tuned.
+ASSUMED_ROWS = 64
+# Windows of decoding from which curves are fitted, eight for each of their coefficients, and how often. Not tuned.
+FEWEST_SAMPLES = 32
+FIT_AGAIN_S = 10.0
+
+log = structlog.get_logger()
+
+
+def run_remote_worker(
+    name: str, url: str, kind: EngineChoice, capacity_tokens: int | None, max_rows: int | None
+) -> int:
+    """Serve until SIGTERM or SIGINT; returns the process's exit status."""
+    prepare_process(name)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request otherwise
+    key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    server = _connect_once_up(url, kind, key, capacity_tokens, max_rows)
+    configured = settings.model if "model" in settings.model_fields_set else None
+    prompt_format = load_prompt_format(tokenizer_source(server, configured))
+    engines: list[RemoteEngine] = []
+    curves = _LearnedCurves()
+
+    def make_remote_engine() -> RemoteEngine:
+        while engines:
+            engines.pop().close()
+        engines.append(RemoteEngine(server, prompt_format.detokenizer, settings.stall_s / 2))
+        return engines[-1]
+
+    def offer() -> WorkerOffer:
+        watches = [engine.watch for engine in engines]
+        if not watches:
+            return WorkerOffer(fault="its engine is made anew")
+        offered = watches[0].offer
+        return WorkerOffer(offered.max_rows, offered.fault, curves.of(watches[0].samples.samples, monotonic()))
+
+    announcement = WorkerRegistration(
+        name=name,
+        model=settings.model_name or server.client_name,
+        device=f"{server.kind} {server.url}",
+        theta_bytes=server.capacity_tokens or _assumed_capacity_tokens(server),
+        delta_bytes=1,
+        curves=None,
+        paged=server.capabilities.paged,
+        block_tokens=server.capabilities.block_tokens,
+    )
+    try:
+        return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)
+    finally:
+        while engines:
+            engines.pop().close()
+
+
+def _assumed_capacity_tokens(server: ProbedServer) -> int:
+    longest = settings.max_prompt_tokens + settings.max_output_tokens
+    return (server.max_rows or ASSUMED_ROWS) * min(longest, server.max_positions or longest)
+
+
+class _LearnedCurves:
+    """The curves of the server's iterations, fitted again every FIT_AGAIN_S; None while too little was seen."""
+
+    def __init__(self) -> None:
+        self._fit_at = 0.0
+        self._curves: dict[str, Any] | None = None
+
+    def of(self, samples: Iterable[StepSample], now: float) -> dict[str, Any] | None:
+        """The curves as the database holds them."""
+        if now >= self._fit_at:
+            self._fit_at = now + FIT_AGAIN_S
+            seen = [astuple(sample) for sample in list(samples)]
+            if len(seen) >= FEWEST_SAMPLES:
+                fitted = fit_curves_to_steps(seen)
+                if fitted.decode_step_s(1, 1) > 0:
+                    self._curves = asdict(fitted)
+        return self._curves
+
+
+def _connect_once_up(
+    url: str, kind: EngineChoice, key: str | None, capacity_tokens: int | None, max_rows: int | None
+) -> ProbedServer:
+    while True:
+        try:
+            return connect(url, kind, key, settings.model_name, capacity_tokens, max_rows)
+        except ServerUnusable as error:
+            log.warning("engine not usable yet", error=str(error))
+            sleep(CONNECT_AGAIN_S)

@@ -1,0 +1,80 @@
+"""One engine a session and kind; `--engines` chooses the kinds, the tests of all others are deselected."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.outside_engines.server_processes import EngineServer
+from inference.sequences import FinishedSequence
+from tests.engines.tested_engines import KINDS, EngineUnderTest, endless_terms, engine_under_test
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the kinds that were not asked for."""
+    asked = config.getoption("--engines")
+    chosen = set(KINDS if asked == "all" else asked.split(","))
+    unknown = chosen - set(KINDS)
+    if unknown:
+        raise pytest.UsageError(f"--engines: no engine is called {', '.join(sorted(unknown))}; {', '.join(KINDS)} are")
+    left_out = [item for item in items if _is_left_out(item, chosen)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item, chosen: set[str]) -> bool:
+    kind = _kind(item)
+    return kind is not None and (kind not in chosen or (kind in {"ours", "stub"} and "server" in item.fixturenames))
+
+
+def _kind(item: pytest.Item) -> str | None:
+    """The engine of a test in this folder; None for any other test."""
+    if Path(__file__).parent not in item.path.parents or not isinstance(item, pytest.Function):
+        return None
+    return next(
+        (str(item.callspec.params[name]) for name in ("served", "endless") if name in item.callspec.params), None
+    )
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def served(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
+    """Each engine in turn on the bundled model."""
+    with engine_under_test(request.param, tmp_path_factory.mktemp(request.param)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def tested(served) -> Iterator[EngineUnderTest]:
+    """The engine without a row; what a failed test leaves in it is taken out."""
+    yield served
+    for row in list(served.engine.rows):
+        served.engine.remove(row)
+    served.drain()
+
+
+@pytest.fixture
+def server(tested) -> EngineServer:
+    """The server behind the engine; tests that ask for it are not for ours."""
+    assert tested.server is not None
+    return tested.server
+
+
+@pytest.fixture(scope="session", params=("vllm", "llamacpp"))  # transformers serve does not say what runs in it
+def endless(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
+    """A server that says how many rows run in it, with a model whose answers end at their limits."""
+    directory = tmp_path_factory.mktemp(f"endless-{request.param}")
+    with engine_under_test(request.param, directory, endless_terms(directory)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def right_engine(tmp_path_factory) -> Iterator[EngineUnderTest]:
+    """Our engine, whose answers are those of `model.generate` (tests/unit/inference/local/test_engine.py)."""
+    with engine_under_test("ours", tmp_path_factory.mktemp("right")) as ours:
+        yield ours
+
+
+@pytest.fixture(scope="session")
+def right_answers(right_engine: EngineUnderTest) -> dict[str, FinishedSequence]:
+    """What our engine answers to the toy requests."""
+    return right_engine.drain(right_engine.toy_sequences())

@@ -1,0 +1,33 @@
+"""Lets the stub server give a model's answers, so that it can be held to what real servers are held to."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from inference.local.engine import Engine
+from inference.sequences import Sampling, Sequence
+from tests.integration.stub_engine_server import StubHandler
+
+SLICE_TOKENS = 8  # computed for one row before another gets its turn
+
+
+def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
+    """A completion as this engine computes it, streamed slice by slice."""
+    turn = Lock()
+
+    def answer(handler: StubHandler, body: dict[str, Any]) -> None:
+        handler.begin_stream()
+        sampling = Sampling(body["temperature"], body["top_p"], body["top_k"], body.get("seed"))
+        row = Sequence("row", tuple(body["prompt"]), body["max_tokens"], sampling=sampling, stop=tuple(body["stop"]))
+        reason = None
+        while reason is None:
+            with turn:
+                (ended,), _ = engine.run([row], SLICE_TOKENS)
+            new = ended.generated_ids[len(row.generated_ids) :]
+            reason = {"eos": "stop", "stop": "stop", "limit": "length"}.get(ended.reason)
+            handler.send_event({"choices": [{"text": "", "token_ids": new, "finish_reason": reason}]})
+            row = row if reason else replace(row, generated_ids=ended.generated_ids)
+        handler.send_event("[DONE]")
+
+    return answer

@@ -1,0 +1,152 @@
+"""What the worker relies on, of every engine: the same answers, ends, counts and rows, whoever computes them."""
+
+import random
+
+import pytest
+
+from inference.sequences import Sampling, Sequence
+from inference.toy.toy_applications import draw_request
+from tests.engines.tested_engines import REQUESTS, EngineUnderTest
+
+pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
+SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
+WORDS = 55  # of a long row's input; the answer has twice as many
+UNICODE = ("naïve café", "东京 的 雨", "🙂 🚀 👩‍👩‍👧", "שלום עולם", "e\u0301 a\u200db")
+
+
+def long_rows(tested: EngineUnderTest) -> list[Sequence]:
+    """Rows of more than a hundred tokens, which take any engine some time."""
+    drawn = [draw_request("double", WORDS, random.Random(n)) for n in range(8)]
+    return [tested.sequence(f"long {n}", toy.instruction, toy.input) for n, toy in enumerate(drawn)]
+
+
+def test_greedy_answers_and_their_token_counts_are_ours(tested, right_answers):
+    answers = tested.drain(tested.toy_sequences())
+    assert answers.keys() == right_answers.keys()
+    same = [
+        tested.text(row) == tested.prompts.decode(right_answers[row.id].generated_ids)
+        and row.tokens == right_answers[row.id].tokens
+        and row.reason == right_answers[row.id].reason
+        for row in answers.values()
+    ]
+    assert sum(same) >= SAME_SHARE * REQUESTS
+
+
+def test_a_row_ends_at_its_limit(tested, right_answers):
+    answers = tested.drain(tested.toy_sequences(20, limit=3))
+    cut = {one for one in answers if right_answers[one].tokens > 3}
+    assert cut
+    for one in cut:
+        assert (answers[one].reason, answers[one].tokens) == ("limit", 3)
+        assert tested.text(answers[one]) == tested.prompts.decode(right_answers[one].generated_ids[:3])
+
+
+def test_a_stop_string_ends_a_row(tested, right_answers):
+    whole = max((right_answers[str(n)] for n in range(20)), key=lambda row: row.tokens)
+    text = tested.prompts.decode(whole.generated_ids)
+    stop = text.split()[2]
+    sequence = next(one for one in tested.toy_sequences(20, stop=("no such text", stop)) if one.id == whole.id)
+    row = tested.drain([sequence])[whole.id]
+    assert row.reason == "stop"
+    before = text[: text.index(stop)]
+    assert tested.text(row).startswith(before.rstrip())
+    assert row.tokens < whole.tokens
+
+
+def test_a_seed_gives_the_same_text_in_any_company_and_another_seed_another(tested):
+    def row(name: str, seed: int):
+        sampling = Sampling(temperature=5.0, seed=seed)
+        return tested.sequence(
+            name, "Repeat the text.", "tree river stone cloud window table house", sampling=sampling, limit=30
+        )
+
+    if not tested.own_sampling:
+        refused = tested.drain([row("a", 3)])["a"]
+        assert refused.reason == "refused"
+        assert "temperature" in refused.refusal
+        return
+    alone = tested.text(tested.drain([row("a", 3)])["a"])
+    company = tested.drain([row("b", 4), *tested.toy_sequences(6), row("a", 3), row("c", 5)])
+    assert tested.text(company["a"]) == alone
+    assert len({tested.text(company[one]) for one in "abc"}) == 3
+
+
+@pytest.mark.parametrize("text", UNICODE)
+def test_any_text_goes_in_and_comes_out(tested, right_engine, text):
+    row = tested.sequence("a", "Repeat the text.", text, limit=60)
+    ours = right_engine.drain([row])["a"]
+    there = tested.drain([row])["a"]
+    assert (tested.text(there), there.tokens) == (right_engine.text(ours), ours.tokens)
+
+
+def test_a_special_token_in_a_text_stays_text_unless_the_server_encodes_it_itself(tested, right_engine):
+    row = tested.sequence("a", "Repeat the text.", "<eos> <system> x", limit=60)
+    there, ours = tested.drain([row])["a"], right_engine.drain([row])["a"]
+    assert (there.tokens == ours.tokens) == tested.takes_ids
+
+
+def test_rows_says_what_runs_and_how_far_it_is(tested):
+    rows = long_rows(tested)
+    ids = [row.id for row in rows]
+    tested.engine.insert(rows[:6])
+    assert set(tested.engine.rows) == set(ids[:6])
+    ended = tested.until_tokens(2, ids[:6])
+    tested.engine.insert(rows[6:])
+    assert set(tested.engine.rows) | ended.keys() == set(ids)
+    ended |= tested.drain()
+    assert {one: row.reason for one, row in ended.items()} == dict.fromkeys(ids, "eos")
+    assert tested.engine.rows == {}
+
+
+def test_an_id_cannot_run_twice(tested):
+    (first, *_) = long_rows(tested)
+    tested.engine.insert([first])
+    with pytest.raises(ValueError, match="running already"):
+        tested.engine.insert([first])
+    tested.engine.remove(first.id)
+
+
+def test_what_does_not_run_is_not_removed_and_cannot_be_preempted(tested):
+    assert tested.engine.remove("nobody") is None
+    with pytest.raises(KeyError):
+        tested.engine.preempt("nobody")
+    tested.engine.insert([])
+    assert tested.engine.step() == []
+
+
+def test_a_removed_row_gives_what_it_has_and_leaves_the_others_alone(tested):
+    rows = long_rows(tested)
+    whole = tested.drain(rows)
+    tested.engine.insert(rows)
+    tested.until_tokens(2, [rows[3].id])
+    removed = tested.engine.remove(rows[3].id)
+    assert removed is not None
+    assert removed.reason == "removed"
+    assert tested.text(whole[removed.id]).startswith(tested.text(removed).rstrip("\ufffd"))
+    assert removed.id not in tested.engine.rows
+    others = tested.drain()
+    assert removed.id not in others
+    assert {one: tested.text(row) for one, row in others.items()}.items() <= {
+        one: tested.text(row) for one, row in whole.items()
+    }.items()
+
+
+def test_a_preempted_row_goes_on_to_the_same_answer(tested):
+    rows = long_rows(tested)
+    whole = tested.drain(rows)
+    tested.engine.insert(rows)
+    ended = tested.until_tokens(3, [rows[0].id])
+    rests = [tested.engine.preempt(row.id) for row in rows[:4] if row.id not in ended]
+    assert rests
+    ended |= tested.drain(rests)
+    assert {one: (tested.text(row), row.tokens) for one, row in ended.items()} == {
+        one: (tested.text(row), row.tokens) for one, row in whole.items()
+    }
+
+
+def test_a_batch_runs_to_completion_in_the_order_given(tested, right_answers):
+    sequences = tested.toy_sequences(30)
+    results, figures = tested.engine.run(sequences)
+    assert [row.id for row in results] == [one.id for one in sequences]
+    assert [row.tokens for row in results] == [right_answers[one.id].tokens for one in sequences]
+    assert figures.valid_tokens == sum(row.tokens for row in results)

@@ -1,0 +1,118 @@
+"""The engines that have to behave alike: ours, and the servers of others behind the same interface, on one model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from benchmarks.outside_engines.endless_model import make_endless_model
+from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
+from inference.local.engine import Engine
+from inference.local.model_loading import load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.remote.remote_engine import RemoteEngine
+from inference.remote.server_probe import connect
+from inference.sequences import FinishedSequence
+from inference.sequences import Sequence as TokenSequence
+from inference.serving_engine import ServingEngine
+from inference.toy.toy_applications import toy_requests
+from settings import BUNDLED_MODEL
+from tests.engines.stub_answers import answers_of
+from tests.integration.stub_engine_server import StubServer
+
+SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
+KINDS = ("ours", "stub", *SERVERS)
+REQUESTS, SEED = 200, 5
+LIMIT = 200  # of answers: the longest of the toy's has about 130 tokens
+KV_BYTES = 2**28  # more than all rows of a test need
+KV_TOKENS = 32768  # the same for a server
+TERMS = ServerTerms(BUNDLED_MODEL, kv_tokens=KV_TOKENS, threads=1)
+
+
+@dataclass(frozen=True)
+class EngineUnderTest:
+    """An engine, what it is called, and the server behind it."""
+
+    kind: str
+    engine: ServingEngine
+    prompts: PromptFormat
+    server: EngineServer | None
+
+    @property
+    def own_sampling(self) -> bool:
+        """Whether each row has its own temperature and seed."""
+        return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.own_sampling
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether prompts go in as token ids."""
+        return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.token_ids_in
+
+    def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:
+        """A row as a worker makes it: the prompt as token ids and as turns."""
+        turns = (("system", instructions), ("user", input))
+        return TokenSequence(id, tuple(self.prompts.encode(instructions, input)), limit, turns=turns, **options)
+
+    def toy_sequences(self, requests: int = REQUESTS, **options: Any) -> list[TokenSequence]:
+        """Requests of all six toy applications."""
+        return [
+            self.sequence(str(n), toy.instruction, toy.input, **options)
+            for n, toy in enumerate(toy_requests(requests, SEED, median_words=12.0))
+        ]
+
+    def text(self, row: FinishedSequence) -> str:
+        """The answer as a client gets it."""
+        return self.prompts.decode(row.generated_ids) if row.text is None else row.text
+
+    def drain(self, rows: Sequence[TokenSequence] = ()) -> dict[str, FinishedSequence]:
+        """Insert these rows and go on until no row is left; what ended, by id."""
+        self.engine.insert(rows)
+        ended: dict[str, FinishedSequence] = {}
+        while self.engine.rows:
+            ended |= {row.id: row for row in self.engine.step()}
+        return ended
+
+    def until_tokens(self, tokens: int, ids: Sequence[str]) -> dict[str, FinishedSequence]:
+        """Go on until each of these rows has so many tokens, or has ended; what ended."""
+        ended: dict[str, FinishedSequence] = {}
+        while any(self.engine.rows.get(one, tokens) < tokens for one in ids):
+            ended |= {row.id: row for row in self.engine.step()}
+        return ended
+
+
+@contextmanager
+def engine_under_test(kind: str, directory: Path, terms: ServerTerms = TERMS) -> Iterator[EngineUnderTest]:
+    """The engine of this kind over the bundled model, or over that of other terms."""
+    prompts = load_prompt_format(str(terms.model))
+    if kind in {"ours", "stub"}:
+        ours = Engine(load_model(str(terms.model), dtype="float32"), KV_BYTES)
+        if kind == "ours":
+            yield EngineUnderTest(kind, ours, prompts, None)
+            return
+        stub = StubServer()
+        stub.always = answers_of(ours)
+        try:
+            with connected(stub.url, terms.model) as engine:
+                yield EngineUnderTest(kind, engine, prompts, None)
+        finally:
+            stub.die()
+        return
+    (server_kind,) = (one for one in SERVERS if one == kind)
+    with running_engine(server_kind, terms, directory) as server, connected(server.url, terms.model) as engine:
+        yield EngineUnderTest(kind, engine, prompts, server)
+
+
+@contextmanager
+def connected(url: str, model: Path) -> Iterator[RemoteEngine]:
+    """Our engine in front of the server at this address, which serves this model."""
+    engine = RemoteEngine(connect(url), load_prompt_format(str(model)).detokenizer)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def endless_terms(directory: Path) -> ServerTerms:
+    """Terms with a model whose rows run to their limits."""
+    return replace(TERMS, model=make_endless_model(directory), name="endless", kv_tokens=2 * KV_TOKENS)

@@ -1,0 +1,179 @@
+"""A server that speaks vLLM's part of HTTP and does on demand what a real one rarely does: refuse, break off, babble.
+
+The token after t > FIRST is t - 1, and the end of sequence follows FIRST: a prompt that ends with FIRST + n is answered
+with n tokens and EOS, also when it is resumed.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from select import select
+from socket import MSG_PEEK, SHUT_RDWR, socket
+from threading import Event, Lock, Thread
+from typing import Any
+
+FIRST, EOS = 100, 1
+Fault = Callable[["StubHandler", dict[str, Any]], None]
+
+
+def prompt_of(tokens: int, name: int = 7) -> tuple[int, ...]:
+    """A prompt whose answer has so many tokens before its EOS."""
+    return (name, FIRST + tokens)
+
+
+def answer_to(tokens: int) -> tuple[int, ...]:
+    """The answer to `prompt_of(tokens)`."""
+    return (*range(FIRST + tokens - 1, FIRST - 1, -1), EOS)
+
+
+class StubServer(ThreadingHTTPServer):
+    """Answers until closed; `faults` are taken one a completion, None for a right answer."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), StubHandler)
+        self.faults: deque[Fault | None] = deque()
+        self.always: Fault | None = None
+        self.model = "stub"
+        self.gate = Event()  # tokens are sent while it is set
+        self.gate.set()
+        self.prompts: list[list[int]] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.running = 0
+        self.waiting = 0
+        self.lock = Lock()
+        self._connections: list[socket] = []
+        self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error here."""
+
+    def get_request(self) -> tuple[socket, Any]:
+        accepted = super().get_request()
+        self._connections.append(accepted[0])
+        return accepted
+
+    def die(self) -> None:
+        """As a process that is killed: every connection breaks, and none can be made."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join()
+            self.server_close()
+            for connection in self._connections:
+                with suppress(OSError):  # it was closed before
+                    connection.shutdown(SHUT_RDWR)
+
+
+class StubHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: StubServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": "/nowhere"}
+            return self.answer(200, json.dumps({"object": "list", "data": [served]}))
+        if self.path == "/metrics":
+            return self.answer(
+                200,
+                f"vllm:num_requests_running {self.server.running}\nvllm:num_requests_waiting {self.server.waiting}\n"
+                'vllm:num_preemptions_total 0\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n',
+            )
+        return self.answer(404, "{}")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/v1/completions" or not body.get("stream"):
+            return self.answer(200, json.dumps({"choices": [{"token_ids": [EOS], "finish_reason": "stop"}]}))
+        trial = body["prompt"] == [0]
+        if not trial:
+            self.server.prompts.append(body["prompt"])
+            self.server.bodies.append(body)
+        with self.server.lock:
+            self.server.running += 1
+        try:
+            faults = self.server.faults
+            fault = self.server.always or (faults.popleft() if faults and not trial else None)
+            (fault or right)(self, body)
+        finally:
+            with self.server.lock:
+                self.server.running -= 1
+
+    def answer(self, status: int, body: str, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def begin_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def send_event(self, event: object) -> None:
+        self.wfile.write(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
+
+    def send_tokens(self, body: dict[str, Any], most: int) -> bool:
+        """Send tokens while the gate is open; whether the answer is complete."""
+        last = body["prompt"][-1]
+        for sent in range(1, most + 1):
+            while not self.server.gate.wait(0.01):
+                if select([self.connection], [], [], 0)[0] and not self.connection.recv(1, MSG_PEEK):
+                    return True  # the client has gone
+            last = last - 1 if last > FIRST else EOS
+            reason = "stop" if last == EOS else "length" if sent == body["max_tokens"] else None
+            self.send_event({"choices": [{"text": "", "token_ids": [last], "finish_reason": reason}]})
+            if reason is not None:
+                self.send_event("[DONE]")
+                return True
+        return False
+
+
+def right(handler: StubHandler, body: dict[str, Any]) -> None:
+    handler.begin_stream()
+    handler.send_tokens(body, 10**6)
+
+
+def breaks_off_after(tokens: int) -> Fault:
+    def fault(handler: StubHandler, body: dict[str, Any]) -> None:
+        handler.begin_stream()
+        handler.send_tokens(body, tokens)
+
+    return fault
+
+
+def refuses(status: int, said: str = "no", **headers: str) -> Fault:
+    return lambda handler, _: handler.answer(status, json.dumps({"error": {"message": said}}), **headers)
+
+
+def says(*lines: str) -> Fault:
+    """A stream of these lines as they are."""
+
+    def fault(handler: StubHandler, _: dict[str, Any]) -> None:
+        handler.begin_stream()
+        handler.wfile.write("\n".join(lines).encode())
+
+    return fault
+
+
+def falls_silent_after(tokens: int) -> Fault:
+    def fault(handler: StubHandler, body: dict[str, Any]) -> None:
+        handler.begin_stream()
+        handler.send_tokens(body, tokens)
+        handler.connection.recv(1)  # until the client goes
+
+    return fault
