@@ -32,6 +32,7 @@ class StubServer(ThreadingHTTPServer):
     """Answers until closed; `faults` are taken one a completion, None for a right answer."""
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), StubHandler)
