@@ -72,6 +72,7 @@ def run_remote_worker(
         curves=None,
         paged=server.capabilities.paged,
         block_tokens=server.capabilities.block_tokens,
+        lacks=server.capabilities.lacks,
     )
     try:
         return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)

@@ -9,7 +9,7 @@ import structlog
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from models.leases import WorkerOffer
-from models.live_fleet import live_workers
+from models.live_fleet import lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says
@@ -121,3 +121,12 @@ def test_the_planner_reads_how_many_rows_the_server_takes(stage: Stage, serving:
     with stage.database.connect() as connection:
         (worker,) = live_workers(connection, alive_s=30.0)
     assert worker.max_rows == 8
+
+
+def test_what_every_worker_of_a_model_lacks_is_known(stage: Stage, serving: Serving):
+    stage.sql("update workers set lacks = '{temperature}'")
+    with stage.database.connect() as connection:
+        assert lacking(connection, within_s=30.0) == {MODEL: ["temperature"]}
+    stage.worker("w2")
+    with stage.database.connect() as connection:
+        assert lacking(connection, within_s=30.0) == {}
