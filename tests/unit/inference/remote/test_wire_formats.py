@@ -63,8 +63,8 @@ def test_chunks_are_read() -> None:
     chunk = {"choices": [{"text": "", "finish_reason": "stop", "stop_reason": "x"}]}
     assert read_completion(chunk).reason == "stop"
     assert read_completion({"choices": [], "usage": {"completion_tokens": 4}}) == Chunk(counted=4)
-    chunk = {"choices": [{"delta": {"role": "assistant", "content": "a"}, "finish_reason": "length"}]}
-    assert read_chat(chunk) == Chunk((), "a", None, "limit")
+    last = {"choices": [{"delta": {"role": "assistant", "content": "a"}, "finish_reason": "length"}]}
+    assert read_chat(last) == Chunk((), "a", None, "limit")
     assert read_chat({"choices": [], "usage": {"completion_tokens": 4}}) == Chunk(counted=4)
     assert read_llamacpp({"content": "a", "tokens": [5], "stop": False}) == Chunk((5,), "a")
     ended = {"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_predicted": 3}
