@@ -21,6 +21,7 @@ class WorkerRegistration:
 
     Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
     the worker's model or device is another now. `paged`: memory is the sum over rows in blocks of `block_tokens`.
+    `lacks` names what its engine cannot do.
     """
 
     name: str
@@ -31,6 +32,7 @@ class WorkerRegistration:
     curves: Mapping[str, Any] | None
     paged: bool = False
     block_tokens: int = 1
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,12 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     """
     incarnation = connection.execute(
         text("""
-            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens)
-            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens)
+            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks)
+            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
-                paged = excluded.paged, block_tokens = excluded.block_tokens, max_rows = null, fault = null,
+                paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
+                max_rows = null, fault = null,
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
@@ -116,6 +119,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "curves": worker.curves,
             "paged": worker.paged,
             "block_tokens": worker.block_tokens,
+            "lacks": list(worker.lacks),
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)

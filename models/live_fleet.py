@@ -75,6 +75,26 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
     return {row.model: row.tokens for row in rows}
 
 
+def lacking(connection: Connection, within_s: float) -> dict[str, list[str]]:
+    """By model what every one of its workers lacks, of those heard of within that time."""
+    rows = connection.execute(
+        text("""
+            with heard as (
+                select model, lacks from workers
+                where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s)
+            )
+            select model, ability from heard, unnest(lacks) as ability group by model, ability
+            having count(*) = (select count(*) from heard of_model where of_model.model = heard.model)
+            order by model, ability
+        """),
+        {"within_s": within_s},
+    )
+    by_model: dict[str, list[str]] = {}
+    for row in rows:
+        by_model.setdefault(row.model, []).append(row.ability)
+    return by_model
+
+
 def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:
     """Replace a worker's measured curves by a better profile; False if no worker of this name has registered."""
     statement = text("update workers set curves = :curves where name = :name returning name")

@@ -155,15 +155,21 @@ class WorkerState:
     progress_tokens: int | None
     estimated_s: float | None
     running_s: float | None
+    fault: str | None = None
 
     def state(self, alive_s: float) -> str:
-        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `takes_no_messages`, `running` or `idle`."""
+        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `takes_no_messages`, `running` or `idle`.
+
+        Or `set_aside`: its engine has a fault, and it gets no batch until that is over.
+        """
         if self.stopped:
             return "stopped"
         if self.heartbeat_age_s > alive_s:
             return "lost"
         if self.not_consuming:
             return "takes_no_messages"
+        if self.fault is not None:
+            return "set_aside"
         return "running" if self.batch_id is not None else "idle"
 
 
@@ -174,6 +180,7 @@ def workers(session: Session) -> list[WorkerState]:
             select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
                 extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
                 w.stopped_at is not null as stopped, w.not_consuming_since is not null as not_consuming,
+                w.fault,
                 (select count(*) from batches a where a.worker = w.name and a.status = 'assigned') as assigned,
                 b.id as batch_id, b.size, b.length, b.predicted_generation_length, b.progress_tokens, b.estimated_s,
                 extract(epoch from clock_timestamp() - coalesce(b.started_at, b.assigned_at))::float8 as running_s

@@ -4,7 +4,7 @@ The planner writes the snapshot to `service_state['planner']` at most twice a se
 no position and no ETA for a queued request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,6 +44,12 @@ class QueueSnapshot:
         """By model the tokens that the largest worker's key-value cache holds; only models that have a worker."""
         tokens: Mapping[str, int] = self.state.get("largest_tokens", {})
         return tokens
+
+    @property
+    def lacking(self) -> Mapping[str, Sequence[str]]:
+        """By model what none of its workers can do, by the names of a request's fields."""
+        lacking: Mapping[str, Sequence[str]] = self.state.get("lacking", {})
+        return lacking
 
 
 def read_queue_snapshot(session: Session) -> QueueSnapshot | None:

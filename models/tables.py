@@ -239,6 +239,7 @@ class StoredWorker(Base):
     # memory is the sum over rows, in blocks of so many tokens; else rows times the longest of them
     paged: Mapped[bool] = mapped_column(server_default="false")
     block_tokens: Mapped[int] = mapped_column(server_default="1")
+    lacks: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # what its engine cannot do, by name
     max_rows: Mapped[int | None]  # it takes at most so many rows at once, whatever its memory
     fault: Mapped[str | None]  # what its engine lacks; it gets no batch until that is over
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -4,6 +4,7 @@ A body of more than MAGNUS_MAX_BODY_BYTES is refused earlier, before it is parse
 its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
@@ -66,6 +67,21 @@ class PromptLimits:
                 f"but your prompt has {tokens:,}. Shorten the input or the instructions.",
                 param=param,
                 code="context_length_exceeded",
+            )
+
+    def check_sampling(self, temperature: float | None, top_k: int, lacking: Collection[str]) -> None:
+        """Raise InvalidRequest for sampling that no worker's engine can do, as far as their abilities are known."""
+        if not temperature:
+            return
+        if "temperature" in lacking:
+            raise InvalidRequest(
+                "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
+                param="temperature",
+                code="unsupported_value",
+            )
+        if top_k and "top_k" in lacking:
+            raise InvalidRequest(
+                "The engine behind this model has no top_k.", param="magnus.top_k", code="unsupported_value"
             )
 
     def output_limit(self, requested: int | None, *, param: str) -> int:

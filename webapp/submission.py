@@ -102,6 +102,8 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     snapshot = context.queue_snapshot.get()
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
+    lacking = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
+    limits.check_sampling(submission.temperature, submission.top_k, lacking)
     application = application_name(submission.metadata, submission.prompt.instructions)
     response_times = context.response_times.get()
     return NewRequest(

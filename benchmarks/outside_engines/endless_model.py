@@ -1,24 +1,21 @@
-"""The bundled model under another end of sequence, which it never says: its rows run until their limits."""
+"""The bundled model without its end of sequence: its rows run until their limits."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
+
+from safetensors.torch import load_file, save_file
 
 from settings import BUNDLED_MODEL
 
-PADDING_ID, PADDING = 0, "<pad>"
+EOS_ID = 1
+EMBEDDINGS = "model.embed_tokens.weight"  # tied to the output: a row of zeros gives the logit 0, below the likeliest
 
 
 def make_endless_model(directory: Path) -> Path:
     """Write it; the path of the model."""
     model = directory / "endless"
     shutil.copytree(BUNDLED_MODEL, model)
-    _change(model / "config.json", eos_token_id=PADDING_ID)
-    _change(model / "generation_config.json", eos_token_id=PADDING_ID)
-    _change(model / "tokenizer_config.json", eos_token=PADDING)  # vLLM ends rows at the tokenizer's too
+    weights = load_file(model / "model.safetensors")
+    weights[EMBEDDINGS][EOS_ID] = 0.0
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     return model
-
-
-def _change(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))

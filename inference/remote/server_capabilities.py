@@ -36,6 +36,13 @@ class ServerCapabilities:
         """Whether a row that was taken out goes on from its tokens."""
         return self.token_ids_in and self.token_ids_out
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What a request may ask for and this server cannot do, by the name of the request's field."""
+        if not self.own_sampling:
+            return ("temperature",)
+        return () if self.top_k else ("top_k",)
+
     def losses(self) -> Iterator[str]:
         """What does not work with this server, a sentence each."""
         if not self.resumes:

@@ -80,9 +80,12 @@ class ServerWatch:
         looks = 0
         while True:
             looks += 1
-            fault = await self._look(check_model=self._fault is not None or looks % LOOKS_PER_MODEL_CHECK == 0)
-            if fault is None and self._fault is not None:
+            known = self._fault
+            fault = await self._look(check_model=known is not None or looks % LOOKS_PER_MODEL_CHECK == 0)
+            if fault is None and known is not None:
                 fault = await self._trial()
+            if fault is None and self._fault is not known:  # it was set aside meanwhile
+                fault = self._fault
             self._fault = fault
             if fault is None:
                 now, present = monotonic(), rows()
@@ -136,7 +139,7 @@ class ServerWatch:
             async with asyncio.timeout(TRIAL_WITHIN_S):
                 await stream_once(self._client, self._server, row, self._terms)
         except (ServerGarbage, ServerFailed, ServerLost, RowRefused) as error:
-            return f"a trial failed: {type(error).__name__}"
+            return f"a trial failed: {error}"
         except ServerBusy:
             return None
         except (httpx.HTTPError, httpx.StreamError, TimeoutError) as error:

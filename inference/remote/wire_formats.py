@@ -137,8 +137,8 @@ def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
     ids, text = _token_ids(data.get("tokens")), _text(data.get("content"))
     if not data.get("stop"):
         return Chunk(ids, text)
-    reasons: dict[Any, FinishReason] = {"eos": "eos", "limit": "limit", "word": "stop"}
-    reason = reasons.get(data.get("stop_type"))
+    reasons: dict[str, FinishReason] = {"eos": "eos", "limit": "limit", "word": "stop"}
+    reason = reasons.get(str(data.get("stop_type")))
     if reason is None:
         raise ServerGarbage("an end of an unknown kind")
     return Chunk(ids, text, _count(data.get("tokens_predicted")), reason)

@@ -81,6 +81,7 @@ class Planner:
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
         self._largest_tokens: dict[str, int] = {}  # by model: what the key-value cache of its largest worker holds
+        self._lacking: dict[str, list[str]] = {}  # by model: what none of its workers can do
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
@@ -217,6 +218,7 @@ class Planner:
     def _read_largest_workers(self) -> None:
         """Which worker of each model is the largest; where it has become smaller, what waits may now fit nowhere."""
         largest = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
+        self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
         before, self._largest_tokens = self._largest_tokens, largest
         for model in largest:
             if largest[model] < before.get(model, 0):
@@ -285,6 +287,7 @@ class Planner:
             "typical_s": round(self._mean_serving_s, 4),
             "decision_s": round(self._decision_s, 6),
             "largest_tokens": self._largest_tokens,
+            "lacking": self._lacking,
             "batches": batches,
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)

@@ -45,6 +45,7 @@ def run_remote_worker(
     prompt_format = load_prompt_format(tokenizer_source(server, configured))
     engines: list[RemoteEngine] = []
     curves = _LearnedCurves()
+    said: list[str | None] = [None]  # the fault that the log has last
 
     def make_remote_engine() -> RemoteEngine:
         while engines:
@@ -57,6 +58,9 @@ def run_remote_worker(
         if not watches:
             return WorkerOffer(fault="its engine is made anew")
         offered = watches[0].offer
+        if offered.fault not in said:
+            said[:] = [offered.fault]
+            log.warning("engine set aside" if offered.fault else "engine usable", why=offered.fault, url=server.url)
         return WorkerOffer(offered.max_rows, offered.fault, curves.of(watches[0].samples.samples, monotonic()))
 
     announcement = WorkerRegistration(
@@ -68,6 +72,7 @@ def run_remote_worker(
         curves=None,
         paged=server.capabilities.paged,
         block_tokens=server.capabilities.block_tokens,
+        lacks=server.capabilities.lacks,
     )
     try:
         return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)

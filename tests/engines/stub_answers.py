@@ -7,9 +7,19 @@ from typing import Any
 
 from inference.local.engine import Engine
 from inference.sequences import Sampling, Sequence
-from tests.integration.stub_engine_server import StubHandler
+from tests.integration.stub_engine_server import StubHandler, StubServer
 
 SLICE_TOKENS = 8  # computed for one row before another gets its turn
+
+
+class AnsweringStub(StubServer):
+    """The stub server, on this engine; it accepts as many connections at once as real servers do."""
+
+    request_queue_size = 256
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.always = answers_of(engine)
 
 
 def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:

@@ -18,8 +18,7 @@ from inference.sequences import Sequence as TokenSequence
 from inference.serving_engine import ServingEngine
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
-from tests.engines.stub_answers import answers_of
-from tests.integration.stub_engine_server import StubServer
+from tests.engines.stub_answers import AnsweringStub
 
 SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
 KINDS = ("ours", "stub", *SERVERS)
@@ -90,8 +89,7 @@ def engine_under_test(kind: str, directory: Path, terms: ServerTerms = TERMS) ->
         if kind == "ours":
             yield EngineUnderTest(kind, ours, prompts, None)
             return
-        stub = StubServer()
-        stub.always = answers_of(ours)
+        stub = AnsweringStub(ours)
         try:
             with connected(stub.url, terms.model) as engine:
                 yield EngineUnderTest(kind, engine, prompts, None)

@@ -1,5 +1,6 @@
 """A worker's threads as the tests of serving start them: on a real engine with a small model, and a real Postgres."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
-from models.leases import WorkerRegistration
+from inference.serving_engine import ServingEngine
+from models.leases import WorkerOffer, WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -30,19 +32,27 @@ class Serving:
     """A started worker with a thread for each batch that it serves, as Celery's pool would give it."""
 
     def __init__(
-        self, stage: Stage, loaded: LoadedModel, prompt_format: PromptFormat, kv_tokens: int, terms: LeaseTerms = TERMS
+        self,
+        stage: Stage,
+        loaded: LoadedModel,
+        prompt_format: PromptFormat,
+        kv_tokens: int,
+        make_engine: Callable[[], ServingEngine] | None = None,
+        offer: Callable[[], WorkerOffer] = WorkerOffer,
+        terms: LeaseTerms = TERMS,
     ) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
         budget = kv_tokens * loaded.delta_bytes
         self.runner = BatchRunner(
             stage.database,
-            lambda: Engine(loaded, budget),
+            make_engine or (lambda: Engine(loaded, budget)),
             prompt_format,
             WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
             terms,
             kick_planner=lambda: None,
             on_broken=self.broken.append,
+            offer=offer,
         )
         self.runner.start()
         self._pool = ThreadPoolExecutor(16)

@@ -32,12 +32,15 @@ class StubServer(ThreadingHTTPServer):
     """Answers until closed; `faults` are taken one a completion, None for a right answer."""
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), StubHandler)
         self.faults: deque[Fault | None] = deque()
         self.always: Fault | None = None
         self.model = "stub"
+        self.root: str | None = None  # the directory that it says it loaded its model from
+        self.answer_tokens = 8  # of prompts that do not say how long their answers are
         self.gate = Event()  # tokens are sent while it is set
         self.gate.set()
         self.prompts: list[list[int]] = []
@@ -81,7 +84,7 @@ class StubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": "/nowhere"}
+            served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": self.server.root}
             return self.answer(200, json.dumps({"object": "list", "data": [served]}))
         if self.path == "/metrics":
             return self.answer(
@@ -130,6 +133,8 @@ class StubHandler(BaseHTTPRequestHandler):
     def send_tokens(self, body: dict[str, Any], most: int) -> bool:
         """Send tokens while the gate is open; whether the answer is complete."""
         last = body["prompt"][-1]
+        if last < FIRST:  # a prompt from a tokenizer
+            last = FIRST + self.server.answer_tokens
         for sent in range(1, most + 1):
             while not self.server.gate.wait(0.01):
                 if select([self.connection], [], [], 0)[0] and not self.connection.recv(1, MSG_PEEK):

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.integration.stub_engine_server import StubServer
+
 PROCESSES = [
     "tasks.app",
     "tasks.planning.plan_task",
@@ -26,6 +28,28 @@ print(sorted({{"torch", "transformers", "sentence_transformers"}} & sys.modules.
     said = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_worker_whose_engine_is_a_server_never_loads_torch(database_url: str, redis_url: str):
+    server = StubServer()
+    script = f"""
+import sys, tasks.serving.remote_worker as worker
+from inference.remote.remote_engine import RemoteEngine
+from inference.sequences import Sequence
+engine = RemoteEngine(worker.connect("{server.url}"))
+print(engine.run([Sequence("r", (7, 103), 9)])[0][0].generated_ids)
+engine.close()
+print(sorted({{"torch", "transformers", "sentence_transformers"}} & sys.modules.keys()))
+"""
+    environment = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url, "PATH": ""}
+    try:
+        said = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+    finally:
+        server.die()
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines()[-2:] == ["(102, 101, 100, 1)", "[]"]
 
 
 def test_a_background_process_without_addresses_says_which_is_missing():

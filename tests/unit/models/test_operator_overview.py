@@ -10,7 +10,12 @@ ALIVE_S = 10.0
 
 
 def worker(
-    heartbeat_age_s: float, *, stopped: bool = False, deaf: bool = False, batch_id: int | None = None
+    heartbeat_age_s: float,
+    *,
+    stopped: bool = False,
+    deaf: bool = False,
+    batch_id: int | None = None,
+    fault: str | None = None,
 ) -> WorkerState:
     return WorkerState(
         name="w1",
@@ -29,6 +34,7 @@ def worker(
         progress_tokens=None,
         estimated_s=None,
         running_s=None,
+        fault=fault,
     )
 
 
@@ -42,6 +48,8 @@ def worker(
         (worker(10.1), "lost"),
         (worker(1.0, deaf=True), "takes_no_messages"),
         (worker(10.1, deaf=True), "lost"),
+        (worker(1.0, fault="no answer", batch_id=7), "set_aside"),
+        (worker(10.1, fault="no answer"), "lost"),
         (worker(1.0, stopped=True, batch_id=7), "stopped"),
         (worker(99.0, stopped=True), "stopped"),  # it deregistered, so nobody misses its heartbeat
     ],

@@ -46,3 +46,13 @@ def test_only_the_served_model_exists(limits: PromptLimits) -> None:
     with pytest.raises(NotFound, match="'words'") as caught:
         limits.check_model("gpt")
     assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+
+
+def test_sampling_that_no_engine_can_do_is_refused_by_name(limits: PromptLimits) -> None:
+    limits.check_sampling(None, 5, ["temperature", "top_k"])  # greedy decoding samples nothing
+    limits.check_sampling(0.7, 5, [])
+    limits.check_sampling(0.7, 0, ["top_k"])
+    for lacking, param in (("temperature", "temperature"), ("top_k", "magnus.top_k")):
+        with pytest.raises(InvalidRequest) as caught:
+            limits.check_sampling(0.7, 5, [lacking])
+        assert (caught.value.param, caught.value.code) == (param, "unsupported_value")

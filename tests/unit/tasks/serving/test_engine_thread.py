@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -170,11 +171,12 @@ def test_an_abandoned_batch_that_is_queued_is_dropped():
     assert {event.lease.batch_id for event in setting.events} == {1}
 
 
-def test_progress_counts_steps_since_a_batch_began():
+def test_progress_is_what_the_row_that_gained_most_has_gained_since_its_batch_began():
     setting = Setting(batches=2)
-    first, second = job(1, row("a", 4)), job(2, row("b", 2))
-    setting.thread.submit(first)
-    setting.thread.submit(second)
-    assert setting.thread.progress(second) == 0
-    setting.thread.run()
-    assert (setting.thread.progress(first), setting.thread.progress(second)) == (6, 2)
+    resumed = job(1, replace(row("a", 9), generated_ids=(5,) * 4), row("b", 3), joins=True)
+    assert setting.thread.progress(resumed) == 0
+    setting.engine.insert(resumed.sequences)
+    assert setting.thread.progress(resumed) == 1  # its prefill gives each row a token
+    setting.engine.step()
+    assert setting.thread.progress(resumed) == 2
+    assert setting.thread.progress(job(2, row("c"))) == 0

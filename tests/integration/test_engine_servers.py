@@ -1,0 +1,53 @@
+"""What `magnus up --engine` and `magnus doctor --engine` find out about a server."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cli.engine_checks import engine_findings
+from cli.hosting.engine_servers import with_engines
+from inference.remote.server_errors import ServerUnusable
+from settings import BUNDLED_MODEL, Settings
+from tests.integration.stub_engine_server import StubServer
+
+
+@pytest.fixture
+def server() -> Iterator[StubServer]:
+    stub = StubServer()
+    stub.root = str(BUNDLED_MODEL)
+    yield stub
+    stub.die()
+
+
+def test_the_service_takes_the_servers_model_and_the_tokenizer_beside_it(server: StubServer):
+    settings = with_engines(Settings(engine_urls=f"{server.url}, {server.url}/v1"))
+    assert (settings.model, settings.model_name) == (str(BUNDLED_MODEL), "stub")
+
+
+def test_a_configured_tokenizer_is_kept(server: StubServer):
+    assert with_engines(Settings(engine_urls=server.url, model="/models/mine")).model == "/models/mine"
+
+
+def test_servers_of_two_models_and_servers_that_are_away_are_refused_by_name(server: StubServer):
+    other = StubServer()
+    other.model = "other"
+    try:
+        with pytest.raises(ServerUnusable, match=f"{other.url} cannot be used: it does not serve stub, but other"):
+            with_engines(Settings(engine_urls=f"{server.url},{other.url}", model="/models/mine"))
+    finally:
+        other.die()
+    with pytest.raises(ServerUnusable, match="ConnectError"):
+        with_engines(Settings(engine_urls=other.url))
+
+
+def test_doctor_says_what_a_server_can_do_and_what_is_lost(server: StubServer):
+    found = {finding.check: finding for finding in engine_findings(Settings(), server.url)}
+    assert found["server"].found == f"vllm at {server.url}"
+    assert found["memory"].found == "1,600 tokens, sum over rows, in blocks of 16"
+    assert (found["token ids in"].found, found["tokenizer"].remedy) == ("yes", None)
+    server.root = None
+    found = {finding.check: finding for finding in engine_findings(Settings(), server.url)}
+    assert "MAGNUS_MODEL" in (found["tokenizer"].remedy or "")
+    server.die()
+    (unreachable,) = engine_findings(Settings(), server.url)
+    assert unreachable.remedy is not None

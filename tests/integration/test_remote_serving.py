@@ -1,0 +1,132 @@
+"""A worker whose engine is a server of others, on a real Postgres: leases, answers, faults and what they cost."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from inference.remote.remote_engine import RemoteEngine
+from inference.remote.server_probe import connect
+from models.leases import WorkerOffer
+from models.live_fleet import lacking, live_workers
+from tests.integration.database_stage import MODEL, Stage, eventually
+from tests.integration.serving_worker import Serving, small_model
+from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says
+
+
+@pytest.fixture
+def server() -> Iterator[StubServer]:
+    stub = StubServer()
+    yield stub
+    stub.die()
+
+
+@pytest.fixture
+def serving(stage: Stage, server: StubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
+    engine = RemoteEngine(connect(server.url), prompt_format.detokenizer)
+
+    def offer() -> WorkerOffer:
+        offered = engine.watch.offer
+        return WorkerOffer(offered.max_rows, offered.fault)
+
+    made = Serving(stage, loaded, prompt_format, 10_000, lambda: engine, offer)
+    yield made
+    made.close()
+    engine.close()
+    structlog.reset_defaults()
+
+
+def working(stage: Stage) -> list[str]:
+    with stage.database.connect() as connection:
+        return [worker.name for worker in live_workers(connection, alive_s=30.0)]
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_requests_are_answered_with_exact_token_counts(stage: Stage, serving: Serving, joins: bool):
+    stage.request("r1", limit_tokens=100)
+    stage.request("r2", limit_tokens=5)
+    batch_id = serving.serve("r1", "r2", joins=joins)
+    assert stage.requests("status", "finish_reason", "output_tokens", "attempts") == {
+        "r1": ("completed", "eos", 9, 1),
+        "r2": ("incomplete", "limit", 5, 1),
+    }
+    assert serving.batch(batch_id, "status, valid_tokens") == ("finished", 14)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_what_the_server_refuses_fails_with_its_words(stage: Stage, server: StubServer, serving: Serving, joins: bool):
+    server.faults.append(refuses(400, "this prompt is too long"))
+    stage.request("r1")
+    serving.serve("r1", joins=joins)
+    ((status, error),) = stage.requests("status", "error").values()
+    assert (status, error["code"]) == ("failed", "refused_by_engine")
+    assert "this prompt is too long" in error["message"]
+
+
+def test_a_server_that_dies_with_60_rows_loses_none_and_the_worker_gets_no_work_until_it_is_back(
+    stage: Stage, server: StubServer, serving: Serving
+):
+    server.answer_tokens = 50
+    server.always = falls_silent_after(7)
+    ids = [stage.request(f"r{n:02}", limit_tokens=100) for n in range(60)]
+    delivery = serving.start(serving.assign(*ids, joins=True))
+    eventually(lambda: stage.sql("select 1 from batches where progress_tokens >= 7"))
+    server.die()
+    delivery.result(timeout=60)
+    rows = stage.requests("status", "attempts", "suspected", "cardinality(generated_ids)")
+    assert {row[:3] for row in rows.values()} == {("queued", 0, 0)}
+    assert all(row[3] <= 7 for row in rows.values())
+    assert sum(row[3] for row in rows.values()) > 60
+    eventually(lambda: working(stage) == [])
+    again = StubServer(server.server_port)
+    again.answer_tokens = 50
+    try:
+        eventually(lambda: working(stage) == ["w1"])
+        serving.serve(*ids, joins=True)
+    finally:
+        again.die()
+    assert set(stage.requests("status", "output_tokens", "attempts").values()) == {("completed", 51, 1)}
+    # each went on from what it had: its prompt has three tokens
+    assert sorted(len(prompt) - 3 for prompt in again.prompts) == sorted(row[3] for row in rows.values())
+
+
+def test_a_cancelled_request_leaves_the_server(stage: Stage, server: StubServer, serving: Serving):
+    server.always = falls_silent_after(3)
+    stage.request("r1")
+    batch_id = serving.assign("r1", joins=True)
+    delivery = serving.start(batch_id)
+    serving.running(batch_id)
+    stage.sql("update requests set cancel_requested_at = clock_timestamp()")
+    delivery.result(timeout=60)
+    eventually(lambda: server.running == 0)
+    assert stage.requests("status", "output_tokens") == {"r1": ("cancelled", 3)}
+
+
+def test_a_server_that_answers_garbage_is_said_so_and_costs_no_attempt(
+    stage: Stage, server: StubServer, serving: Serving
+):
+    server.always = says("<html>hello")
+    stage.request("r1")
+    serving.serve("r1", joins=True)
+    assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
+    eventually(lambda: stage.sql("select 1 from workers where fault like '%answer is none%'"))
+    assert working(stage) == []
+
+
+def test_the_planner_reads_how_many_rows_the_server_takes(stage: Stage, serving: Serving):
+    eventually(lambda: stage.sql("select 1 from workers where max_rows = 8"))
+    with stage.database.connect() as connection:
+        (worker,) = live_workers(connection, alive_s=30.0)
+    assert worker.max_rows == 8
+
+
+def test_what_every_worker_of_a_model_lacks_is_known(stage: Stage, serving: Serving):
+    stage.sql("update workers set lacks = '{temperature}'")
+    with stage.database.connect() as connection:
+        assert lacking(connection, within_s=30.0) == {MODEL: ["temperature"]}
+    stage.worker("w2")
+    with stage.database.connect() as connection:
+        assert lacking(connection, within_s=30.0) == {}

@@ -1,0 +1,40 @@
+"""What iterations take, from rows and tokens at two moments; and curves that are fitted to it."""
+
+import pytest
+
+from inference.remote.remote_row import RemoteRow
+from inference.remote.step_samples import StepSample, StepSamples
+from inference.sequences import Sequence
+from learning.estimators.cost_curves import fit_curves_to_steps
+
+
+def a_row(id: str, prompt: int, tokens: int, first_token_at: float | None = 0.0) -> RemoteRow:
+    sequence = Sequence(id, (5,) * prompt, 1000)
+    return RemoteRow(sequence, 1000, 1000, True, True, 0.0, ids=[7] * tokens, first_token_at=first_token_at)
+
+
+def test_a_window_counts_iterations_rows_cached_and_prefilled_tokens() -> None:
+    samples = StepSamples()
+    samples.observe([a_row("a", 10, 5), a_row("waits", 20, 0, None)], 1.0)
+    samples.observe([a_row("a", 10, 15), a_row("joined", 30, 4, 1.5)], 2.0)
+    assert list(samples.samples) == [StepSample(seconds=1.0, steps=10, rows=1.5, cached=25, prefilled=30)]
+
+
+def test_windows_without_a_row_all_through_say_nothing() -> None:
+    samples = StepSamples()
+    samples.observe([], 1.0)
+    samples.observe([a_row("a", 10, 5, 1.5)], 2.0)
+    samples.observe([a_row("a", 10, 5)], 3.0)  # nothing came
+    samples.observe([a_row("a", 10, 50)], 30.0)  # too long
+    assert not samples.samples
+
+
+def test_the_curves_behind_windows_are_found_again() -> None:
+    # an iteration takes 20 ms, 2 ms for each row and 10 µs for each cached token; a prefilled token 1 ms
+    windows = []
+    for rows, cached, prefilled in ((1, 50, 0), (4, 100, 40), (16, 80, 200), (32, 300, 100), (8, 400, 0), (2, 900, 10)):
+        step_s = 0.02 + rows * (0.002 + 1e-5 * cached)
+        windows.append((10 * step_s + 0.001 * prefilled, 10.0, float(rows), float(cached), float(prefilled)))
+    curves = fit_curves_to_steps(windows)
+    assert curves.prefill == pytest.approx((0.001, 0, 0, 0))
+    assert curves.decode == pytest.approx((1e-5, 0.002, 0, 0.02))

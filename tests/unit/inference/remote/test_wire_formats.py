@@ -1,0 +1,91 @@
+"""Bodies as servers want them and chunks as they come; whatever else comes is garbage."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
+from inference.remote.server_errors import ServerFailed, ServerGarbage
+from inference.remote.wire_formats import (
+    WIRE_FORMATS,
+    Chunk,
+    RowRequest,
+    chat_body,
+    completions_body,
+    llamacpp_body,
+    read_chat,
+    read_completion,
+    read_llamacpp,
+)
+from inference.sequences import Sampling, Sequence
+
+SERVER = ProbedServer("http://h", "vllm", "m", ServerCapabilities())
+ROW = RowRequest(Sequence("r", (1, 2), 9, sampling=Sampling(0.5, 0.9, 4, 7), stop=("x",), priority=2), (3,), 8)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["choices", "delta", "x"]), inner),
+    max_leaves=6,
+)
+
+
+def test_a_completion_is_asked_with_all_ids_so_far() -> None:
+    body = completions_body(SERVER, ROW)
+    assert (body["prompt"], body["max_tokens"], body["return_token_ids"]) == ([1, 2, 3], 8, True)
+    assert (body["temperature"], body["top_p"], body["top_k"], body["seed"], body["stop"]) == (0.5, 0.9, 4, 7, ["x"])
+    assert "priority" not in body  # a server without priorities refuses it
+
+
+def test_a_chat_is_asked_with_its_turns() -> None:
+    row = RowRequest(Sequence("r", (1,), 9, turns=(("system", "s"), ("user", "u"))), (), 9)
+    body = chat_body(SERVER, row)
+    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert body["temperature"] == 0.0
+    assert not {"seed", "top_k", "top_p", "stop"} & body.keys()
+
+
+def test_a_chat_passes_on_how_to_sample() -> None:
+    body = chat_body(ProbedServer("http://h", "openai", "m", ServerCapabilities()), ROW)
+    assert (body["top_p"], body["top_k"], body["seed"], body["stop"]) == (0.9, 4, 7, ["x"])
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_llamacpp_gets_ids_and_no_penalty_of_its_own() -> None:
+    body = llamacpp_body(SERVER, ROW)
+    assert (body["prompt"], body["n_predict"], body["seed"], body["repeat_penalty"]) == ([1, 2, 3], 8, 7, 1.0)
+
+
+def test_chunks_are_read() -> None:
+    chunk = {"choices": [{"text": "ab", "token_ids": [5, 6], "finish_reason": "stop", "stop_reason": None}]}
+    assert read_completion(chunk) == Chunk((5, 6), "ab", None, "eos")
+    chunk = {"choices": [{"text": "", "finish_reason": "stop", "stop_reason": "x"}]}
+    assert read_completion(chunk).reason == "stop"
+    assert read_completion({"choices": [], "usage": {"completion_tokens": 4}}) == Chunk(counted=4)
+    last = {"choices": [{"delta": {"role": "assistant", "content": "a"}, "finish_reason": "length"}]}
+    assert read_chat(last) == Chunk((), "a", None, "limit")
+    assert read_chat({"choices": [], "usage": {"completion_tokens": 4}}) == Chunk(counted=4)
+    assert read_llamacpp({"content": "a", "tokens": [5], "stop": False}) == Chunk((5,), "a")
+    ended = {"content": "", "tokens": [], "stop": True, "stop_type": "eos", "tokens_predicted": 3}
+    assert read_llamacpp(ended) == Chunk((), "", 3, "eos")
+
+
+def test_a_lone_surrogate_in_a_text_is_replaced() -> None:
+    assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a?"
+
+
+@pytest.mark.parametrize("read", [read_completion, read_chat, read_llamacpp])
+def test_an_error_in_the_stream_is_the_servers_failure(read) -> None:
+    with pytest.raises(ServerFailed, match="too much"):
+        read({"error": {"message": "too much"}})
+    with pytest.raises(ServerFailed):
+        read_completion({"choices": [{"finish_reason": "abort"}]})
+
+
+@pytest.mark.parametrize("kind", list(WIRE_FORMATS))
+@given(JSON)
+def test_whatever_else_comes_is_read_or_garbage(kind, data) -> None:
+    fields = ("choices", "content", "tokens", "tokens_predicted", "usage", "stop", "stop_type")
+    with suppress(ServerGarbage, ServerFailed):
+        WIRE_FORMATS[kind].read(dict.fromkeys(fields, data) | {"content": ""})
