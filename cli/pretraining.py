@@ -1,6 +1,7 @@
 """Trains a length predictor on known answers, before the service has any of its own: for `magnus train`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -41,24 +42,31 @@ class Example:
 
 
 def pretrain(
-    connection: Connection, examples: Iterable[Example], settings: Settings, *, tenant: str, force: bool
+    transaction: Callable[[], AbstractContextManager[Connection]],
+    examples: Iterable[Example],
+    settings: Settings,
+    *,
+    tenant: str,
+    force: bool,
 ) -> Candidate:
     """Fit the configured predictor, and publish it unless the one in service is better; `force` publishes it anyway.
 
-    The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's.
-    Raises TooFewExamples.
+    The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's. No
+    transaction is open during the fit, which may take longer than the server lets one idle. Raises TooFewExamples.
     """
     prompt_format = load_prompt_format(settings.model)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
-    active = model_versions.active_version(connection, KIND)
+    with transaction() as connection:
+        active = model_versions.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
     candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
     if candidate is None:
         raise TooFewExamples(len(outcomes))
     if candidate.publish or force:
         stored = dump(candidate.model)
-        model_versions.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+        with transaction() as connection:
+            model_versions.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
     return candidate
 
 

@@ -13,6 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from cli.hosting.worker_devices import cuda_devices
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
+from inference.weights_header import UnreadableWeights, read_header
 from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -37,8 +38,10 @@ def model_problem(model: str, needs_weights: bool = True) -> str | None:
             json.loads((directory / "config.json").read_text(encoding="utf-8"))
             if not any(path.stat().st_size for pattern in WEIGHTS for path in directory.glob(pattern)):
                 return f"{directory} has no weights (*.safetensors); {remedy}"
+            for weights in directory.glob("*.safetensors"):
+                read_header(weights)
         load_prompt_format(model)
-    except UnreadableTokenizer as error:
+    except (UnreadableTokenizer, UnreadableWeights) as error:
         return f"{error}; {remedy}"
     except (OSError, ValueError) as error:
         return f"{directory} has no readable config.json ({type(error).__name__}); {remedy}"

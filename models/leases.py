@@ -227,9 +227,6 @@ def renew(
             )
             select exists(select from mine) as registered, exists(select from mine where unheard) as unheard,
                 array(select id from renewed) as held,
-                array(select b.id from batches b
-                    join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
-                    where b.status in ('finished', 'out_of_memory')) as closed,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
@@ -246,7 +243,28 @@ def renew(
             "tokens": list(progress.values()),
         },
     ).one()
-    return Renewal(row.registered, row.unheard, frozenset(row.held), frozenset(row.closed), frozenset(row.cancels))
+    held = frozenset(row.held)
+    closed = _closed(connection, [lease for lease in progress if lease.batch_id not in held])
+    return Renewal(row.registered, row.unheard, held, closed, frozenset(row.cancels))
+
+
+def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
+    """Those of these batches that ended under these leases.
+
+    A statement of its own: the renewal may have waited for the transaction that ended a batch, which it then does not
+    renew, and still reads the batch as it was when it began.
+    """
+    if not leases:
+        return frozenset()
+    rows = connection.execute(
+        text("""
+            select b.id from batches b
+            join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
+            where b.status in ('finished', 'out_of_memory')
+        """),
+        {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
+    )
+    return frozenset(row.id for row in rows)
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,8 +34,7 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
     settings = settings_with(state_dir=state_dir)
     examples = list(_examples(data))
     try:
-        with transaction(state_dir) as connection:
-            candidate = pretrain(connection, examples, settings, tenant=tenant, force=force)
+        candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)
     except TooFewExamples as error:
         raise CommandFailed(str(error)) from error
     published = candidate.publish or force

@@ -1,8 +1,10 @@
 """The number format of weights and KV cache on a CPU when nobody names one. Imports no torch, for `magnus doctor`."""
 
-import json
+from math import prod
 from pathlib import Path
 from typing import Literal
+
+from inference.weights_header import read_header
 
 CpuDtype = Literal["float32", "bfloat16"]
 
@@ -37,19 +39,9 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
 
 
 def parameters_of(directory: Path) -> int | None:
-    """Parameters of a model directory by the headers of its safetensors files; None if there are none."""
+    """Parameters of a model directory by the headers of its safetensors files; None if there are none.
+
+    Raises UnreadableWeights.
+    """
     files = sorted(directory.glob("*.safetensors"))
-    return sum(map(_parameters_in, files)) if files else None
-
-
-def _parameters_in(file: Path) -> int:
-    with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            size = 1
-            for length in tensor["shape"]:
-                size *= length
-            total += size
-    return total
+    return sum(prod(tensor["shape"]) for file in files for tensor in read_header(file).values()) if files else None

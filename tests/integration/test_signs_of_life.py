@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from urllib.parse import unquote
 
 import psutil
+import psycopg
 import pytest
 
 from cli.hosting.child_process import ChildProgram
@@ -103,8 +103,12 @@ def test_a_frozen_program_is_stopped_within_its_time(tmp_path: Path):
 def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does_not(
     postgres_url: str, redis_server_url: str
 ):
-    sockets = unquote(postgres_url.partition("host=")[2])
-    assert postgres_question(f"{sockets}/.s.PGSQL.5432").is_answered()
+    with psycopg.connect(postgres_url) as connection:
+        socket = connection.execute(
+            "select current_setting('unix_socket_directories') || '/.s.PGSQL.' || current_setting('port')"
+        ).fetchone()
+    assert socket is not None
+    assert postgres_question(socket[0]).is_answered()
     port = int(redis_server_url.rpartition(":")[2].partition("/")[0])
     assert redis_question("127.0.0.1", port).is_answered()
     with subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE, text=True) as silent:

@@ -1,0 +1,33 @@
+"""Renewing leases while their batches end: what ended is told from what was lost."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from models import leases
+from models.leases import Lease, Renewal
+from tests.integration.database_stage import Stage, eventually
+
+RUNNING = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
+    started_at, lease_until, fence) values ('w1', 'test', 1, 1, 1, 1.0, 'running', clock_timestamp(),
+    clock_timestamp() + interval '1 hour', 1) returning id"""
+
+
+def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: Stage):
+    with stage.database.begin() as connection:
+        worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+        incarnation = leases.register(connection, worker, max_attempts=3)
+    ((ends,),), ((lost,),), ((runs,),) = stage.sql(RUNNING), stage.sql(RUNNING), stage.sql(RUNNING)
+    stage.sql("update batches set status = 'lost', lease_until = null where id = :id", id=lost)
+
+    def renew() -> Renewal:
+        with stage.database.begin() as connection:
+            progress = {Lease(batch_id, 1): 1 for batch_id in (ends, lost, runs)}
+            return leases.renew(connection, "w1", incarnation, progress, 10.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        with stage.database.begin() as writer:
+            assert leases.lock_held(writer, [Lease(ends, 1)])
+            renewal = pool.submit(renew)
+            eventually(lambda: stage.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+            writer.exec_driver_sql(f"update batches set status = 'finished', lease_until = null where id = {ends}")
+        assert renewal.result(60).held == {runs}
+        assert renewal.result(60).closed == {ends}
