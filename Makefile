@@ -42,7 +42,7 @@ test-model: install ## fetch the real models and test with them (175 MB are down
 	$(BIN)/magnus model fetch minilm
 	$(BIN)/python -m pytest tests/real_model
 
-engines: install ## build the environments of vLLM and llama.cpp under .magnus/engines (3.5 GB, minutes)
+engines: install ## build the environments of vLLM and llama.cpp under .magnus/engines (2.5 GB, minutes)
 	$(BIN)/python -m benchmarks.outside_engines.engine_environments
 
 test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp

@@ -19,7 +19,7 @@ from cli.command_errors import CommandFailed
 HERE = Path(__file__).parent
 ENGINES_DIR = HERE.parents[1] / ".magnus" / "engines"
 RECORD = "magnus-engine.sha256"  # written last, so that without it nothing counts as built
-NEEDED_BYTES = {"vllm": 6 * 10**9, "llamacpp": 5 * 10**8}  # 3.4 and 0.2 GB, and what pip unpacks on the way
+NEEDED_BYTES = {"vllm": 6 * 10**9, "llamacpp": 5 * 10**8}  # 2.3 and 0.2 GB, and what pip unpacks on the way
 
 
 def engine_python(engine: str, engines_dir: Path = ENGINES_DIR) -> Path:

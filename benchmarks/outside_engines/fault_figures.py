@@ -12,8 +12,8 @@ import json
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from settings import BUNDLED_MODEL, read_settings
 Json = dict[str, Any]
 
 REQUESTS = 300
+RATE = 60.0  # arrivals a second: all but at once, and not more than one web process accepts at a time
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
@@ -69,7 +70,7 @@ def main(engine: EngineKind, faults: str, json_file: Path | None) -> None:
 
 def amid_requests(server: EngineServer, fault: str) -> Json:
     """300 requests through a service, and the fault when a third of them is answered."""
-    arrivals = [replace(one, at_s=0.0) for one in arrivals_of("toy", REQUESTS, 1.0, 0)]
+    arrivals = arrivals_of("toy", REQUESTS, RATE, 0)
     options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
     with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(1) as pool:
         url, key = api_address(read_settings(state_dir=state_dir))
@@ -91,6 +92,7 @@ def amounts(answers: list[TimedAnswer], computed: int) -> Json:
     return {
         "requests": len(answers),
         "completed": sum(answer.status == 200 for answer in answers),
+        "statuses": dict(Counter(str(answer.status) for answer in answers)),
         "tokens": needed,
         "computed_tokens": computed,
         "computed_twice": round((computed - needed) / needed, 4) if needed else None,

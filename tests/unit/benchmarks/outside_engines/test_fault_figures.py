@@ -9,6 +9,7 @@ def test_tokens_computed_beyond_those_of_the_answers_were_computed_twice():
     assert amounts(answers, computed=104) == {
         "requests": 3,
         "completed": 2,
+        "statuses": {"200": 2, "502": 1},
         "tokens": 100,
         "computed_tokens": 104,
         "computed_twice": 0.04,  # 4 of 100
