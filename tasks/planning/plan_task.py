@@ -34,6 +34,9 @@ JOINING_INTERVAL_S = 0.06
 # Of MAGNUS_TICK_S: without a tick for so long the planner steps by itself, a stand-by looks whether the lead is free.
 # Not tuned.
 MISSING_TICKS = 1.5
+# So many ticks without a sign of a predictor, and requests get their application's mean. Fewer take a busy predictor
+# for a dead one, more delay requests while there is none. Not tuned.
+MISSED_TICKS = 4
 STOP_WITHIN_S = 5.0  # for the last step; with the time to give up the lead below a supervisor's patience of 10 s
 
 log = structlog.get_logger()
@@ -55,6 +58,7 @@ def leader() -> Leader:
         lease_s=settings.lease_s,
         resend_s=settings.resend_s,
         max_attempts=settings.max_attempts,
+        predictor_grace_s=MISSED_TICKS * settings.tick_s,
     )
     return Leader(make_engine(database_url, pool_size=1, name="magnus planner"), rules)
 

@@ -55,7 +55,7 @@ class PlannerRules:
     max_attempts: int = 3
     fleet_memory_s: float = 120.0  # a worker that was heard of within this time is expected back
     lookahead_s: float = 0.25  # the next batch is sent this long before its worker should become idle
-    predictor_grace_s: float = 2.0  # after this long without a predictor, requests get their application's mean
+    predictor_grace_s: float = 4.0  # after this long without a predictor, requests get their application's mean
     recover_every_s: float = 1.0
     snapshot_every_s: float = 0.5
     # A planner that has not renewed its lead for this long may be replaced; one that ends gives it up at once. It must
