@@ -38,7 +38,7 @@ def test_a_stand_by_takes_over_from_a_frozen_planner_which_then_stands_by(servic
     before = leader(service)
     with frozen(service, "planner"):
         service.start("planner-2")
-        service.all_answered_once(ids)
+        service.all_answered_once([*ids, *service.submit("no-planner", 20)])  # these the frozen one never saw
         after = leader(service)
         assert after != before
     service.all_answered_once(service.submit("thawed-planner", 20))
