@@ -47,7 +47,7 @@ def freezes(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def rescues(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """How soon work of a killed or frozen worker runs again: from the signal to the start of its next batch."""
+    """How soon work of a killed or frozen worker goes on: from the signal to the next start, or to the answer."""
     rows = []
     for number, how in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
         with client_of(service) as client, pressure(service, client, waiting=24):
@@ -76,19 +76,20 @@ def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
         service.signal(worker, signal.SIGCONT)  # it had nothing at that moment: take the other
         until(lambda: service.value("select count(*) from batches where status = 'running'"), 10.0)
     signalled_at = time.time() - 0.2
-    again = """select r.id, extract(epoch from b.started_at)::float8 from requests r join batches b on b.id = r.batch_id
-        where r.id = any(:ids) and b.started_at > to_timestamp(:since)"""
-    started: dict[str, float] = {}
+    # a frozen worker that the supervisor let go on answers its requests itself
+    going_on = """select r.id, extract(epoch from
+            case when b.started_at > to_timestamp(:since) then b.started_at else r.finished_at end)::float8
+        from requests r join batches b on b.id = r.batch_id
+        where r.id = any(:ids) and (b.started_at > to_timestamp(:since) or r.finished_at is not null)"""
+    went_on: dict[str, float] = {}
 
-    def all_started() -> bool:
-        left = [key for key in taken if key not in started]
-        started.update({row[0]: row[1] for row in service.sql(again, ids=left, since=signalled_at)})
-        return len(started) == len(taken)
+    def all_went_on() -> bool:
+        left = [key for key in taken if key not in went_on]
+        went_on.update({row[0]: row[1] for row in service.sql(going_on, ids=left, since=signalled_at)})
+        return len(went_on) == len(taken)
 
-    until(all_started, 4 * RESCUED_WITHIN_S)
-    answered = service.sql("select id from requests where id = any(:i) and finished_at is not null", i=list(taken))
-    late = taken.keys() - started.keys() - {row[0] for row in answered}
-    return [at - signalled_at for at in started.values()] + [float("inf")] * len(late)
+    until(all_went_on, 4 * RESCUED_WITHIN_S)
+    return [went_on.get(key, float("inf")) - signalled_at for key in taken]
 
 
 def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
