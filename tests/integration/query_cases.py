@@ -108,7 +108,9 @@ def a_queued(connection: Connection, count: int) -> list[str]:
 
 
 def a_lease(connection: Connection) -> Lease:
-    row = connection.execute(text("select id, fence from batches where status = 'running' order by id limit 1")).one()
+    row = connection.execute(
+        text("select id, fence from batches where status = 'running' order by id desc limit 1")
+    ).one()
     return Lease(row.id, row.fence)
 
 
@@ -227,6 +229,7 @@ CASES = [
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
     Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
     Case("live_fleet.set_curves", lambda c: live_fleet.set_curves(c, "w1", CURVES)),
