@@ -103,7 +103,8 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
                 cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[])
             ) as a (batch_id, id, status, text, tokens, reason, error, ago_s)
-            where r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+            where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
+                and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
         """),
         {
             "batch_ids": [answer.lease.batch_id for answer in answers],
@@ -133,7 +134,8 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
                 cast(:outgrew as bool[])
             ) as a (batch_id, id, generated_ids, outgrew)
-            where r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+            where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
+                and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
         """),
         {
             "batch_ids": [row.lease.batch_id for row in returned],

@@ -6,6 +6,7 @@ The same client speaks to an engine's server and to Magnus: both have `/v1/chat/
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,9 @@ def replay(
     At most `cap` requests are at the server at once, the others wait here, first come, first served. `priorities` go
     along as the server's own field, lower first.
     """
-    return asyncio.run(_replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals), on_answer))
+    replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals), on_answer)
+    with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
+        return thread.submit(asyncio.run, replay).result()
 
 
 async def _replay(

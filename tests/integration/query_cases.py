@@ -53,7 +53,7 @@ NO_QUERIES = {"schema_upgrade.alembic_config", "role_grants.grant", "session_set
 HOUR, DAY = 3600.0, 86_400.0
 FEW = 100  # rows: any bound far below the tables' sizes does
 A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
-REQUEUED = 12 * ROWS_A_BATCH  # and looked at again, to tell suspects from others
+REQUEUED = 12 * ROWS_A_BATCH  # and looked at again: to tell suspects from others, or each row beside each answer
 OPEN = 8 * BATCHES * ROWS_A_BATCH
 EVERY_STATUS = len(RequestStatus)
 RARE = "application-never"
@@ -108,9 +108,8 @@ def a_queued(connection: Connection, count: int) -> list[str]:
 
 
 def a_lease(connection: Connection) -> Lease:
-    row = connection.execute(
-        text("select id, fence from batches where status = 'running' order by id desc limit 1")
-    ).one()
+    of_open = "select id, fence from batches where id > (select max(id) from batches) - :open"
+    row = connection.execute(text(f"{of_open} and status = 'running' order by id limit 1"), {"open": BATCHES}).one()
     return Lease(row.id, row.fence)
 
 
@@ -213,7 +212,7 @@ CASES = [
     Case("api_keys.list_all", on_session(api_keys.list_all)),
     Case("batch_claims.claim_batches", claim, A_BATCH),
     Case("batch_results.write_started", lambda c: batch_results.write_started(c, [Started(a_lease(c), 0.1)]), A_BATCH),
-    Case("batch_results.write_answers", answer, A_BATCH),
+    Case("batch_results.write_answers", answer, REQUEUED),
     Case("batch_results.write_returned", give_back, REQUEUED),
     Case("batch_results.write_closed", close, REQUEUED),
     Case("client_requests.submit", submit_twice),

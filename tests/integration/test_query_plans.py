@@ -16,7 +16,7 @@ import models
 from models.session import make_engine
 from tests.integration.million_rows import make_million_rows
 from tests.integration.query_cases import CASES, NO_QUERIES, Case
-from tests.integration.query_plans import BLOCKS_A_ROW, recorded_scans
+from tests.integration.query_plans import BLOCKS_A_ROW, Scans, recorded_scans
 
 pytestmark = pytest.mark.timeout(600)  # filling takes half a minute where nothing else runs
 
@@ -45,12 +45,27 @@ def test_every_function_that_queries_has_a_case() -> None:
     assert functions_with_queries() - NO_QUERIES == {case.function for case in CASES}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_query_visits_no_more_than_its_case_says(million: Engine, case: Case) -> None:
+def scans_of(million: Engine, case: Case) -> list[Scans]:
+    """What the case's statements read; their effects are undone."""
     with million.connect() as connection:
         with recorded_scans(connection) as recorded:
             case.call(connection)
         connection.rollback()
+    return recorded
+
+
+def forget_undone_rows(million: Engine) -> None:
+    """Remove the index entries of rows that other cases undid: on a busy machine autovacuum comes too late."""
+    with million.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("vacuum (index_cleanup on) requests, batches")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_query_visits_no_more_than_its_case_says(million: Engine, case: Case) -> None:
+    recorded = scans_of(million, case)
+    if any(scans.blocks > BLOCKS_A_ROW * case.rows for scans in recorded):
+        forget_undone_rows(million)
+        recorded = scans_of(million, case)
     assert recorded
     for scans in recorded:
         why = f"{scans.visited} rows and {scans.blocks} blocks visited\n{scans.statement}\n{scans.plan}"
