@@ -2,9 +2,12 @@
 
 `python -m benchmarks.outside_engines --engine vllm --json F [--requests N --rates 0.7,1.0,1.3]`
 
-The model is the real one, the server's memory scarce. Rates are shares of the saturation that is measured first. Every
-system gets the same arrivals from the same client; response times are the client's, from the instant at which a request
-was due. Systems:
+The model is the real one, the server's memory scarce. The server has half of the cores for itself, as it would have a
+GPU; clients and Magnus have the others: two threads that wait for each other after every product lose half of their
+speed to whatever else runs on their cores, and a run would measure that.
+
+Rates are shares of the saturation that is measured first. Every system gets the same arrivals from the same client;
+response times are the client's, from the instant at which a request was due. Systems:
 
 - `direct`: clients straight at the server
 - `cap N`: at most N requests at the server, the others wait in order of arrival
@@ -13,6 +16,7 @@ was due. Systems:
 """
 
 import json
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -66,13 +70,18 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> None:
     """Compare the systems at each rate; each run is written when it is done, and one that the file has is kept."""
     terms = _terms(given["engine"], given["model"], given["dtype"], given["mean_rows"])
+    cores = leave_cores()
+    terms = replace(terms, cores=cores, threads=len(cores) or 1)
     wanted = systems.split(",")
     shares = [float(rate) for rate in rates.split(",")]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-outside-")))
         server = stack.enter_context(running_engine(given["engine"], terms, logs))
         direct = Target(server.url, server.model)
-        conditions = {key: given[key] for key in CONDITIONS} | {"kv_tokens": terms.kv_tokens}
+        conditions = {key: given[key] for key in CONDITIONS} | {
+            "kv_tokens": terms.kv_tokens,
+            "server_cores": len(cores),
+        }
         compared = Comparison(server, conditions, json_file)
         if compared.saturation is None:
             compared.saturation = _saturation(direct, given["workload"], given["seed"], compared.limit)
@@ -151,6 +160,15 @@ def _terms(engine: EngineKind, model: str, dtype: Dtype, mean_rows: int) -> Serv
         return replace(terms, max_rows=mean_rows, kv_tokens=mean_rows * SLOT_TOKENS)
     blocks = -(-mean_rows * MEAN_ROW_TOKENS // terms.block_tokens)
     return replace(terms, kv_tokens=blocks * terms.block_tokens)
+
+
+def leave_cores() -> tuple[int, ...]:
+    """Keep this process, and all that it starts, off half of the cores; returns these, none on a single core."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    if half:
+        os.sched_setaffinity(0, cores[half:])
+    return tuple(cores[:half])
 
 
 def _service(state_dir: Path) -> Target:

@@ -43,6 +43,7 @@ class ServerTerms:
     block_tokens: int = 32  # of a page of vLLM's cache; it allows multiples of 32 on a CPU
     dtype: Dtype = "float32"
     threads: int = os.cpu_count() or 1
+    cores: tuple[int, ...] = ()  # that it keeps to; none: it may use all
 
 
 class EngineServer:
@@ -57,6 +58,8 @@ class EngineServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.model = str(terms.model) if kind == "transformers" else terms.name  # as requests name it
         command, environment = COMMANDS[kind](terms, self.port)
+        if terms.cores:
+            command = ("taskset", "--cpu-list", ",".join(map(str, terms.cores)), *command)
         self._program = ChildProgram(
             kind,
             command,
