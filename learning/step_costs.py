@@ -145,9 +145,10 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
     seconds, sums = _arrays(windows)
     at = np.array([window.at for window in windows])
     age_weights = 0.5 ** ((at.max() - at) / HALF_LIFE_S)
-    start = np.array([*prior.prefill, *prior.decode])
-    prior_sums = _prior_sums() * (sums.any(axis=0) | (start > 0))
-    prior_s = prior_sums @ _at_level_of(start, windows)
+    prior_sums = _prior_sums()
+    if any(window.steps and window.prefilled_tokens for window in windows):
+        prior_sums = prior_sums[len(prior_sums) // 2 :]  # a server's: a prefill alone is nothing that it ever does
+    prior_s = prior_sums @ _at_level_of(np.array([*prior.prefill, *prior.decode]), windows)
     known = prior_s > 0
     sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
     weights = np.concatenate([age_weights, np.full(known.sum(), PRIOR_WEIGHT)])

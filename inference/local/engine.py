@@ -20,7 +20,7 @@ from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
-from inference.local.step_log import StepLog
+from inference.step_log import StepLog
 from inference.sequences import FinishedSequence, RunFigures, Sequence
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.

@@ -15,7 +15,7 @@ from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.run_tally import RunTally
 from inference.local.sampling import greedy, sample
-from inference.local.step_log import StepLog
+from inference.step_log import StepLog
 from inference.sequences import FinishedSequence
 
 

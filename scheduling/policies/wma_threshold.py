@@ -12,13 +12,13 @@ the tokens are valid is preferred, if it takes at most `MOST_SLOWDOWN` longer.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from scheduling.adaptive_batching import AdaptiveBatcher
 from scheduling.costs import ServingTime
-from scheduling.request import COVERAGE, Request
+from scheduling.policies.drawn_lengths import drawn_lengths
+from scheduling.request import Request
 from scheduling.wasted_memory_access import batch_reads
 
 PUBLISHED_THRESHOLD = 50_000  # Φ in Magnus's evaluation (IV)
@@ -30,7 +30,6 @@ VALID_SHARE = 0.7  # the goal that the service sets itself: of the tokens comput
 MOST_SLOWDOWN = 0.15  # what that may cost; where predictions rank answers badly, no Φ reaches it at such a price
 # Of the time under the present threshold: a smaller gain does not pay for packing the waiting requests anew. Not tuned.
 LEAST_GAIN = 0.02
-UPPER_Z = NormalDist().inv_cdf(COVERAGE)
 
 
 class ChosenThreshold:
@@ -72,7 +71,7 @@ def cheapest_threshold(
     requests: Sequence[Request], present: int, costs: ServingTime, capacity_tokens: int, max_size: int | None
 ) -> int:
     """The Φ that serves these requests best; the present one unless another gains `LEAST_GAIN` or reaches the goal."""
-    drawn = _drawn_lengths(requests)
+    drawn = drawn_lengths(requests)
     most = max(batch_reads(request.prefill, request.limit) for request in requests)
     thresholds = [present, *(STEP**power for power in range(4, most.bit_length() + 1))]
     tried = [_packed(requests, drawn, threshold, costs, capacity_tokens, max_size) for threshold in thresholds]
@@ -111,18 +110,3 @@ def _packed(
     )
     seconds = float(costs.serve_many_s(*shapes.T).sum())
     return PackedTime(threshold, seconds, sum(drawn.values()) / float((shapes[:, 0] * shapes[:, 2]).sum()))
-
-
-def _drawn_lengths(requests: Sequence[Request]) -> dict[str, int]:
-    """A possible remaining length of each request: predictions err, and a batch lasts as long as its longest answer.
-
-    Log-normal through the predicted median and upper quantile; the levels are the van der Corput sequence in base 2,
-    which covers the distribution evenly without chance.
-    """
-    drawn = {}
-    for number, request in enumerate(requests, start=1):
-        level = int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
-        spread = request.remaining_upper / request.remaining
-        length = request.remaining * spread ** (NormalDist().inv_cdf(level) / UPPER_Z)
-        drawn[request.id] = max(1, min(round(length), request.limit - request.generated))
-    return drawn

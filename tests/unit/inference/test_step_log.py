@@ -1,6 +1,6 @@
 import pytest
 
-from inference.local.step_log import MOST_STEPS, StepLog
+from inference.step_log import MOST_STEPS, StepLog
 
 
 def test_a_window_lasts_from_the_end_of_the_step_before_it() -> None:
