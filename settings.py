@@ -115,7 +115,7 @@ class Settings(BaseSettings):
         None, ge=0, description="Φ of Magnus's Algorithm 1; chosen from the lengths and costs seen if unset"
     )
     slice_tokens: int | None = Field(
-        None, ge=1, description="Slice length S of scls; 128 as in the paper, 32 for the bundled model if unset"
+        None, ge=1, description="Slice length S of scls; chosen from the lengths and costs seen if unset"
     )
     tick_s: float = Field(1.0, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(
@@ -214,18 +214,9 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def slice_length(self) -> int:
-        """Slice length S of scls: a small part of the longest answer."""
-        return self.slice_tokens if self.slice_tokens is not None else 32 if self._is_bundled else 128
-
-    @property
     def engines(self) -> list[str]:
         """The addresses of the servers of others."""
         return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]
-
-    @property
-    def _is_bundled(self) -> bool:
-        return self.model == str(BUNDLED_MODEL)
 
 
 def _with_port(url: str) -> str:

@@ -20,6 +20,7 @@ from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
+from inference.step_log import StepLog
 from inference.sequences import FinishedSequence, RunFigures, Sequence
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
@@ -36,11 +37,18 @@ class Engine:
     them once there is memory again (BATON 4.3).
     """
 
-    def __init__(self, loaded: LoadedModel, kv_budget_bytes: int, memory_threshold: float = 1.0) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        kv_budget_bytes: int,
+        memory_threshold: float = 1.0,
+        step_log: StepLog | None = None,
+    ) -> None:
+        """What its steps take is written into `step_log`, if anybody wants to learn from it."""
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes)
-        self._batch = RunningBatch(loaded, self._kv)
+        self._batch = RunningBatch(loaded, self._kv, step_log)
         self._preempted: list[BatchRow] = []  # rows that wait for memory, in the order in which they resume
         self._parking = Parking(min(kv_budget_bytes, MAX_PARKED_BYTES))
         self._entry_numbers = count()

@@ -15,14 +15,15 @@ from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.run_tally import RunTally
 from inference.local.sampling import greedy, sample
+from inference.step_log import StepLog
 from inference.sequences import FinishedSequence
 
 
 class RunningBatch:
     """`rows[i]` is row i of the KV cache; a finished row stays there until it is replaced or the batch is compacted."""
 
-    def __init__(self, loaded: LoadedModel, kv: KvCache) -> None:
-        self.loaded, self.kv = loaded, kv
+    def __init__(self, loaded: LoadedModel, kv: KvCache, step_log: StepLog | None = None) -> None:
+        self.loaded, self.kv, self._step_log = loaded, kv, step_log or StepLog()
         self.rows: list[BatchRow] = []
         self.tally = RunTally()
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
@@ -36,7 +37,10 @@ class RunningBatch:
         logits = prefill(self.loaded.decoder, self.kv, indices, prompts, self.loaded.pad_id)
         self.add(rows, indices)
         self._retire(rows, self._sample(logits, rows))
-        self.tally.count_prefill([len(prompt) for prompt in prompts], perf_counter() - started)
+        ended = perf_counter()
+        self.tally.count_prefill([len(prompt) for prompt in prompts], ended - started)
+        self._step_log.count_prefill(len(rows), max(map(len, prompts)), started, ended)
+        self._pause_if_done()
 
     def decode(self) -> None:
         """Compute a token for every row; finished rows are computed as well, and their tokens dropped."""
@@ -45,7 +49,14 @@ class RunningBatch:
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
         cursor.tokens = self._sample(logits, self.rows)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
-        self.tally.count_decode(len(self.rows), running, perf_counter() - started)
+        ended = perf_counter()
+        self.tally.count_decode(len(self.rows), running, ended - started)
+        self._step_log.count_decode(len(self.rows), cursor.width, started, ended)
+        self._pause_if_done()
+
+    def _pause_if_done(self) -> None:
+        if not self.any_running():
+            self._step_log.pause()
 
     def _prepare_decode(self) -> Cursor:
         """The rows' cursor, with memory reserved for one more token of each row."""
@@ -111,6 +122,7 @@ class RunningBatch:
     def reset(self) -> None:
         """Start a new run: no rows, new figures."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
+        self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:
         """Finish a row from outside; like any finished row it keeps its index for now."""

@@ -1,6 +1,6 @@
 """What a server's iterations take, measured from outside: rows, cached and prefilled tokens of windows of time.
 
-The worker fits its curves to these samples (`learning.estimators.cost_curves.fit_curves_to_steps`).
+The worker learns its costs from these samples (`learning.step_costs`).
 """
 
 from collections import deque

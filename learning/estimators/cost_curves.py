@@ -29,17 +29,6 @@ def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> Ser
     return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
 
 
-def fit_curves_to_steps(steps: Sequence[tuple[float, float, float, float, float]]) -> ServingCurves:
-    """Curves of an engine that reads each row's own tokens and prefills beside decoding, so that a join has no price.
-
-    From at least four windows of time, (seconds, iterations, rows, cached tokens a row, prefilled tokens).
-    """
-    seconds, iterations, rows, cached, prefilled = np.array(steps, np.float64).T
-    terms = np.stack([prefilled, iterations * rows * cached, iterations * rows, iterations], axis=1)
-    p1, d1, d2, d4 = _least_squares(terms, seconds)
-    return ServingCurves((p1, 0.0, 0.0, 0.0), (d1, d2, 0.0, d4))
-
-
 def _fit_one(timings: Sequence[Timing]) -> tuple[float, float, float, float]:
     size, tokens, seconds = np.array(timings, np.float64).T
     a, b, c, d = _least_squares(_terms(size, tokens), seconds)

@@ -10,6 +10,7 @@ from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
+from scheduling.policies.slice_length import PUBLISHED_SLICE
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policy import Policy
@@ -22,7 +23,7 @@ class PolicySettings:
     max_prompt_tokens: int = 1024  # Lmax
     max_output_tokens: int = 1024  # Gmax
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
-    slice_tokens: int = 128  # S of SCLS, as in its evaluation (5.1)
+    slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
 
 
 class UnknownPolicy(Exception):

@@ -11,12 +11,14 @@ max(λ·min load, Γ) seconds after it came, and batches of later intervals queu
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.kv_memory import KvMemory
 from scheduling.offloading import LeastLoaded, Placement, RoundRobin
 from scheduling.out_of_memory import discard_from, split
+from scheduling.policies.slice_length import PUBLISHED_SLICE, ChosenSlice
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 from scheduling.serving_time_batching import least_serving_time
@@ -44,20 +46,21 @@ DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits
 class SliceLevel(Policy):
     """Offloads everything that waits at the end of each interval, in batches of least total serving time.
 
-    The slice of 128 tokens and λ = 0.5 are the paper's (5.1).
+    The slice of 128 tokens and λ = 0.5 are the paper's (5.1). Without a slice it is chosen from lengths and costs seen.
     """
 
     mode: Mode = "queue"
 
     def __init__(
         self,
-        slice_tokens: int = 128,
+        slice_tokens: int | None = PUBLISHED_SLICE,
         memory_rule: MemoryRule = MemoryRule(),
         max_min: bool = True,
         interval_factor: float = 0.5,
         least_interval_s: float | None = None,
     ) -> None:
-        self._slice_tokens = slice_tokens
+        self._slice_tokens = PUBLISHED_SLICE if slice_tokens is None else slice_tokens
+        self._chosen_slice = ChosenSlice() if slice_tokens is None else None
         self._memory_rule = memory_rule
         self._in_turn = None if max_min else RoundRobin()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
@@ -72,6 +75,8 @@ class SliceLevel(Policy):
 
     def add(self, request: Request, now: float) -> None:
         """To the request pool."""
+        if self._chosen_slice:
+            self._chosen_slice.see(request)
         self._pool.add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -86,6 +91,9 @@ class SliceLevel(Policy):
         if not len(self) or now < self._next_at:
             return []
         costs = workers[0].costs
+        if self._chosen_slice:
+            largest_size = partial(self._memory_rule.largest_size, packing_memory(workers))
+            self._slice_tokens = self._chosen_slice.choose(costs, largest_size, now)
         batches = least_serving_time(self._pool.take(len(self._pool)), self._slice_tokens, costs, self._largest_size())
         offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))

@@ -51,7 +51,7 @@ def leader() -> Leader:
             max_prompt_tokens=settings.max_prompt_tokens,
             max_output_tokens=settings.max_output_tokens,
             wma_threshold=settings.wma_threshold,
-            slice_tokens=settings.slice_length,
+            slice_tokens=settings.slice_tokens,
         ),
         alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
         on_time_s=2 * settings.heartbeat_s,

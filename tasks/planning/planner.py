@@ -18,6 +18,7 @@ from models.leadership import Lead
 from models.live_fleet import LiveWorker
 from models.planner_requests import QueuedRequest
 from models.planner_state import PlannerInputs
+from scheduling.costs import ServingTime
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Worker
 from tasks.messages import NO_BATCH
@@ -114,12 +115,15 @@ class Planner:
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         self._feed(live, now)
         self._settle(now)
-        workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)
+        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         claims = self._assign(workers, now)
         self._publish_snapshot(workers, now)
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         self.due_in_s = self._next_due_in_s(workers, claims, now)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
+
+    def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
+        return self._estimates.of(worker, joins=self._policies.continuous)
 
     def _adopt(self, inputs: PlannerInputs) -> None:
         """Use the policy, the serving time estimator and the rank correlation that are in force now."""
@@ -146,7 +150,7 @@ class Planner:
         """Fail the requests that make the policy fail; if no single one does, this term plans with FALLBACK_POLICY."""
         self._careful = False
         policy, settings = self._policies.policy, self._rules.settings
-        workers = self._fleet.workers(live, self._estimates.of, now, self._rules.lookahead_s)  # all of them idle
+        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all of them idle
         found = culprits(policy, settings, queued, workers, now)
         ids = {one.request.id for one in found}
         kept = [one for one in queued if one.request.id not in ids]

@@ -16,7 +16,7 @@ class PoliciesByModel:
 
     def __init__(self, policy: str, settings: PolicySettings) -> None:
         """No requests yet; raises UnknownPolicy."""
-        make_policy(policy, settings)
+        self.continuous = make_policy(policy, settings).mode == "continuous"  # rows join and leave
         self.policy, self._settings = policy, settings
         self._by_model: dict[str, IsolatingPolicy] = {}
         self._tau: float | None = None

@@ -1,4 +1,9 @@
-"""Serving times of each worker: from the trainer's published estimator, else from the worker's own profile."""
+"""Serving times of each worker: the trainer's estimator of whole batches, or the curves that the worker learned.
+
+Where rows join and leave, a batch's seconds say little about the next one's, and no estimator is fitted to them. There
+the curves count that the worker fits to its own steps; where batches run to completion they are what the trainer's
+estimator corrects.
+"""
 
 from sqlalchemy import Connection
 
@@ -14,7 +19,7 @@ class ServingEstimates:
     def __init__(self) -> None:
         self._version: str | None = None
         self._times = ServingTimes()
-        self._of_worker: dict[tuple[str, str, str], ServingTime] = {}
+        self._of_worker: dict[tuple[str, str, str, bool], ServingTime] = {}
 
     def adopt(self, connection: Connection, version: str | None) -> None:
         """Load the active version if it is not the one in use; if it cannot be read, the last one that can."""
@@ -25,16 +30,20 @@ class ServingEstimates:
         self._times = published.model if published else ServingTimes()
         self._of_worker.clear()
 
-    def of(self, worker: LiveWorker) -> ServingTime:
-        """How long batches take on this worker."""
-        key = (worker.name, worker.model, repr(worker.curves))
+    def of(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
+        """How long batches take on this worker; where rows join and leave (`joins`), by its own curves alone."""
+        key = (worker.name, worker.model, repr(worker.curves), joins)
         if key not in self._of_worker:
-            self._of_worker[key] = self._times.of(worker.name, worker.model, measured_curves(worker))
+            # what is learned of one worker may change every few seconds
+            self._of_worker = {other: times for other, times in self._of_worker.items() if other[0] != worker.name}
+            curves = measured_curves(worker)
+            learned = curves if joins else None
+            self._of_worker[key] = learned or self._times.of(worker.name, worker.model, curves)
         return self._of_worker[key]
 
 
 def measured_curves(worker: LiveWorker) -> ServingCurves | None:
-    """The worker's own profile; None if it has none."""
+    """What the worker measured of itself when it started, or has learned of its steps; None if it has neither."""
     if worker.curves is None:
         return None
     return ServingCurves(tuple(worker.curves["prefill"]), tuple(worker.curves["decode"]))

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, TypeVar
+from time import monotonic
+from typing import TypeVar
 
 import torch
 
@@ -12,14 +13,18 @@ from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.model_loading import LoadedModel, load_model
+from inference.step_log import StepLog, StepSums
 from inference.prompt_format import load_prompt_format
 from learning.estimators.cost_curves import fit_curves
-from models.leases import WorkerRegistration
+from learning.step_costs import StepWindow
+from models.leases import WorkerOffer, WorkerRegistration
+from scheduling.costs import ServingCurves
 from tasks.app import settings
+from tasks.serving.learned_costs import LearnedCosts
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
-# Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and the
-# serving time estimator replaces these curves once batches were served. Not tuned.
+# Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and what it
+# learns from its steps replaces these curves within seconds of traffic. Not tuned.
 PROFILE_WITHIN_S = 5.0
 # Fewest measured batches from which curves with four coefficients each are fitted; where fewer fit into the memory,
 # the curves would say next to nothing.
@@ -42,9 +47,21 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         device=device,
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
-        curves=curves,
+        curves=None if curves is None else asdict(curves) | {"quick": True},
     )
-    return serve_until_signal(lambda: Engine(loaded, budget_bytes), load_prompt_format(settings.model), announcement)
+    steps = StepLog()
+    costs = LearnedCosts(lambda now: [_window(sums, now) for sums in steps.take()], curves)
+    return serve_until_signal(
+        lambda: Engine(loaded, budget_bytes, step_log=steps),
+        load_prompt_format(settings.model),
+        announcement,
+        offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
+    )
+
+
+def _window(sums: StepSums, at: float) -> StepWindow:
+    counted = {field.name: getattr(sums, field.name) for field in fields(sums) if field.name != "began_at"}
+    return StepWindow(at=at, **counted)
 
 
 def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
@@ -58,7 +75,7 @@ def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
         return pool.submit(compute).result()
 
 
-def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, dict[str, Any] | None]:
+def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, ServingCurves | None]:
     """The model, Θ in bytes, and the measured curves."""
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
@@ -66,9 +83,9 @@ def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, di
     return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
 
 
-def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> dict[str, Any] | None:
-    """Rough curves until batches were served or `magnus profile` stored better ones; None if too little fits."""
+def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:
+    """Rough curves until steps were learned from or `magnus profile` stored better ones; None if too little fits."""
     measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
     if len(measured.prefills) < FEWEST_MEASURED:
         return None
-    return asdict(fit_curves(measured.prefills, measured.decode_steps)) | {"quick": True}
+    return fit_curves(measured.prefills, measured.decode_steps)

@@ -4,10 +4,7 @@ It loads no model and no torch.
 """
 
 import logging
-from collections.abc import Iterable
-from dataclasses import asdict, astuple
 from time import monotonic, sleep
-from typing import Any
 
 import structlog
 
@@ -16,19 +13,16 @@ from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import EngineChoice, connect
-from inference.remote.step_samples import StepSample
-from learning.estimators.cost_curves import fit_curves_to_steps
+from learning.step_costs import StepWindow
 from models.leases import WorkerOffer, WorkerRegistration
 from tasks.app import settings
+from tasks.serving.learned_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 CONNECT_AGAIN_S = 2.0  # between two tries of a server that is not up yet; shorter asks more often. Not tuned
 # Rows of the longest prompt and answer that a server is taken to hold which does not say how much it holds. There the
 # cap on rows binds, and this only keeps policies that know no rows from sending more. Not tuned.
 ASSUMED_ROWS = 64
-# Windows of decoding from which curves are fitted, eight for each of their coefficients, and how often. Not tuned.
-FEWEST_SAMPLES = 32
-FIT_AGAIN_S = 10.0
 
 log = structlog.get_logger()
 
@@ -44,7 +38,7 @@ def run_remote_worker(
     configured = settings.model if "model" in settings.model_fields_set else None
     prompt_format = load_prompt_format(tokenizer_source(server, configured))
     engines: list[RemoteEngine] = []
-    curves = _LearnedCurves()
+    unseen = UnseenSamples()
     said: list[str | None] = [None]  # the fault that the log has last
 
     def make_remote_engine() -> RemoteEngine:
@@ -52,6 +46,11 @@ def run_remote_worker(
             engines.pop().close()
         engines.append(RemoteEngine(server, prompt_format.detokenizer, settings.stall_s / 2))
         return engines[-1]
+
+    def new_windows(now: float) -> list[StepWindow]:
+        return [one for engine in engines for one in unseen.windows(list(engine.watch.samples.samples), now)]
+
+    costs = LearnedCosts(new_windows)
 
     def offer() -> WorkerOffer:
         watches = [engine.watch for engine in engines]
@@ -61,7 +60,7 @@ def run_remote_worker(
         if offered.fault not in said:
             said[:] = [offered.fault]
             log.warning("engine set aside" if offered.fault else "engine usable", why=offered.fault, url=server.url)
-        return WorkerOffer(offered.max_rows, offered.fault, curves.of(watches[0].samples.samples, monotonic()))
+        return WorkerOffer(offered.max_rows, offered.fault, costs.curves(monotonic()))
 
     announcement = WorkerRegistration(
         name=name,
@@ -84,25 +83,6 @@ def run_remote_worker(
 def _assumed_capacity_tokens(server: ProbedServer) -> int:
     longest = settings.max_prompt_tokens + settings.max_output_tokens
     return (server.max_rows or ASSUMED_ROWS) * min(longest, server.max_positions or longest)
-
-
-class _LearnedCurves:
-    """The curves of the server's iterations, fitted again every FIT_AGAIN_S; None while too little was seen."""
-
-    def __init__(self) -> None:
-        self._fit_at = 0.0
-        self._curves: dict[str, Any] | None = None
-
-    def of(self, samples: Iterable[StepSample], now: float) -> dict[str, Any] | None:
-        """The curves as the database holds them."""
-        if now >= self._fit_at:
-            self._fit_at = now + FIT_AGAIN_S
-            seen = [astuple(sample) for sample in list(samples)]
-            if len(seen) >= FEWEST_SAMPLES:
-                fitted = fit_curves_to_steps(seen)
-                if fitted.decode_step_s(1, 1) > 0:
-                    self._curves = asdict(fitted)
-        return self._curves
 
 
 def _connect_once_up(

@@ -52,13 +52,6 @@ def test_an_override_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert read_settings(policy="scls").policy == "scls"
 
 
-def test_lengths_that_policies_go_by_follow_the_model() -> None:
-    # 50,000 reads and slices of 128 are for answers of up to 1,024 tokens; the bundled model's have 14 on average
-    assert Settings().slice_length == 32
-    assert Settings(model="/models/large").slice_length == 128
-    assert Settings(slice_tokens=9).slice_length == 9
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

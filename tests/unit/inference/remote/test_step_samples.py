@@ -1,11 +1,8 @@
-"""What iterations take, from rows and tokens at two moments; and curves that are fitted to it."""
-
-import pytest
+"""What iterations take, from rows and tokens at two moments."""
 
 from inference.remote.remote_row import RemoteRow
 from inference.remote.step_samples import StepSample, StepSamples
 from inference.sequences import Sequence
-from learning.estimators.cost_curves import fit_curves_to_steps
 
 
 def a_row(id: str, prompt: int, tokens: int, first_token_at: float | None = 0.0) -> RemoteRow:
@@ -27,14 +24,3 @@ def test_windows_without_a_row_all_through_say_nothing() -> None:
     samples.observe([a_row("a", 10, 5)], 3.0)  # nothing came
     samples.observe([a_row("a", 10, 50)], 30.0)  # too long
     assert not samples.samples
-
-
-def test_the_curves_behind_windows_are_found_again() -> None:
-    # an iteration takes 20 ms, 2 ms for each row and 10 µs for each cached token; a prefilled token 1 ms
-    windows = []
-    for rows, cached, prefilled in ((1, 50, 0), (4, 100, 40), (16, 80, 200), (32, 300, 100), (8, 400, 0), (2, 900, 10)):
-        step_s = 0.02 + rows * (0.002 + 1e-5 * cached)
-        windows.append((10 * step_s + 0.001 * prefilled, 10.0, float(rows), float(cached), float(prefilled)))
-    curves = fit_curves_to_steps(windows)
-    assert curves.prefill == pytest.approx((0.001, 0, 0, 0))
-    assert curves.decode == pytest.approx((1e-5, 0.002, 0, 0.02))

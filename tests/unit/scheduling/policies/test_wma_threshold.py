@@ -10,9 +10,13 @@ from scheduling.policies.wma_threshold import (
     CHOSEN_EVERY_S,
     FEWEST,
     LEAST_GAIN,
+    MOST_SLOWDOWN,
     PUBLISHED_THRESHOLD,
+    VALID_SHARE,
     ChosenThreshold,
+    PackedTime,
     cheapest_threshold,
+    chosen,
 )
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, a_worker, examples
@@ -41,10 +45,12 @@ def seconds_under(threshold: int, requests: Sequence[Request], costs: ServingTim
 
 @examples(40)
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=60), st.integers(1, 18))
-def test_no_power_of_two_serves_exactly_predicted_requests_notably_faster(generated: list[int], power: int) -> None:
+def test_no_power_of_two_serves_exactly_predicted_requests_faster_than_more_valid_tokens_are_worth(
+    generated: list[int], power: int
+) -> None:
     requests = requests_of(generated)
     chosen = cheapest_threshold(requests, PUBLISHED_THRESHOLD, SLOPED, CAPACITY, None)
-    least = (1 - LEAST_GAIN) * seconds_under(chosen, requests, SLOPED)
+    least = (1 - LEAST_GAIN) * seconds_under(chosen, requests, SLOPED) / (1 + MOST_SLOWDOWN)
     assert seconds_under(2**power, requests, SLOPED) >= least - 1e-9
 
 
@@ -59,6 +65,38 @@ def test_short_answers_of_two_lengths_are_packed_apart_where_the_published_thres
 def test_a_gain_of_less_than_two_percent_changes_nothing() -> None:
     requests = requests_of([50] * 40)
     assert cheapest_threshold(requests, 77, FLAT, CAPACITY, None) == 77
+
+
+def test_a_slower_threshold_is_preferred_if_it_reaches_the_goal_of_valid_tokens_at_a_bearable_price() -> None:
+    fast, valid, pure = PackedTime(9000, 10.0, 0.5), PackedTime(900, 11.0, 0.75), PackedTime(90, 20.0, 0.99)
+    assert chosen([fast, valid, pure]) == valid
+    assert chosen([fast, pure]) == fast
+    assert chosen([fast, PackedTime(1, 10.0, VALID_SHARE)]).threshold == 1
+
+
+@examples(30)
+@given(
+    st.lists(
+        st.builds(PackedTime, st.integers(1, 10**6), st.floats(0.1, 100.0), st.floats(0.01, 1.0)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_the_chosen_threshold_is_never_slower_than_what_valid_tokens_are_worth(tried: list[PackedTime]) -> None:
+    best = chosen(tried)
+    least_s = min(one.seconds for one in tried)
+    assert best.seconds <= (1 + MOST_SLOWDOWN) * least_s
+    assert best.seconds == least_s or best.valid_share >= VALID_SHARE
+
+
+def test_while_few_requests_were_seen_it_is_chosen_again_whenever_their_number_has_doubled() -> None:
+    threshold = ChosenThreshold()
+    for request in requests_of([100, 500] * (FEWEST // 2)):
+        threshold.see(request)
+    first = threshold.choose(FLAT, CAPACITY, None, 0.0)
+    for request in requests_of([5, 60] * (FEWEST // 2)):
+        threshold.see(request)
+    assert threshold.choose(FLAT, CAPACITY, None, 1.0) != first
 
 
 def test_the_published_threshold_holds_until_some_requests_were_seen() -> None:

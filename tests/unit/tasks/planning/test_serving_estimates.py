@@ -26,3 +26,11 @@ def test_a_worker_keeps_its_estimator_until_its_profile_changes():
     first = estimates.of(worker())
     assert estimates.of(worker()) is first
     assert estimates.of(worker(PROFILE | {"decode": [0.0, 0.0, 0.0, 0.7]})) is not first
+
+
+def test_where_rows_join_a_workers_own_curves_count_and_they_are_followed_as_it_learns():
+    estimates = ServingEstimates()
+    assert estimates.of(worker(), joins=True) == measured_curves(worker())
+    learned = PROFILE | {"decode": [0.0, 0.0, 0.0, 0.7]}
+    assert estimates.of(worker(learned), joins=True) == measured_curves(worker(learned))
+    assert estimates.of(worker(None), joins=True).serve_s(1, 10, 4) > 0

@@ -1,0 +1,84 @@
+"""What the engine's steps took: sums over short windows of wall time, for whoever learns costs from them.
+
+A window lasts from the end of the step before it, so that what lies between two steps is in it. Nothing here is kept
+for long: whoever reads the windows takes them out.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+# A window of iterations ends when the number of rows changes, after so many iterations, or after so many seconds. Longer
+# ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
+MOST_STEPS = 16
+MOST_S = 0.25
+KEPT = 1024  # windows that nobody took yet: many seconds of steps; older ones are dropped
+
+
+@dataclass(slots=True)
+class StepSums:
+    """One window: its seconds, and what was computed in it; lengths with padding, in tokens."""
+
+    began_at: float
+    seconds: float = 0.0
+    prefilled_tokens: int = 0
+    prefilled_rows: int = 0
+    prefilled_lengths: int = 0
+    prefills: int = 0
+    row_reads: int = 0  # rows times the cached tokens of the longest
+    row_steps: int = 0
+    reads: int = 0
+    steps: int = 0
+
+
+class StepLog:
+    """The engine's thread counts, another one may `take`; instants are those of `perf_counter`."""
+
+    def __init__(self) -> None:
+        self._closed: deque[StepSums] = deque(maxlen=KEPT)
+        self._window: StepSums | None = None
+        self._rows = 0  # of the iterations in the window
+        self._last_end: float | None = None  # of the last step, while rows are running
+
+    def count_prefill(self, rows: int, length: int, began_at: float, now: float) -> None:
+        """One padded prefill of so many rows and tokens ended: a window of its own."""
+        self._close()
+        window = self._begin(began_at)
+        window.prefilled_tokens, window.prefilled_rows = rows * length, rows
+        window.prefilled_lengths, window.prefills = length, 1
+        self._end_of_step(window, now)
+        self._close()
+
+    def count_decode(self, rows: int, cached: int, began_at: float, now: float) -> None:
+        """One iteration of so many rows, each padded to so many cached tokens, ended."""
+        if rows != self._rows:
+            self._close()
+        window = self._window or self._begin(began_at)
+        self._rows = rows
+        window.row_reads += rows * cached
+        window.row_steps += rows
+        window.reads += cached
+        window.steps += 1
+        self._end_of_step(window, now)
+        if window.steps >= MOST_STEPS or window.seconds >= MOST_S:
+            self._close()
+
+    def pause(self) -> None:
+        """No row is running: what follows is not part of any window."""
+        self._close()
+        self._last_end = None
+
+    def take(self) -> list[StepSums]:
+        """The windows that ended since the last call."""
+        return [self._closed.popleft() for _ in range(len(self._closed))]
+
+    def _begin(self, began_at: float) -> StepSums:
+        self._window = StepSums(began_at if self._last_end is None else self._last_end)
+        return self._window
+
+    def _end_of_step(self, window: StepSums, now: float) -> None:
+        window.seconds, self._last_end = now - window.began_at, now
+
+    def _close(self) -> None:
+        if self._window is not None:
+            self._closed.append(self._window)
+        self._window, self._rows = None, 0

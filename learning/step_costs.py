@@ -1,0 +1,199 @@
+"""Seconds of prefills and iterations, learned by a worker from its own steps: SCLS's curves (Eq. 3-4) in service.
+
+The curves of a worker are linear in what its steps compute, so they are fitted to sums over windows of steps. They are
+kept with the worker in the database and refitted there within seconds of traffic. No trainer is needed for that: a fit
+takes milliseconds, and nobody but the worker sees its steps. As with the other learned models, a fit goes into service
+only if it predicts the newest windows better than the curves that are in service.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from learning.estimators.cost_curves import DEFAULT_CURVES
+from scheduling.costs import Floats, ServingCurves
+
+# Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one
+# load does not drive out what was seen of the others. Both numbers bound a fit to some milliseconds; not tuned.
+KEPT_OF_A_KIND = 24
+KINDS = 32
+HALF_LIFE_S = 120.0  # a window counts half as much after this long: a machine's other work changes within minutes
+FEWEST_WINDOWS = 8  # before the first fit: with fewer, one outlier is an eighth of all that is known
+NEWEST = 64  # windows by which a fit is judged and its level is set: some seconds of traffic; not tuned
+LEAST_GAIN = 0.01  # of relative error over the curves in service: policies keep tables by curves, so a change costs
+# The curves before any traffic count as so many windows. They say what batches cost that were not seen yet. Not tuned.
+PRIOR_WEIGHT = 0.5
+PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
+REFITS = 12  # of reweighted least squares: it has converged to under a percent by then
+LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; it also keeps the weights finite
+CAUCHY = 2.385  # of Cauchy's weights: 95 % of least squares' efficiency for normal errors (Holland and Welsch, 1977)
+
+Sums = npt.NDArray[np.float64]  # (windows, 8), in the order of p1..p4 of Eq. (3) and d1..d4 of Eq. (4)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """Steps that took `seconds` together, ended at `at` (monotonic), and the sums of what they computed.
+
+    Of prefills: tokens with padding, rows, batch lengths, and their number. Of iterations: rows times cached tokens a
+    row, rows, cached tokens a row, and their number.
+    """
+
+    seconds: float
+    at: float
+    prefilled_tokens: float = 0.0
+    prefilled_rows: float = 0.0
+    prefilled_lengths: float = 0.0
+    prefills: float = 0.0
+    row_reads: float = 0.0
+    row_steps: float = 0.0
+    reads: float = 0.0
+    steps: float = 0.0
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """What the eight coefficients are multiplied by."""
+        prefilled = self.prefilled_tokens, self.prefilled_rows, self.prefilled_lengths, self.prefills
+        return *prefilled, self.row_reads, self.row_steps, self.reads, self.steps
+
+    @property
+    def kind(self) -> tuple[int, int, bool]:
+        """Rows and cached tokens of an iteration as powers of two; of a prefill its rows and tokens a row."""
+        if self.steps:
+            rows, tokens = self.row_steps / self.steps, self.row_reads / max(self.row_steps, 1.0)
+        else:
+            rows, tokens = self.prefilled_rows, self.prefilled_tokens / max(self.prefilled_rows, 1.0)
+        return round(rows).bit_length(), round(tokens).bit_length(), self.prefilled_tokens > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCurves:
+    """Curves with the median relative error of the newest windows under them, and the number of the fit."""
+
+    curves: ServingCurves
+    error: float
+    windows: int
+    version: int
+
+    def as_stored(self) -> dict[str, Any]:
+        """As `workers.curves` holds them."""
+        return {
+            "prefill": list(self.curves.prefill),
+            "decode": list(self.curves.decode),
+            "learned": {"error": round(self.error, 4), "windows": self.windows, "version": self.version},
+        }
+
+
+class StepCosts:
+    """What one worker has learned of its steps; one thread owns it."""
+
+    def __init__(self, prior: ServingCurves | None = None) -> None:
+        """`prior` are the curves before any traffic; None: nothing was measured."""
+        self._prior = prior or DEFAULT_CURVES
+        self._kinds: dict[tuple[int, int, bool], deque[StepWindow]] = {}
+        self._newest: deque[StepWindow] = deque(maxlen=NEWEST)
+        self._unseen = 0  # windows since the last fit
+        self._versions = 0
+        self.in_service: LearnedCurves | None = None
+
+    def add(self, windows: Iterable[StepWindow]) -> None:
+        """Take note of windows, in the order in which they ended."""
+        for window in windows:
+            if window.seconds > 0 and any(window.sums):
+                # the kind that was seen last is last, so that the first is the one to forget
+                of_kind = self._kinds.pop(window.kind, None) or deque(maxlen=KEPT_OF_A_KIND)
+                of_kind.append(window)
+                self._kinds[window.kind] = of_kind
+                self._newest.append(window)
+                self._unseen += 1
+                if len(self._kinds) > KINDS:
+                    del self._kinds[next(iter(self._kinds))]
+
+    def refit(self) -> LearnedCurves | None:
+        """The curves in service, fitted anew if there are new windows and that predicts the newest ones better."""
+        if len(self._newest) < FEWEST_WINDOWS or not self._unseen:
+            return self.in_service
+        self._unseen = 0
+        windows = [window for of_kind in self._kinds.values() for window in of_kind]
+        curves = fit_steps(windows, self._newest, self._prior)
+        present = self.in_service.curves if self.in_service else self._prior
+        error = median_error(curves, self._newest)
+        if curves.decode_step_s(1, 1) > 0 and error < median_error(present, self._newest) - LEAST_GAIN:
+            self._versions += 1
+            self.in_service = LearnedCurves(curves, error, len(windows), self._versions)
+        return self.in_service
+
+
+def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:
+    """Median of |predicted - real| / real seconds of these windows, at least one."""
+    seconds, sums = _arrays(list(windows))
+    predicted = sums @ np.array([*curves.prefill, *curves.decode])
+    return float(np.median(np.abs(predicted - seconds) / seconds))
+
+
+def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior: ServingCurves) -> ServingCurves:
+    """Robust curves of windows, the older the less they count, at the level of the `newest` ones.
+
+    Relative errors are weighted by Cauchy's function, so that windows in which something else ran count next to
+    nothing. No coefficient is negative. What the windows do not tell apart is as in `prior`, at their level.
+    """
+    seconds, sums = _arrays(windows)
+    at = np.array([window.at for window in windows])
+    age_weights = 0.5 ** ((at.max() - at) / HALF_LIFE_S)
+    prior_sums = _prior_sums()
+    if any(window.steps and window.prefilled_tokens for window in windows):
+        prior_sums = prior_sums[len(prior_sums) // 2 :]  # a server's: a prefill alone is nothing that it ever does
+    prior_s = prior_sums @ _at_level_of(np.array([*prior.prefill, *prior.decode]), windows)
+    known = prior_s > 0
+    sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
+    weights = np.concatenate([age_weights, np.full(known.sum(), PRIOR_WEIGHT)])
+    coefficients = _robust_nnls(sums, seconds, weights)
+    p1, p2, p3, p4, d1, d2, d3, d4 = _at_level_of(coefficients, list(newest)).tolist()
+    return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
+
+
+def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats) -> Floats:
+    """Least squares of relative errors with Cauchy's weights, by reweighting; no coefficient is negative."""
+    relative = sums / seconds[:, None]
+    norms = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
+    robust = np.ones_like(seconds)
+    for _ in range(REFITS):
+        root = np.sqrt(weights * robust)
+        scaled, _ = nnls(relative * (root[:, None] / norms), root)
+        errors = np.abs(relative @ (scaled / norms) - 1)
+        scale = max(LEAST_SCALE, 1.4826 * float(np.median(errors)))
+        robust = 1 / (1 + (errors / (CAUCHY * scale)) ** 2)
+    return np.asarray(scaled / norms, np.float64)
+
+
+def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
+    """The coefficients times the median ratio of real to predicted seconds: of prefills alone, and of all others."""
+    levelled = coefficients.copy()
+    for part, of_part in (
+        (slice(0, 4), [window for window in windows if not window.steps]),
+        (slice(4, 8), [window for window in windows if window.steps]),
+    ):
+        if len(of_part) >= FEWEST_WINDOWS:
+            seconds, sums = _arrays(of_part)
+            predicted = sums @ coefficients
+            if (predicted > 0).all():
+                levelled[part] *= float(np.median(seconds / predicted))
+    return levelled
+
+
+def _prior_sums() -> Sums:
+    """Windows of one prefill, and of one iteration, of each size and length."""
+    size = np.repeat(PRIOR_SIZES, len(PRIOR_LENGTHS)).astype(np.float64)
+    length = np.tile(PRIOR_LENGTHS, len(PRIOR_SIZES)).astype(np.float64)
+    terms = np.stack([size * length, size, length, np.ones_like(size)], axis=1)
+    nothing = np.zeros_like(terms)
+    return np.concatenate([np.hstack([terms, nothing]), np.hstack([nothing, terms])])
+
+
+def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:
+    return np.array([window.seconds for window in windows]), np.array([window.sums for window in windows], np.float64)

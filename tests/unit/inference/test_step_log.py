@@ -1,0 +1,32 @@
+import pytest
+
+from inference.step_log import MOST_STEPS, StepLog
+
+
+def test_a_window_lasts_from_the_end_of_the_step_before_it() -> None:
+    log = StepLog()
+    log.count_prefill(2, 10, began_at=1.0, now=1.5)
+    log.count_decode(2, 11, began_at=1.6, now=1.7)
+    log.pause()
+    prefill, decode = log.take()
+    assert (prefill.seconds, prefill.prefilled_tokens, prefill.prefills) == (0.5, 20, 1)
+    assert decode.seconds == pytest.approx(0.2)
+    assert (decode.row_reads, decode.row_steps, decode.reads, decode.steps) == (22, 2, 11, 1)
+
+
+def test_iterations_of_as_many_rows_share_a_window_until_it_is_full() -> None:
+    log = StepLog()
+    for n in range(MOST_STEPS + 1):
+        log.count_decode(3, 5, began_at=n / 100, now=(n + 1) / 100)
+    assert [window.steps for window in log.take()] == [MOST_STEPS]
+    log.count_decode(4, 5, began_at=0.17, now=0.18)
+    assert [(window.steps, window.row_steps) for window in log.take()] == [(1, 3)]
+
+
+def test_time_without_rows_is_in_no_window() -> None:
+    log = StepLog()
+    log.count_decode(1, 5, began_at=0.0, now=0.01)
+    log.pause()
+    log.count_decode(1, 5, began_at=9.0, now=9.01)
+    log.pause()
+    assert [window.seconds for window in log.take()] == [pytest.approx(0.01), pytest.approx(0.01)]
