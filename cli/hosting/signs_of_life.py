@@ -23,13 +23,17 @@ ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a ro
 
 @dataclass(frozen=True)
 class Question:
-    """Bytes that the server at `address` (a Unix socket's path, or host and port) answers whatever its state is."""
+    """Bytes that the server at `address` (a Unix socket's path, or host and port) answers whatever its state is.
+
+    A server whose answer holds the words `is_over` lives, but serves nobody any more.
+    """
 
     address: str | tuple[str, int]
     sent: bytes
+    is_over: bytes | None = None
 
     def is_answered(self) -> bool:
-        """Whether a byte comes back soon. An error message counts: the server is busy, full or starting, but lives."""
+        """Whether an answer comes soon. An error message counts: the server is busy, full or starting, but lives."""
         family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
         if not isinstance(self.address, str) and ":" in self.address[0]:
             family = socket.AF_INET6
@@ -38,14 +42,20 @@ class Question:
                 connection.settimeout(ANSWER_WITHIN_S)
                 connection.connect(self.address)
                 connection.sendall(self.sent)
-                return bool(connection.recv(1))
+                answer = connection.recv(4096)
+                return bool(answer) and not (self.is_over and self.is_over in answer)
         except OSError:
             return False
 
 
 def postgres_question(socket_path: str) -> Question:
-    """Whether encryption is possible: Postgres answers it before it looks at users, databases or free connections."""
-    return Question(socket_path, struct.pack("!ii", 8, 80877103))
+    """Whether a session can begin. After a SIGTERM Postgres waits for the last session to end, which pools never do.
+
+    Until then it refuses new ones: only a restart helps.
+    """
+    parameters = b"user\0postgres\0database\0postgres\0\0"
+    startup = struct.pack("!ii", 8 + len(parameters), 196608) + parameters
+    return Question(socket_path, startup, is_over=b"the database system is shutting down")
 
 
 def redis_question(host: str, port: int) -> Question:

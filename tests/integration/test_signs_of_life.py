@@ -12,7 +12,9 @@ import psutil
 import psycopg
 import pytest
 
-from cli.hosting.child_process import ChildProgram
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.embedded_postgres import embedded_postgres
+from cli.hosting.readiness import await_ready
 from cli.hosting.signs_of_life import Question, postgres_question, redis_question
 from cli.hosting.supervisor import Supervisor
 from tests.integration.test_supervisor import eventually, listed
@@ -115,6 +117,22 @@ def test_servers_answer_their_questions_without_a_password_and_a_frozen_one_does
         assert silent.stdout is not None
         assert not Question(("127.0.0.1", int(silent.stdout.readline())), b"?").is_answered()
         silent.kill()
+
+
+def test_a_postgres_that_waits_for_its_sessions_to_end_counts_as_silent(tmp_path: Path):
+    server = embedded_postgres(tmp_path / "postgres", durable=False)
+    program, question = server.program, server.program.question
+    assert question is not None
+    process = start(program, tmp_path / "log")
+    try:
+        await_ready(program, process, tmp_path / "log")
+        with psycopg.connect(server.url, dbname="postgres") as session:
+            assert question.is_answered()
+            process.terminate()  # "smart": no new sessions, and it waits for this one
+            eventually(lambda: not question.is_answered())
+            session.execute("select 1")
+    finally:
+        stop((program, process))
 
 
 LISTENER = """
