@@ -27,6 +27,7 @@ class Size:
     rescues: int  # of each kind: killed workers, frozen workers
     broker_queue: int  # requests that wait while the broker breaks
     broker_frozen_s: float
+    settled_after: int  # answers before a rate is measured: until the trainer's early refits are over, in the long form
     window_s: float  # over which a rate is measured
     recovery_s: float  # after which the rate must be back
     postgres_breaks: tuple[str, ...]
@@ -56,6 +57,7 @@ LONG = Size(
     rescues=5,
     broker_queue=5_000,
     broker_frozen_s=10.0,
+    settled_after=4_500,
     window_s=20.0,
     recovery_s=30.0,
     postgres_breaks=("restarted", "killed", "frozen"),
@@ -82,6 +84,7 @@ SHORT = Size(
     rescues=1,
     broker_queue=200,
     broker_frozen_s=3.0,
+    settled_after=100,
     window_s=6.0,
     recovery_s=8.0,
     postgres_breaks=("killed",),

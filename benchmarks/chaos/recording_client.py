@@ -21,7 +21,7 @@ from inference.toy.toy_applications import toy_requests
 
 SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores
 WARM_AFTER = 100  # answers: several batches of each worker
-WARM_WITHIN_S = 60.0
+WARM_WITHIN_S = 120.0
 GIVE_UP_S = 180.0  # of one request; longer than any break lasts
 Body = dict[str, Any]
 
@@ -177,10 +177,12 @@ def trickle(client: RecordingClient, rate: float) -> Iterator[None]:
 
 
 @contextmanager
-def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 150) -> Iterator[None]:
+def pressure(
+    service: ServiceUnderTest, client: RecordingClient, waiting: int = 150, warm_after: int = WARM_AFTER
+) -> Iterator[None]:
     """Keep the workers busy: so many requests wait at each moment, however fast they are answered.
 
-    The context begins once answers come, so that the start is in no rate that is measured.
+    The context begins after so many answers, so that the start is in no rate that is measured.
     """
     ended = threading.Event()
     drawn = _endless(17)
@@ -199,7 +201,7 @@ def pressure(service: ServiceUnderTest, client: RecordingClient, waiting: int = 
     thread = threading.Thread(target=fill, daemon=True)
     thread.start()
     try:
-        until(lambda: service.value(answered) >= before + WARM_AFTER, WARM_WITHIN_S)
+        until(lambda: service.value(answered) >= before + warm_after, WARM_WITHIN_S)
         yield
     finally:
         ended.set()

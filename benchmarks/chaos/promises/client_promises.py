@@ -103,7 +103,7 @@ def cut_connections(directory: Path, size: Size) -> list[Row]:
         port = urlsplit(service.url).port
         web = stack.enter_context(CuttableProxy("127.0.0.1", port).running())
         client = stack.enter_context(RecordingClient(f"http://127.0.0.1:{web.port}", service.key))
-        with pressure(service, client):
+        with pressure(service, client, warm_after=size.settled_after):
             rates = []
             for cut in (False, True, False):
                 since = time.time()

@@ -95,7 +95,7 @@ def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
 def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Some process killed every 10 s: the rate of answers against the undisturbed rate just before and after."""
     window = max(size.window_s, size.rate_kills_s / 5)
-    with client_of(service) as client, pressure(service, client):
+    with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
         before = _window_rate(service, window)
         since = time.time()
         for kind in kinds_in_turn(service):

@@ -69,7 +69,7 @@ def _dispatch_resumed(service: ServiceUnderTest) -> float:
 def postgres(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Postgres restarted, killed and frozen: 503 meanwhile, then the rate comes back."""
     rows = []
-    with client_of(service) as client, pressure(service, client):
+    with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
         for how in size.postgres_breaks:
             before = _rate(service, size.window_s)
             began = time.time()
