@@ -4,6 +4,7 @@ Predictions err, and a batch lasts as long as its longest answer. Whoever judges
 batches for shorter than they are.
 """
 
+import math
 from collections.abc import Iterable
 from statistics import NormalDist
 
@@ -11,6 +12,7 @@ from scheduling.request import COVERAGE, Request
 
 NORMAL = NormalDist()
 UPPER_Z = NORMAL.inv_cdf(COVERAGE)
+HIGHEST_LEVEL = 1 - 1e-6  # the quantile of level 1 is infinite; an answer has ended or reached its limit long before
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
@@ -18,11 +20,24 @@ def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
     return {request.id: drawn_length(request, van_der_corput(number)) for number, request in enumerate(requests, 1)}
 
 
-def drawn_length(request: Request, level: float) -> int:
-    """The quantile of this level of the remaining tokens: log-normal through the predicted median and upper quantile."""
-    spread = request.remaining_upper / request.remaining
-    length = request.remaining * spread ** (NORMAL.inv_cdf(level) / UPPER_Z)
-    return max(1, min(round(length), request.limit - request.generated))
+def drawn_length(request: Request, level: float, generated: int | None = None) -> int:
+    """The quantile of this level of the remaining tokens: log-normal through the predicted median and upper quantile.
+
+    Of a running row that has `generated` so many tokens, the quantile of answers that are longer than that.
+    """
+    total = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
+    done = request.generated if generated is None else generated
+    spread = log_spread(*total)
+    if done and spread:
+        outlived = NORMAL.cdf(math.log(done / total[0]) / spread)
+        level = min(outlived + (1 - outlived) * level, HIGHEST_LEVEL)
+    length = total[0] * math.exp(spread * NORMAL.inv_cdf(level))
+    return max(1, min(round(length), request.limit) - done)
+
+
+def log_spread(median: float, upper: float) -> float:
+    """Standard deviation of the logarithm of a length that is log-normal through its median and upper quantile."""
+    return max(0.0, math.log(upper / median)) / UPPER_Z
 
 
 def van_der_corput(number: int) -> float:
