@@ -1,8 +1,8 @@
 """The policy that serves, played forward from the present queue: when each answer is to be expected.
 
-The simulator plays a copy of the policy with what waits in it, on workers that go on with what they do now, with learned
-costs. Answers get lengths drawn from their predictions, and as many requests arrive meanwhile as lately. It is played in
-small pieces, so that a planner can do it beside its decisions, and ends once every awaited answer has come, or enough.
+The simulator plays a copy of the policy with what waits in it, on workers that go on with what they do now, with
+learned costs. Answers get lengths drawn from their predictions, and as many requests arrive meanwhile as lately. It is
+played in small pieces, so that a planner can do it beside its decisions, and ends once enough awaited answers came.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from scheduling.costs import ServingCurves
+from scheduling.costs import ServingCurves, ServingTime
 from scheduling.forecast.interval_calibration import Stage, spread_of
 from scheduling.forecast.response_line import ResponseLine, fit_line
 from scheduling.linearized_costs import linearized
@@ -35,17 +35,19 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that s
 class PresentWork:
     """A worker with its rows, and its run-to-completion batches in the order in which they run.
 
-    `progress` is how many tokens each row of the batch that runs has gained.
+    `progress` is how many tokens each row of the batch that runs has gained. `step_costs` are those of its engine's
+    steps; None: `worker.costs`, which may know of whole batches only.
     """
 
     worker: Worker
     batches: tuple[StartedBatch, ...] = ()
     progress: int = 0
+    step_costs: ServingTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """Seconds from the forecast's instant to the begin of service and to the answer; `spread` of the latter's logarithm."""
+    """Seconds from the forecast's instant until service begins and until the answer; `spread` of its logarithm."""
 
     stage: Stage
     starts_in_s: float
@@ -79,8 +81,8 @@ class Forecast:
         self._simulation = Simulation(
             policy,
             [Arrival(request, self._draw(request, request.generated)) for request in coming],
-            [_instance(one.worker, now) for one in work],
-            _engine(work[0].worker),
+            [_instance(one, now) for one in work],
+            _engine(work[0]),
             number,
             0.0,
         )
@@ -200,13 +202,12 @@ class Forecast:
         return request.arrived_at - self.began_at
 
 
-def _instance(worker: Worker, now: float) -> Instance:
-    return Instance(
-        worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(worker)
-    )
+def _instance(work: PresentWork, now: float) -> Instance:
+    worker = work.worker
+    return Instance(worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(work))
 
 
-def _engine(worker: Worker) -> EngineCosts:
+def _engine(work: PresentWork) -> EngineCosts:
     """An engine that takes what is known of the worker; where an iteration seems to take nothing, next to nothing."""
-    curves = linearized(worker.costs)
+    curves = linearized(work.step_costs or work.worker.costs)
     return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

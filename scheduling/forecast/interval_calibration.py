@@ -21,6 +21,8 @@ UNKNOWN = (-1.645, 0.0, 1.645)
 # ratio to the length's spread counts, since scores set the level; not tuned.
 OTHER_SPREAD = 0.25
 SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
+LONGEST_S = 1e7  # four months: no instant that a forecast names leaves the calendar
+MOST_RATIO = 100.0  # of real and expected seconds; an error beyond counts as this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,8 @@ class Band:
 
     def around(self, seconds: float, spread: float) -> Expectation:
         """The expectation that a forecast of so many seconds, of this spread, is worth."""
-        low, middle, high = (
-            max(seconds, SHORTEST_S) * math.exp(max(-20.0, min(20.0, score * spread)))
-            for score in (self.low, self.middle, self.high)
-        )
+        seconds = min(max(seconds, SHORTEST_S), LONGEST_S)
+        low, middle, high = (seconds * math.exp(score * spread) for score in (self.low, self.middle, self.high))
         return Expectation(middle, low, high)
 
 
@@ -63,7 +63,7 @@ class IntervalCalibration:
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
         """A forecast has come true."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
-        self._scores[stage].append(math.log(ratio) / spread)
+        self._scores[stage].append(math.log(min(max(ratio, 1 / MOST_RATIO), MOST_RATIO)) / spread)
 
     def band(self, stage: Stage) -> Band:
         """Quantiles of the latest scores; with n of them the outer ones are a rank of n + 1 further out."""

@@ -14,8 +14,8 @@ class ResponseLine:
     token_s: float
 
     def at(self, tokens: float) -> float:
-        """Seconds until an answer of so many tokens."""
-        return self.base_s + self.token_s * tokens
+        """Seconds until an answer of so many tokens, never below 0."""
+        return max(0.0, self.base_s + self.token_s * tokens)
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:

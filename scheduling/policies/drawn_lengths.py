@@ -12,7 +12,9 @@ from scheduling.request import COVERAGE, Request
 
 NORMAL = NormalDist()
 UPPER_Z = NORMAL.inv_cdf(COVERAGE)
-HIGHEST_LEVEL = 1 - 1e-6  # the quantile of level 1 is infinite; an answer has ended or reached its limit long before
+UPPER_LOGIT = math.log(COVERAGE / (1 - COVERAGE))
+CERTAIN_SPREAD = 0.02  # below, the upper quantile is within 2.6 % of the median: the answer ends where it is predicted
+MOST_EXPONENT = 600.0  # of e, which a float still holds; a length beyond is cut at its limit anyway
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
@@ -23,15 +25,19 @@ def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
 def drawn_length(request: Request, level: float, generated: int | None = None) -> int:
     """The quantile of this level of the remaining tokens: log-normal through the predicted median and upper quantile.
 
-    Of a running row that has `generated` so many tokens, the quantile of answers that are longer than that.
+    Of a running row that has `generated` so many tokens, the quantile of answers that are longer than that. There the
+    length is taken to be log-logistic, as in `fusion.conditional_length`: the normal's tail is too thin for rows that
+    outlive their predictions.
     """
-    total = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
+    median, upper = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
     done = request.generated if generated is None else generated
-    spread = log_spread(*total)
-    if done and spread:
-        outlived = NORMAL.cdf(math.log(done / total[0]) / spread)
-        level = min(outlived + (1 - outlived) * level, HIGHEST_LEVEL)
-    length = total[0] * math.exp(spread * NORMAL.inv_cdf(level))
+    spread = log_spread(median, upper)
+    if done and spread > CERTAIN_SPREAD:
+        scale = spread * UPPER_Z / UPPER_LOGIT
+        outlived = math.log1p(math.exp(min(math.log(done / median) / scale, MOST_EXPONENT)))
+        length = median * math.exp(min(scale * math.log(math.expm1(outlived - math.log1p(-level))), MOST_EXPONENT))
+    else:
+        length = median * math.exp(spread * NORMAL.inv_cdf(level))
     return max(1, min(round(length), request.limit) - done)
 
 

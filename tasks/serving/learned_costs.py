@@ -45,7 +45,7 @@ class UnseenSamples:
 
 
 def window_of(sample: StepSample, at: float) -> StepWindow:
-    """A server's window: each row reads its own tokens, and prefills run beside the iterations, without a price each."""
+    """A server's window: each row reads its own tokens, and a prefill beside the iterations has no price of its own."""
     row_steps = sample.steps * sample.rows
     return StepWindow(
         sample.seconds,

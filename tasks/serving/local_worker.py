@@ -13,8 +13,8 @@ from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.model_loading import LoadedModel, load_model
-from inference.step_log import StepLog, StepSums
 from inference.prompt_format import load_prompt_format
+from inference.step_log import StepLog, StepSums
 from learning.estimators.cost_curves import fit_curves
 from learning.step_costs import StepWindow
 from models.leases import WorkerOffer, WorkerRegistration
