@@ -2,7 +2,7 @@
 
 `python -m benchmarks.eta --models bundled --policies fusion,magnus,baton --loads 0.6,0.9,1.3 --json F`
 
-Each policy and model gets one service. Requests that arrive all at once teach it and tell its saturation; then each load
+Each policy and model gets one service. Requests that arrive all at once teach it and tell its saturation; each load then
 follows as arrivals at that share of it. An ETA is looked at as the API would show it: at submission, at the first
 look after service began, and at the first one after the middle of the time from arrival to answer. An error is the
 difference between the expected and the real instant, as a share of the time that was left.
@@ -78,6 +78,7 @@ class JobEnd:
 @click.option("--models", default=BUNDLED, show_default=True, help="Comma-separated: bundled, or names fetched.")
 @click.option("--loads", default="0.6,0.9,1.3", show_default=True, help="Shares of saturation, comma-separated.")
 @click.option("--seconds", default=60.0, show_default=True, help="Of arrivals at each load.")
+@click.option("--warm-seconds", default=20.0, show_default=True, help="Of arrivals at each load before they count.")
 @click.option("--burst", default=200, show_default=True, help="Requests at once that tell the saturation.")
 @click.option("--workers", default=1, show_default=True, help="Workers of each service.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker.")
@@ -90,6 +91,7 @@ def main(
     models: str,
     loads: str,
     seconds: float,
+    warm_seconds: float,
     burst: int,
     workers: int,
     kv_budget: str,
@@ -113,8 +115,8 @@ def main(
             threading.Event().wait(SETTLE_S)
             for load in map(float, loads.split(",")):
                 rate = load * saturation
-                arrivals = arrivals_of(workload, max(1, round(rate * seconds)), rate, seed + 1)
-                reached, judged = _serve(service, state_dir, arrivals)
+                arrivals = arrivals_of(workload, max(1, round(rate * (warm_seconds + seconds))), rate, seed + 1)
+                reached, judged = _serve(service, state_dir, arrivals, warm_seconds)
                 shared = {"policy": policy, "model": model, "load": load, "rate": round(rate, 3)}
                 rows += [shared | {"requests_per_s": round(reached, 3)} | row for row in judged]
                 if json_file:  # after each load, so that an interrupted comparison keeps its rows
@@ -122,8 +124,10 @@ def main(
     Console(width=120).print(table(rows))
 
 
-def _serve(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> tuple[float, list[Json]]:
-    """Answers a second until the last one, and the rows of all moments."""
+def _serve(
+    service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
+) -> tuple[float, list[Json]]:
+    """Answers a second until the last one, and the rows of all moments, of jobs that arrived after `warm_s`."""
     engine = make_engine(service.database_url, pool_size=1, name="benchmark")
     looks: dict[str, list[EtaLook]] = defaultdict(list)
     pause = threading.Event()
@@ -145,6 +149,7 @@ def _serve(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]
         engine.dispose()
     first = min(job.submission.at for job in ended.values())
     rate = len(ended) / (max(job.finished_at for job in ended.values()) - first)
+    ended = {name: job for name, job in ended.items() if job.submission.at >= first + warm_s}
     share = round(spent_s / took_s, 4)
     return rate, [row | {"planner_share": share} for row in judge(ended, looks)]
 

@@ -23,6 +23,7 @@ RECENT_ANSWERS = 200
 # Answers of an application that give it a line of its own; one with fewer uses the line of all. Fewer would let one
 # unusual answer tilt the line, more would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
+JUDGED = 100  # newest answers whose forecasts are compared with them: enough for the 5 % at either end. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm before errors were seen: the interval is then a third to three times it
 
 FETCH_RECENT = text("""
@@ -82,7 +83,7 @@ class ResponseTimeEstimate:
         lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
         responses = self.response_s.get(application) or self.response_s.get(None)
         if lengths is None or responses is None:
-            return None if snapshot is None else snapshot.backlog_s + snapshot.typical_s
+            return None if snapshot is None else (snapshot.backlog_s + snapshot.typical_s) or None
         forecast = snapshot.lines.get(model) if snapshot is not None else None
         if forecast is not None:
             return forecast.at(min(lengths.at(input_tokens), limit_tokens))
@@ -91,12 +92,13 @@ class ResponseTimeEstimate:
 
 
 def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEstimate:
-    """Fit the lines, and learn from the forecasts that have come true."""
+    """Fit the lines, and learn from the forecasts that have come true; the newest answers first."""
     answers = list(answers)
     calibration = IntervalCalibration()
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
+    for answer in answers[:JUDGED]:
         if answer.forecast_s is not None:
             calibration.learn("waiting", answer.forecast_s, SPREAD, answer.response_s)
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}

@@ -26,6 +26,8 @@ from scheduling.simulation.trace import SimulatedAnswer
 # planner a millisecond or two. Not tuned.
 MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # requests that arrive meanwhile; they bound a forecast as the former do
+# Where rows join, the simulated policy is asked at multiples of this: a planner takes a step about as often.
+TICK_S = 0.05
 PROBES = 12  # of these the first tell how long a request takes that comes now; fewer are noisier. Not tuned
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # of an engine of which nothing is known
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
@@ -84,7 +86,7 @@ class Forecast:
             [_instance(one, now) for one in work],
             _engine(work[0]),
             number,
-            0.0,
+            TICK_S if policy.mode == "continuous" else 0.0,
         )
         self._simulation.process_events(now)
         for one in work:

@@ -13,7 +13,7 @@ from typing import Literal
 Stage = Literal["waiting", "running"]
 
 INTERVAL = 0.9  # the share of answers that come within their intervals
-KEPT = 400  # scores of each stage: more follow a change of load later, fewer make the quantiles noisier. Not tuned
+KEPT = 200  # scores of each stage: more follow a change of load later, fewer make the quantiles noisier. Not tuned
 FEWEST = 20  # with fewer scores the outermost ones say nothing of the 5 % behind them
 # Before that, errors are taken to be normal: 1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)

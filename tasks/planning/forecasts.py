@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 from sqlalchemy import Connection
@@ -16,7 +16,7 @@ from scheduling.forecast.interval_calibration import IntervalCalibration, Stage
 from scheduling.forecast.policy_copy import copy_of
 from scheduling.policy import Policy
 
-SHARE = 0.04  # of the planner's time; with the snapshots' own twentieth it leaves nine tenths for decisions. Not tuned
+SHARE = 0.04  # of the planner's time, in CPU seconds, since others may have the CPU meanwhile; with the snapshots' own twentieth it leaves nine tenths for decisions. Not tuned
 AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
@@ -24,7 +24,7 @@ MOST_S = 1.0  # of computing for one forecast; what is not played by then is exp
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; of others a client learns less
 # Forecasts of one request that are compared with its answer, each when it has waited this much longer than at the last.
 # A long job would otherwise count as often as it was forecast. Not tuned.
-MOST_JUDGED, LONGER = 4, 1.7
+MOST_JUDGED, LONGER = 3, 2.0
 MOST_REMEMBERED = 4000  # requests with forecasts that have not come true yet
 
 
@@ -60,7 +60,7 @@ class _InProgress:
 class Forecasts:
     """The forecasts of all models, one in progress at a time."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
         self._clock = clock
         self._models: dict[str, _OfModel] = {}
         self._in_progress: _InProgress | None = None
@@ -118,7 +118,7 @@ class Forecasts:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of computing so far."""
+        """Seconds of CPU so far."""
         return self._spent_s
 
     def described(self) -> dict[str, Any]:
