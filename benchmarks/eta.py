@@ -2,8 +2,8 @@
 
 `python -m benchmarks.eta --models bundled --policies fusion,magnus,baton --loads 0.6,0.9,1.3 --json F`
 
-Each policy and model gets one service. Requests that arrive all at once teach it and tell its saturation; each load then
-follows as arrivals at that share of it. An ETA is looked at as the API would show it: at submission, at the first
+Each policy and model gets one service. Requests that arrive all at once teach it and tell its saturation; each load
+then follows as arrivals at that share of it. An ETA is looked at as the API would show it: at submission, at the first
 look after service began, and at the first one after the middle of the time from arrival to answer. An error is the
 difference between the expected and the real instant, as a share of the time that was left.
 """

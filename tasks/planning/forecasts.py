@@ -6,9 +6,6 @@ from itertools import islice
 from time import thread_time
 from typing import Any
 
-from sqlalchemy import Connection
-
-from models import planner_requests
 from models.planner_requests import QueuedRequest
 from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
@@ -16,7 +13,9 @@ from scheduling.forecast.interval_calibration import IntervalCalibration, Stage
 from scheduling.forecast.policy_copy import copy_of
 from scheduling.policy import Policy
 
-SHARE = 0.04  # of the planner's time, in CPU seconds, since others may have the CPU meanwhile; with the snapshots' own twentieth it leaves nine tenths for decisions. Not tuned
+# Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own twentieth it
+# leaves nine tenths for decisions. Not tuned.
+SHARE = 0.04
 AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
@@ -26,6 +25,10 @@ MOST_WAITING = 1000  # requests at the front of the queue that a forecast names;
 # A long job would otherwise count as often as it was forecast. Not tuned.
 MOST_JUDGED, LONGER = 3, 2.0
 MOST_REMEMBERED = 4000  # requests with forecasts that have not come true yet
+
+# When requests were answered, by id; None for one that failed or was cancelled; those that have not ended are left out.
+EndsOf = Callable[[Sequence[str]], Mapping[str, float | None]]
+WorkByModel = Mapping[str, Sequence[PresentWork]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Forecasts:
     def begin(
         self,
         policies: Iterable[tuple[str, Policy]],
-        work: Callable[[], Mapping[str, Sequence[PresentWork]]],
+        work: Callable[[], WorkByModel],
         now: float,
     ) -> None:
         """If none is in progress and there is time, begin the forecast that is due for longest.
@@ -103,7 +106,7 @@ class Forecasts:
             of.published = None
         self._spent_s += self._clock() - began
 
-    def advance(self, connection: Connection, now: float) -> None:
+    def advance(self, ends_of: EndsOf, now: float) -> None:
         """Play on for as long as the share of time allows; once a forecast is complete, learn from its predecessors."""
         playing, left_s = self._in_progress, self._left_s(now)
         if playing is None or left_s <= 0:
@@ -113,7 +116,7 @@ class Forecasts:
         playing.played_s += self._clock() - began
         if complete or playing.played_s > MOST_S:
             self._in_progress = None
-            self._conclude(connection, playing)
+            self._conclude(ends_of, playing)
         self._spent_s += self._clock() - began
 
     @property
@@ -132,11 +135,11 @@ class Forecasts:
         """What may be spent in this step."""
         return min(AT_ONCE_S, FIRST_S + SHARE * (now - (self._since or now)) - self._spent_s)
 
-    def _conclude(self, connection: Connection, playing: _InProgress) -> None:
+    def _conclude(self, ends_of: EndsOf, playing: _InProgress) -> None:
         """Compare earlier forecasts with the answers that have come, and describe this one with what that taught."""
         of, began_at = self._models[playing.model], playing.forecast.began_at
         expected = playing.forecast.expected()
-        self._learn(connection, of, expected)
+        _learn(ends_of, of, expected)
         for request_id, answer in expected.items():
             _remember(of.made, request_id, _Made(answer.stage, began_at, answer.seconds, answer.spread))
         while len(of.made) > MOST_REMEMBERED:
@@ -148,15 +151,14 @@ class Forecasts:
             "jobs": _jobs(expected, of.calibration),
         }
 
-    def _learn(self, connection: Connection, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:
-        """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
-        gone = [request_id for request_id in of.made if request_id not in expected]
-        if not gone:
-            return
-        for request_id, ended_at in planner_requests.ends_of(connection, gone).items():
-            for made in of.made.pop(request_id):
-                if ended_at is not None:
-                    of.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at)
+
+def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:
+    """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
+    gone = [request_id for request_id in of.made if request_id not in expected]
+    for request_id, ended_at in ends_of(gone).items() if gone else ():
+        for made in of.made.pop(request_id):
+            if ended_at is not None:
+                of.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at)
 
 
 def _jobs(expected: Mapping[str, ExpectedAnswer], calibration: IntervalCalibration) -> dict[str, list[Any]]:

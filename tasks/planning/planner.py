@@ -7,6 +7,7 @@ an error, a lost connection or a change of policy, a new epoch rebuilds it: ever
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import structlog
@@ -19,13 +20,12 @@ from models.live_fleet import LiveWorker
 from models.planner_requests import QueuedRequest
 from models.planner_state import PlannerInputs
 from scheduling.costs import ServingTime
-from scheduling.forecast.forecast import PresentWork
 from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Worker
 from tasks.messages import NO_BATCH
 from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
-from tasks.planning.forecasts import Forecasts
+from tasks.planning.forecasts import Forecasts, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queue
 from tasks.planning.serving_estimates import ServingEstimates
@@ -120,7 +120,7 @@ class Planner:
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         self._forecasts.begin(self._policies, lambda: self._present_work(workers, live), now)
         claims = self._assign(workers, now)
-        self._forecasts.advance(self._connection, now)
+        self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
         self._publish_snapshot(workers, now)
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         self.due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
@@ -129,9 +129,7 @@ class Planner:
     def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
         return self._estimates.of(worker, joins=self._policies.continuous)
 
-    def _present_work(
-        self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker]
-    ) -> dict[str, list[PresentWork]]:
+    def _present_work(self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker]) -> WorkByModel:
         costs = {worker.name: self._estimates.of(worker, joins=True) for worker in live}
         return {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
