@@ -7,8 +7,8 @@ for long: whoever reads the windows takes them out.
 from collections import deque
 from dataclasses import dataclass
 
-# A window of iterations ends when the number of rows changes, after so many iterations, or after so many seconds. Longer
-# ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
+# A window of iterations ends when the number of rows changes, after so many iterations, or after so many seconds.
+# Longer ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
 MOST_STEPS = 16
 MOST_S = 0.25
 KEPT = 1024  # windows that nobody took yet: many seconds of steps; older ones are dropped

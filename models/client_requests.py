@@ -62,6 +62,9 @@ class NewRequest:
     priority: int = 0
     deadline_s: float | None = None
     eta_s: float | None = None
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+    forecast_s: float | None = None
 
 
 INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name; its durations become instants
@@ -76,16 +79,20 @@ INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name;
     "limit_tokens",
     "priority",
 )
+DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
 # Written as SQL because every accepted request waits for it: the ORM's insert takes three times as long.
 SUBMIT = text("""
     insert into requests (id, idempotency_key, idempotency_sha256, tenant, model, application, instructions, input,
-        body, prompt_tokens, input_tokens, limit_tokens, priority, deadline_at, eta_at)
+        body, prompt_tokens, input_tokens, limit_tokens, priority, deadline_at, eta_at, eta_low_at, eta_high_at,
+        forecast_s)
     values (:id, :idempotency_key, :idempotency_sha256, :tenant, :model, :application, :instructions, :input, :body,
         :prompt_tokens, :input_tokens, :limit_tokens, :priority,
-        clock_timestamp() + make_interval(secs => :deadline_s), clock_timestamp() + make_interval(secs => :eta_s))
+        clock_timestamp() + make_interval(secs => :deadline_s), clock_timestamp() + make_interval(secs => :eta_s),
+        clock_timestamp() + make_interval(secs => :eta_low_s), clock_timestamp() + make_interval(secs => :eta_high_s),
+        :forecast_s)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
-    returning arrived_at, deadline_at, eta_at
-""").bindparams(bindparam("body", type_=JSONB), bindparam("deadline_s", type_=Double), bindparam("eta_s", type_=Double))
+    returning arrived_at, deadline_at, eta_at, eta_low_at, eta_high_at, forecast_s
+""").bindparams(bindparam("body", type_=JSONB), *(bindparam(name, type_=Double) for name in DURATIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,7 @@ def submit(
             {
                 **given,
                 "idempotency_sha256": digest,
-                "deadline_s": new.deadline_s,
-                "eta_s": new.eta_s,
+                **{name: getattr(new, name) for name in DURATIONS},
             },
         )
         .one_or_none()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, literal_column, select, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
 
 from models.tables import StoredRequest
@@ -67,6 +67,22 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
     fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group) for row in rows]
     return sorted(fetched, key=lambda queued: (queued.request.arrived_at, queued.request.id))
+
+
+def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
+    """When these requests were answered, by id and since the epoch; None for one that failed or was cancelled.
+
+    Those that have not ended, or are no more, are left out.
+    """
+    rows = connection.execute(
+        text("""
+            select id, case when status in ('completed', 'incomplete') then extract(epoch from finished_at)::float8 end
+                as answered_at
+            from requests where id = any(cast(:ids as text[])) and finished_at is not null
+        """),
+        {"ids": list(request_ids)},
+    )
+    return {row.id: row.answered_at for row in rows}
 
 
 def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dict[int, list[Request]]:

@@ -1,12 +1,12 @@
 """A request's position in the queue and its ETA, from the planner's last snapshot of the queue.
 
-The planner writes the snapshot to `service_state['planner']` at most twice a second. Without a recent snapshot there is
-no position and no ETA for a queued request.
+The planner writes the snapshot to `service_state['planner']` at most twice a second, with its last forecast of running
+and waiting requests. Without a recent snapshot there is no position and no ETA for a queued request.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView
 from models.tables import RequestStatus, ServiceState
+from scheduling.forecast.response_line import ResponseLine
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
 # 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
@@ -22,10 +23,24 @@ STALE_AFTER = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A request's position in the order of service (1 is next) and when its answer is expected; None where unknown."""
+    """A request's position in the order of service (1 is next) and when its answer is expected; None where unknown.
+
+    Nine of ten answers should come between `low_at` and `high_at`.
+    """
 
     position: int | None = None
     eta_at: datetime | None = None
+    low_at: datetime | None = None
+    high_at: datetime | None = None
+
+    def not_before(self, now: datetime) -> "QueuePlace":
+        """The same with no instant in the past, and the ETA within its interval."""
+        eta_at, low_at, high_at = (
+            None if at is None else max(at, now) for at in (self.eta_at, self.low_at, self.high_at)
+        )
+        if eta_at is not None and low_at is not None and high_at is not None:
+            eta_at = min(max(eta_at, low_at), high_at)
+        return QueuePlace(self.position, eta_at, low_at, high_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +51,9 @@ class QueueSnapshot:
     waiting: int  # queued requests
     backlog_s: float  # seconds until a worker would be free for a request that comes now
     typical_s: float  # mean estimated serving time of the waiting batches, else of recently served ones
-    places: Mapping[str, QueuePlace] = field(repr=False)  # by request id; of a long queue only the first
+    places: Mapping[str, QueuePlace] = field(repr=False)  # of waiting requests; of a long queue only the first
+    running: Mapping[str, QueuePlace] = field(repr=False)  # of those that the last forecast knew as running
+    lines: Mapping[str, ResponseLine] = field(repr=False)  # by model: how long a request takes that comes now
     state: Mapping[str, Any] = field(repr=False)  # the snapshot as the planner wrote it
 
     @property
@@ -65,8 +82,13 @@ def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
 
 
 def parse_queue_snapshot(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
-    """The snapshot `state`, written at `at`; the ETA of each listed request is the expected end of its batch."""
+    """The snapshot `state`, written at `at`.
+
+    What a request is expected at by the last forecast counts; until one names it, the expected end of its batch.
+    """
     places: dict[str, QueuePlace] = {}
+    running: dict[str, QueuePlace] = {}
+    lines: dict[str, ResponseLine] = {}
     batches = state.get("batches", [])
     ahead = 0
     for batch in batches:
@@ -77,27 +99,41 @@ def parse_queue_snapshot(state: Mapping[str, Any], at: datetime) -> QueueSnapsho
     typical_s = (
         sum(batch["estimated_s"] for batch in batches) / len(batches) if batches else state.get("typical_s", 0.0)
     )
-    return QueueSnapshot(at, state.get("waiting", 0), state.get("backlog_s", 0.0), typical_s, places, state)
+    for model, expected in state.get("expected", {}).items():
+        began_at = datetime.fromtimestamp(expected["at"], UTC)
+        if expected["line"] is not None:
+            lines[model] = ResponseLine(*expected["line"])
+        for request_id, (position, *seconds) in expected["jobs"].items():
+            place = QueuePlace(position, *(began_at + timedelta(seconds=some) for some in seconds))
+            (running if position is None else places)[request_id] = place
+    waiting, backlog_s = state.get("waiting", 0), state.get("backlog_s", 0.0)
+    return QueueSnapshot(at, waiting, backlog_s, typical_s, places, running, lines, state)
 
 
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
-    """The request's position and ETA.
+    """The request's position, ETA and interval; no instant is earlier than `view.now`.
 
-    In progress: the batch's start plus its estimated serving time. Queued and listed in the snapshot: as listed.
-    Queued and not listed (too new, or behind the part that the snapshot lists): the ETA given at submission, else the
-    end of the backlog plus one typical batch. Unless listed, the ETA is never earlier than `view.now`.
-    Final: neither position nor ETA.
+    Running: as the last forecast has it, else the batch's start plus its estimated serving time. Queued: as the
+    snapshot lists it, else (too new, or behind the part that is listed) the ETA given at submission, else the end of
+    the backlog plus one typical batch. The interval is the forecast's, else the one given at submission. Final: none.
     """
     if view.request.status is RequestStatus.in_progress:
-        batch = view.batch
-        if batch is None:
-            return QueuePlace()
-        start = batch.started_at or batch.assigned_at
-        return QueuePlace(None, max(start + timedelta(seconds=batch.estimated_s), view.now))
+        forecast = snapshot.running.get(view.request.id) if snapshot else None
+        return (forecast or _of_batch(view)).not_before(view.now)
     if view.request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
     listed = snapshot.places.get(view.request.id)
-    if listed is not None:
-        return listed
-    eta_at = view.request.eta_at or snapshot.at + timedelta(seconds=snapshot.backlog_s + snapshot.typical_s)
-    return QueuePlace(None, max(eta_at, view.now))
+    if listed is not None and listed.low_at is not None:
+        return listed.not_before(view.now)
+    request = view.request
+    eta_at = request.eta_at or snapshot.at + timedelta(seconds=snapshot.backlog_s + snapshot.typical_s)
+    place = listed or QueuePlace(None, eta_at)
+    return replace(place, low_at=request.eta_low_at, high_at=request.eta_high_at).not_before(view.now)
+
+
+def _of_batch(view: RequestView) -> QueuePlace:
+    request, batch = view.request, view.batch
+    if batch is None:
+        return QueuePlace()
+    ends_at = (batch.started_at or batch.assigned_at) + timedelta(seconds=batch.estimated_s)
+    return QueuePlace(None, ends_at, request.eta_low_at, request.eta_high_at)

@@ -1,7 +1,8 @@
-"""The ETA given at submission: a line fitted to the response times of recent answers, for each application.
+"""The ETA given at submission: the planner's forecast for a request that comes now, corrected by the errors seen.
 
-Response times are regressed on input tokens. They contain waiting, batching and serving as they recently were under
-whatever policy, but not a queue that has just grown; therefore the planner's backlog is a lower bound.
+The forecast is a line over the answer's length, which follows from the application's recent answers by input length.
+While the planner has none, recent response times of the application tell how long an answer takes; its backlog is then
+a lower bound.
 """
 
 from collections import defaultdict
@@ -13,6 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.queue_position import QueueSnapshot
+from scheduling.forecast.interval_calibration import IntervalCalibration
+from scheduling.forecast.response_line import ResponseLine
 
 # Newest answers that the lines are fitted to: more of them make the lines steadier, fewer follow a change of load
 # sooner. Not tuned.
@@ -20,10 +23,12 @@ RECENT_ANSWERS = 200
 # Answers of an application that give it a line of its own; one with fewer uses the line of all. Fewer would let one
 # unusual answer tilt the line, more would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
+JUDGED = 100  # newest answers whose forecasts are compared with them: enough for the 5 % at either end. Not tuned
+SPREAD = 0.6  # of a forecast's logarithm before errors were seen: the interval is then a third to three times it
 
 FETCH_RECENT = text("""
-    select tenant || '/' || application as application, input_tokens,
-        extract(epoch from finished_at - arrived_at)::float8 as response_s
+    select tenant || '/' || application as application, input_tokens, output_tokens,
+        extract(epoch from finished_at - arrived_at)::float8 as response_s, forecast_s
     from requests
     where status in ('completed', 'incomplete') and finished_at > statement_timestamp() - interval '10 minutes'
     order by finished_at desc limit :most
@@ -31,54 +36,92 @@ FETCH_RECENT = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseTimeLine:
-    """Response time in seconds as a linear function of input tokens."""
+class RecentAnswer:
+    """An answer as its ETA looked at submission and as it came; `forecast_s` None: nothing was forecast."""
 
-    slope: float
-    intercept: float
-
-    def at(self, input_tokens: int) -> float:
-        """The response time in seconds, never below 0."""
-        return max(0.0, self.intercept + self.slope * input_tokens)
+    application: str
+    input_tokens: int
+    output_tokens: int
+    response_s: float
+    forecast_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionEta:
+    """Seconds until the answer: what was forecast, what is told, and the ends of the interval.
+
+    Fields of `client_requests.NewRequest` of the same names.
+    """
+
+    forecast_s: float
+    eta_s: float
+    eta_low_s: float
+    eta_high_s: float
+
+
+@dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """A line for each tenant's application with MIN_ANSWERS recent answers, and one of all; None without any answer."""
+    """Lines over input tokens of each tenant's application with MIN_ANSWERS recent answers; key None: of all."""
 
-    by_application: Mapping[str, ResponseTimeLine]
-    overall: ResponseTimeLine | None
+    response_s: Mapping[str | None, ResponseLine]
+    output_tokens: Mapping[str | None, ResponseLine]
+    calibration: IntervalCalibration
 
-    def response_s(self, application: str, input_tokens: int, snapshot: QueueSnapshot | None) -> float | None:
-        """Seconds until the answer to a request that comes now; None without recent answers and without a snapshot."""
-        line = self.by_application.get(application, self.overall)
-        if line is None:
-            return None if snapshot is None else snapshot.backlog_s + snapshot.typical_s
+    def eta(
+        self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
+    ) -> SubmissionEta | None:
+        """Of a request that comes now; None without recent answers and without a snapshot."""
+        forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
+        if forecast_s is None:
+            return None
+        told = self.calibration.band("waiting").around(forecast_s, SPREAD)
+        return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
+
+    def _forecast_s(
+        self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
+    ) -> float | None:
+        lengths = self.output_tokens.get(application) or self.output_tokens.get(None)
+        responses = self.response_s.get(application) or self.response_s.get(None)
+        if lengths is None or responses is None:
+            return None if snapshot is None else (snapshot.backlog_s + snapshot.typical_s) or None
+        forecast = snapshot.lines.get(model) if snapshot is not None else None
+        if forecast is not None:
+            return forecast.at(min(lengths.at(input_tokens), limit_tokens))
         backlog_s = snapshot.backlog_s if snapshot is not None and snapshot.waiting else 0.0
-        return max(line.at(input_tokens), backlog_s)
+        return max(responses.at(input_tokens), backlog_s)
 
 
-def fit_response_times(answers: Iterable[tuple[str, int, float]]) -> ResponseTimeEstimate:
-    """Fit the lines to answers given as (application, input tokens, response time in seconds)."""
-    points = defaultdict(list)
-    for application, input_tokens, response_s in answers:
-        points[application].append((input_tokens, response_s))
-    lines = {name: _line(some) for name, some in points.items() if len(some) >= MIN_ANSWERS}
-    every = [point for some in points.values() for point in some]
-    return ResponseTimeEstimate(lines, _line(every) if every else None)
+def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEstimate:
+    """Fit the lines, and learn from the forecasts that have come true; the newest answers first."""
+    answers = list(answers)
+    calibration = IntervalCalibration()
+    by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
+    for answer in answers:
+        by_application[answer.application].append(answer)
+    for answer in answers[:JUDGED]:
+        if answer.forecast_s is not None:
+            calibration.learn("waiting", answer.forecast_s, SPREAD, answer.response_s)
+    groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}
+    if answers:
+        groups[None] = answers
+    return ResponseTimeEstimate(
+        {name: _line([(one.input_tokens, one.response_s) for one in some]) for name, some in groups.items()},
+        {name: _line([(one.input_tokens, one.output_tokens) for one in some]) for name, some in groups.items()},
+        calibration,
+    )
 
 
 def read_response_times(session: Session) -> ResponseTimeEstimate:
-    """Fit the lines to the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
+    """From the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
     rows = session.execute(FETCH_RECENT, {"most": RECENT_ANSWERS})
-    return fit_response_times((row.application, row.input_tokens, row.response_s) for row in rows)
+    return estimate_response_times(RecentAnswer(*row) for row in rows)
 
 
-def _line(points: list[tuple[int, float]]) -> ResponseTimeLine:
+def _line(points: list[tuple[int, float]]) -> ResponseLine:
     """Least squares; the mean, with slope 0, if all inputs are equally long or longer ones were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:
         slope, intercept = linear_regression(tokens, seconds)
     except StatisticsError:
         slope = 0.0
-    return ResponseTimeLine(slope, intercept) if slope > 0 else ResponseTimeLine(0.0, fmean(seconds))
+    return ResponseLine(intercept, slope) if slope > 0 else ResponseLine(fmean(seconds), 0.0)

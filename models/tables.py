@@ -108,6 +108,9 @@ class StoredRequest(Base):
     # the epoch whose planner has it in its policy's queue; 0: none, the planner fetches it at its next step
     planner_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eta_at: Mapped[datetime | None]  # the ETA given at submission, kept to compare it with the real time
+    eta_low_at: Mapped[datetime | None]  # nine of ten answers should come between these two
+    eta_high_at: Mapped[datetime | None]
+    forecast_s: Mapped[float | None]  # seconds that were forecast then, before they were corrected by the errors seen
     batch_id: Mapped[int | None] = mapped_column(BigInteger)  # the batch it is in, or was in last
     sealed_group: Mapped[str | None]  # the batch that ran out of memory with it and is to be split into two sealed ones
     # set while it is among those that an engine was serving when it failed: they are served again in halves, apart

@@ -1,6 +1,7 @@
 """The answers of /v1/responses: OpenAI's Response object with a `magnus` object in it."""
 
 import math
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,7 +32,9 @@ class Magnus(ApiObject):
     tokens_so_far: int = Field(description="Tokens generated so far, by the last heartbeat")
     queue_position: int | None = Field(description="1 is served next; null when running, final or not yet placed")
     eta_s: float | None = Field(description="Seconds until the answer is expected")
-    eta_at: float | None = Field(description="The same as a Unix time of the database's clock")
+    eta_low_s: float | None = Field(description="Nine of ten answers come in no less, and")
+    eta_high_s: float | None = Field(description="in no more seconds than this")
+    eta_at: float | None = Field(description="eta_s as a Unix time of the database's clock")
     batch: int | None = Field(description="The batch it is in, or was in last")
     worker: str | None
     attempts: int
@@ -193,12 +196,18 @@ def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
         predictor_version=request.predictor_version,
         tokens_so_far=tokens,
         queue_position=place.position,
-        eta_s=round((place.eta_at - view.now).total_seconds(), 3) if place.eta_at else None,
+        eta_s=_seconds(view, place.eta_at),
+        eta_low_s=_seconds(view, place.low_at),
+        eta_high_s=_seconds(view, place.high_at),
         eta_at=place.eta_at.timestamp() if place.eta_at else None,
         batch=request.batch_id,
         worker=batch.worker if batch else None,
         attempts=request.attempts,
     )
+
+
+def _seconds(view: RequestView, at: datetime | None) -> float | None:
+    return None if at is None else round(max(0.0, (at - view.now).total_seconds()), 3)
 
 
 def _output(view: RequestView) -> list[OutputMessage]:

@@ -6,7 +6,6 @@ from flask import request
 from models import client_requests
 from models.client_requests import RequestView
 from models.queue_position import place_in_queue
-from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
@@ -129,7 +128,7 @@ def submission_of(body: CreateResponse) -> Submission:
 
 def answer_of(view: RequestView) -> tuple[Response, dict[str, str]]:
     """The Response of a stored request, and the header that says when to poll again."""
-    queued = view.request.status is RequestStatus.queued
-    queue_place = place_in_queue(view, current_context().queue_snapshot.get() if queued else None)
+    final = view.request.status.final
+    queue_place = place_in_queue(view, None if final else current_context().queue_snapshot.get())
     wait_s = retry_after_s(view, queue_place)
     return response_of(view, queue_place), {} if wait_s is None else {"Retry-After": str(wait_s)}

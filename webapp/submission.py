@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -105,7 +105,13 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     lacking = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
     limits.check_sampling(submission.temperature, submission.top_k, lacking)
     application = application_name(submission.metadata, submission.prompt.instructions)
-    response_times = context.response_times.get()
+    eta = context.response_times.get().eta(
+        scoped_application(submission.tenant, application),
+        counts.input_tokens,
+        limit_tokens,
+        limits.model_name,
+        snapshot,
+    )
     return NewRequest(
         tenant=submission.tenant,
         model=limits.model_name,
@@ -118,9 +124,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         limit_tokens=limit_tokens,
         priority=submission.priority,
         deadline_s=submission.deadline_s,
-        eta_s=response_times.response_s(
-            scoped_application(submission.tenant, application), counts.input_tokens, snapshot
-        ),
+        **({} if eta is None else asdict(eta)),
     )
 
 

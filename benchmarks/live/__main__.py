@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -67,6 +68,12 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
 @click.option("--warm-requests", default=0, show_default=True, help="Answered before the figures begin, others.")
 @click.option(
+    "--warm-seconds",
+    default=0.0,
+    show_default=True,
+    help="Arrivals at the run's rate, after those, before the figures begin.",
+)
+@click.option(
     "--workload", default="toy", show_default=True, help="toy, instructions, a .jsonl of requests, or a .csv trace."
 )
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
@@ -84,6 +91,7 @@ def main(
     workers: int,
     requests: int,
     warm_requests: int,
+    warm_seconds: float,
     workload: str,
     model: str | None,
     max_prompt_tokens: int | None,
@@ -104,12 +112,20 @@ def main(
     options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens)
     runs: list[Json] = []
     for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
-        drawn = arrivals_of(workload, warm_requests + requests, rate, seed + repeat)
-        warm, arrivals = drawn[:warm_requests], _from_zero(drawn[warm_requests:])
+        settling = round(rate * warm_seconds)
+        drawn = arrivals_of(workload, warm_requests + settling + requests, rate, seed + repeat)
+        warm, settle = drawn[:warm_requests], _from_zero(drawn[warm_requests : warm_requests + settling])
+        arrivals = _from_zero(drawn[warm_requests + settling :])
         with fresh_service(name, options, arrivals, seed) as (service, state_dir):
             if warm:
                 answer_first(service, state_dir, [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(warm)])
+            if settle:
+                answer_first(service, state_dir, settle)
+            with ServiceMonitor(service, state_dir) as monitor:
+                learned = monitor.learned()
+            began = time.monotonic()
             run = measure(service, state_dir, arrivals)
+            run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
         runs.append(
             {
                 **run,
@@ -117,6 +133,7 @@ def main(
                 "rate": rate,
                 "repeat": repeat,
                 "warm_requests": warm_requests,
+                "warm_seconds": warm_seconds,
                 "workload": Path(workload).stem,
             }
         )
@@ -175,6 +192,8 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
     """The same gaps, the first arrival at once."""
+    if not arrivals:
+        return []
     return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]
 
 

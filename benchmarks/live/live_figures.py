@@ -47,6 +47,15 @@ ETA_ERRORS = text("""
 """)
 
 
+LEARNED = text("""
+    select (select count(*) from requests where status in ('completed', 'incomplete')) as answers,
+        (select count(*) from model_versions where kind = 'length') as length_predictors,
+        (select count(*) from model_versions where kind = 'serving_time') as serving_time_estimators,
+        (select max((curves->'learned'->>'version')::int) from workers) as step_costs,
+        (select max((curves->'learned'->>'error')::float8) from workers) as step_error
+""")
+
+
 class ServiceMonitor:
     """Samples a service while it serves one run; a context manager."""
 
@@ -79,6 +88,11 @@ class ServiceMonitor:
             decision_s = connection.execute(DECISION).scalar()
         if decision_s:
             self._decisions.append(decision_s)
+
+    def learned(self) -> Json:
+        """Answers so far, versions that were published, and the median error of the workers' learned costs."""
+        with self._engine.connect() as connection:
+            return dict(connection.execute(LEARNED).one()._mapping)
 
     def stop_clock(self) -> None:
         """End the measurement of CPU time, before the benchmark itself uses the service."""

@@ -20,8 +20,8 @@ from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
-from inference.step_log import StepLog
 from inference.sequences import FinishedSequence, RunFigures, Sequence
+from inference.step_log import StepLog
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
 # A larger bound saves more prefills and takes more memory; it was not tuned.

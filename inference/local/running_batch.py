@@ -15,8 +15,8 @@ from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.run_tally import RunTally
 from inference.local.sampling import greedy, sample
-from inference.step_log import StepLog
 from inference.sequences import FinishedSequence
+from inference.step_log import StepLog
 
 
 class RunningBatch:

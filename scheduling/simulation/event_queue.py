@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Instants that differ by less are the same: well above the rounding error of sums of seconds, and well below an
-# iteration, of which no published engine takes less than a millisecond.
-ROUNDING_S = 1e-7
+# Instants that differ by less are the same: well above the rounding error of sums of seconds, of instants since the
+# epoch too (2.4e-7), and well below an iteration, of which no published engine takes less than a millisecond.
+ROUNDING_S = 1e-6
 
 
 class Timetable(Generic[T]):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.kv_memory import KvMemory
+from scheduling.policy import RunningRow
 from scheduling.prefill_groups import prefill_groups
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens
@@ -108,6 +109,15 @@ class ContinuousBatch:
         else:
             self._advance_clock(prefill_s)
             self._start_decoding()
+
+    def resume(self, rows: Sequence[RunningRow], stops_at: Sequence[int], now: float) -> None:
+        """Begin with rows that run already."""
+        self.at = now
+        for row, stop in zip(rows, stops_at, strict=True):
+            offset = row.generated - self.iteration
+            self.rows[row.request.id] = resumed = SimulatedRow(row.request, stop, row.started_at, offset)
+            heapq.heappush(self._last_iterations, (resumed.last_iteration, row.request.id))
+        self._update_lengths()
 
     def leave(self, request_id: str) -> Request:
         """Remove a row; its request with the tokens that it has."""

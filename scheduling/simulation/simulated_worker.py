@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,8 @@ from scheduling.simulation.static_run import StaticRun, run_static
 class Instance:
     """One worker of a fleet, which is there from `joins_at` to `leaves_at`; `speed` divides every duration.
 
-    `estimated_costs` is what policies are told of its serving times; None: the truth.
+    `estimated_costs` is what policies are told of its serving times; None: the truth. `engine` is what its engine takes
+    if not all workers are alike; None: what the simulation says.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Instance:
     estimated_costs: ServingTime | None = None
     joins_at: float = 0.0
     leaves_at: float = math.inf
+    engine: EngineCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,17 @@ class SimulatedWorker:
         self._catch_up(now)
         self._joining.append(assignment)
         self._join_iteration = self._batch.iteration + bool(self._batch.rows and self._batch.at < now - ROUNDING_S)
+
+    def resume_rows(self, rows: Sequence[RunningRow], now: float) -> None:
+        """Go on with a continuous batch that runs already."""
+        self._description = None
+        self._batch.resume(rows, [self._generation_lengths[row.request.id] for row in rows], now)
+
+    def resume_batch(self, assignment: Assignment, started_at: float, now: float) -> None:
+        """Go on with a run-to-completion batch that started before; it has not ended yet."""
+        self._description = None
+        self._start_batch(assignment, started_at)
+        self._running_ends_at = max(self._running_ends_at, now)
 
     def next_at(self) -> float:
         """The instant of the next event; infinity if there is none."""

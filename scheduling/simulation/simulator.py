@@ -5,13 +5,13 @@ stepped token by token (see `scheduling.simulation.simulated_batch`), so the cos
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scheduling.out_of_memory import reserve_limit
-from scheduling.policy import Assignment, Policy, Worker
+from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.rank_correlation import RankCorrelation
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
@@ -26,7 +26,7 @@ from scheduling.simulation.simulated_worker import (
     SimulatedWorker,
     StaticBatchDone,
 )
-from scheduling.simulation.trace import Trace
+from scheduling.simulation.trace import SimulatedAnswer, Trace
 from scheduling.simulation.trace_recorder import TraceRecorder
 
 
@@ -40,6 +40,14 @@ class Arrival:
     def __post_init__(self) -> None:
         if not self.request.generated < self.generation_length <= self.request.limit:
             raise ValueError(f"request {self.request.id} cannot generate {self.generation_length} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedBatch:
+    """A run-to-completion batch that a worker has; `started_at` None: it waits there."""
+
+    assignment: Assignment
+    started_at: float | None
 
 
 def simulate(
@@ -105,7 +113,7 @@ class Simulation:
     def process_events(self, now: float) -> None:
         """Let workers join, requests arrive, work end and workers leave, in that order."""
         for instance in self._joins.pop_due(now):
-            worker = SimulatedWorker(instance, self._costs, self._generation_lengths, self._random)
+            worker = SimulatedWorker(instance, instance.engine or self._costs, self._generation_lengths, self._random)
             self._fleet.join(worker)
             self._schedule(worker, now)
             self._decision.request(now)
@@ -136,11 +144,34 @@ class Simulation:
         worker.accept(assignment, now)
         self._advance(worker, now)
 
+    def resume(self, worker: str, rows: Sequence[RunningRow], batches: Sequence[StartedBatch], now: float) -> None:
+        """Let a worker that has joined go on with what it does already; batches in the order in which they run."""
+        resumed = self._fleet[worker]
+        if rows:
+            self._recorder.assigned(Assignment(worker, tuple(row.request for row in rows), joins=True), now)
+            resumed.resume_rows(rows, now)
+        for batch in batches:
+            self._recorder.assigned(batch.assignment, now)
+            if batch.started_at is None or resumed.next_at() < math.inf:
+                resumed.accept(batch.assignment, now)
+            else:
+                resumed.resume_batch(batch.assignment, batch.started_at, now)
+        self._schedule(resumed, now)
+
+    def will_generate(self, lengths: Mapping[str, int]) -> None:
+        """Set how many tokens further requests will generate, which wait in the policy or run already."""
+        self._generation_lengths.update(lengths)
+
     def schedule_wake_up(self, now: float) -> None:
         """After a decision: ask again when the policy wants to be asked even if nothing happens."""
         wake_at = self._policy.wake_at(now)
         if wake_at is not None and wake_at > now:
             self._decision.request(wake_at)
+
+    @property
+    def answers(self) -> Mapping[str, SimulatedAnswer]:
+        """The answers so far, by request."""
+        return self._recorder.answers
 
     def trace(self) -> Trace:
         """What happened; to be called once, at the end."""

@@ -1,7 +1,7 @@
 """Writes the trace of a simulation, and keeps of each unanswered request what its entry will need."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scheduling.policy import Assignment
 from scheduling.request import Request
@@ -24,6 +24,11 @@ class TraceRecorder:
         self._first_started_at: dict[str, float] = {}
         self._schedules: Counter[str] = Counter()
         self._generated: dict[str, int] = {}  # tokens that requests had when they were requeued
+
+    @property
+    def answers(self) -> Mapping[str, SimulatedAnswer]:
+        """The answers so far, by request."""
+        return self._trace.answers
 
     def assigned(self, assignment: Assignment, now: float) -> None:
         """Its requests start, perhaps not for the first time and perhaps with fewer tokens than they came back with."""

@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from models.batch_claims import Claim
 from models.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
+from scheduling.forecast.forecast import PresentWork
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.request import Request
+from scheduling.simulation.simulator import StartedBatch
+from tasks.planning.policies_by_model import PoliciesByModel
 
 ServingTimeOf = Callable[[LiveWorker], ServingTime]
 
@@ -93,6 +96,27 @@ class FleetView:
             )
         return by_model
 
+    def present_work(self, workers: Iterable[Worker], step_costs: Mapping[str, ServingTime]) -> list[PresentWork]:
+        """These workers with their run-to-completion batches, for a forecast; `step_costs` are of their engines."""
+        static = defaultdict(list)
+        for batch in self._open:
+            if not batch.joins:
+                static[batch.worker].append(batch)
+        return [
+            PresentWork(
+                worker,
+                tuple(one for batch in static[worker.name] if (one := self._started(batch)).assignment.requests),
+                max((batch.progress_tokens for batch in static[worker.name]), default=0),
+                step_costs[worker.name],
+            )
+            for worker in workers
+        ]
+
+    def _started(self, batch: OpenBatch) -> StartedBatch:
+        known = self._in_flight[batch.id]
+        requests = tuple(known.requests[one] for one in batch.request_ids if one in known.requests)
+        return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
+
     def _rows(self, batch: OpenBatch, now: float) -> Iterable[RunningRow]:
         """The running rows of a batch that joined.
 
@@ -131,3 +155,20 @@ def _with_estimate(assignment: Assignment, workers: Mapping[str, Worker]) -> Ass
         generation_length = min(generation_length, assignment.iteration_limit)
     size = len(assignment.requests) + len(worker.rows)
     return replace(assignment, estimated_s=worker.costs.serve_s(size, length, generation_length))
+
+
+def next_due_in_s(
+    policies: PoliciesByModel,
+    workers: Mapping[str, Sequence[Worker]],
+    claims: Sequence[Claim],
+    now: float,
+    lookahead_s: float,
+) -> float | None:
+    """Seconds until a policy wants to be asked, or until a worker's only batch, while others wait, ends soon."""
+    policy_s = policies.due_in_s(now)
+    due_s = [] if policy_s is None else [policy_s]
+    if len(policies):
+        busy_s = [worker.busy_s for of_model in workers.values() for worker in of_model if worker.queued == 1]
+        busy_s += [claim.assignment.estimated_s for claim in claims if not claim.assignment.joins]
+        due_s += [max(0.0, seconds - lookahead_s) for seconds in busy_s]
+    return min(due_s, default=None)

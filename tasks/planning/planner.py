@@ -7,6 +7,7 @@ an error, a lost connection or a change of policy, a new epoch rebuilds it: ever
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import structlog
@@ -23,7 +24,8 @@ from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
 from scheduling.policy import Worker
 from tasks.messages import NO_BATCH
 from tasks.planning.culprits import culprits, fails
-from tasks.planning.fleet_view import FleetView, with_estimates
+from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
+from tasks.planning.forecasts import Forecasts, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queue
 from tasks.planning.serving_estimates import ServingEstimates
@@ -77,7 +79,7 @@ class Planner:
         self._policies = PoliciesByModel(rules.policy, rules.settings)
         self._refused_policy: str | None = None  # set in the database, but unknown here
         self._fleet = FleetView()
-        self._estimates = ServingEstimates()
+        self._estimates, self._forecasts = ServingEstimates(), Forecasts()
         self._decision_s = self._mean_serving_s = 0.0
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
@@ -116,14 +118,20 @@ class Planner:
         self._feed(live, now)
         self._settle(now)
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
+        self._forecasts.begin(self._policies, lambda: self._present_work(workers, live), now)
         claims = self._assign(workers, now)
+        self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
         self._publish_snapshot(workers, now)
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
-        self.due_in_s = self._next_due_in_s(workers, claims, now)
+        self.due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
         return self._estimates.of(worker, joins=self._policies.continuous)
+
+    def _present_work(self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker]) -> WorkByModel:
+        costs = {worker.name: self._estimates.of(worker, joins=True) for worker in live}
+        return {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
         """Use the policy, the serving time estimator and the rank correlation that are in force now."""
@@ -208,6 +216,7 @@ class Planner:
         if self._careful:
             queued = self._without_culprits(queued, live, now)
         self._policies.feed(queued, now)
+        self._forecasts.see(queued, now)
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
         """Whether the prompt leaves no place for a token on the largest worker, or outgrew it alone."""
@@ -261,18 +270,6 @@ class Planner:
                 claims += claimed
         return claims
 
-    def _next_due_in_s(
-        self, workers: Mapping[str, Sequence[Worker]], claims: Sequence[Claim], now: float
-    ) -> float | None:
-        """Seconds until a policy wants to be asked, or until a worker's only batch, while others wait, ends soon."""
-        policy_s = self._policies.due_in_s(now)
-        due_s = [] if policy_s is None else [policy_s]
-        if len(self._policies):
-            busy_s = [worker.busy_s for of_model in workers.values() for worker in of_model if worker.queued == 1]
-            busy_s += [claim.assignment.estimated_s for claim in claims if not claim.assignment.joins]
-            due_s += [max(0.0, seconds - self._rules.lookahead_s) for seconds in busy_s]
-        return min(due_s, default=None)
-
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         """Write the queue as clients and the dashboard see it, if a snapshot is due."""
         if now < self._snapshot_due_at:
@@ -293,6 +290,8 @@ class Planner:
             "largest_tokens": self._largest_tokens,
             "lacking": self._lacking,
             "batches": batches,
+            "expected": self._forecasts.described(),
+            "forecasting_s": round(self._forecasts.spent_s, 3),
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)
         took_s = perf_counter() - started

@@ -6,6 +6,7 @@ from typing import Any
 from inference.remote.step_samples import StepSample
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
+from tasks.serving.step_windows import window_of_sample
 
 # Between two fits, of some milliseconds each. Half of it is the mean age of what the planner plans with. Not tuned.
 FIT_EVERY_S = 3.0
@@ -41,17 +42,4 @@ class UnseenSamples:
         for sample in samples:
             unseen = [] if sample is self._last else [*unseen, sample]
         self._last = unseen[-1] if unseen else self._last
-        return [window_of(sample, now) for sample in unseen]
-
-
-def window_of(sample: StepSample, at: float) -> StepWindow:
-    """A server's window: each row reads its own tokens, and prefills run beside the iterations, without a price each."""
-    row_steps = sample.steps * sample.rows
-    return StepWindow(
-        sample.seconds,
-        at,
-        prefilled_tokens=sample.prefilled,
-        row_reads=row_steps * sample.cached,
-        row_steps=row_steps,
-        steps=sample.steps,
-    )
+        return [window_of_sample(sample, now) for sample in unseen]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -13,14 +13,14 @@ from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.model_loading import LoadedModel, load_model
-from inference.step_log import StepLog, StepSums
 from inference.prompt_format import load_prompt_format
+from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves
-from learning.step_costs import StepWindow
 from models.leases import WorkerOffer, WorkerRegistration
 from scheduling.costs import ServingCurves
 from tasks.app import settings
 from tasks.serving.learned_costs import LearnedCosts
+from tasks.serving.step_windows import window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 # Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and what it
@@ -50,18 +50,13 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         curves=None if curves is None else asdict(curves) | {"quick": True},
     )
     steps = StepLog()
-    costs = LearnedCosts(lambda now: [_window(sums, now) for sums in steps.take()], curves)
+    costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)
     return serve_until_signal(
         lambda: Engine(loaded, budget_bytes, step_log=steps),
         load_prompt_format(settings.model),
         announcement,
         offer=lambda: WorkerOffer(curves=costs.curves(monotonic())),
     )
-
-
-def _window(sums: StepSums, at: float) -> StepWindow:
-    counted = {field.name: getattr(sums, field.name) for field in fields(sums) if field.name != "began_at"}
-    return StepWindow(at=at, **counted)
 
 
 def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:

@@ -252,6 +252,7 @@ CASES = [
     Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
     Case("operator_overview.workers", on_session(operator_overview.workers), 8 * BATCHES),
     Case("operator_overview.learned_models", on_session(operator_overview.learned_models)),
+    Case("planner_requests.ends_of", lambda c: planner_requests.ends_of(c, ["unknown"] * 100), 300),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, [100_002, 100_003])),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),

@@ -48,5 +48,5 @@ def test_response_times_are_each_tenants_own(stage: Stage) -> None:
         answered(stage, f"g{number}", tenant="globex", output_tokens=7, took_s=1.0)
     with make_sessions(stage.database)() as session:
         estimate = read_response_times(session)
-    assert round(estimate.response_s("acme/invoices", 3, None) or 0) == 100
-    assert round(estimate.response_s("globex/invoices", 3, None) or 0) == 1
+    etas = [estimate.eta(name, 3, 20, "small", None) for name in ("acme/invoices", "globex/invoices")]
+    assert [eta and round(eta.eta_s) for eta in etas] == [100, 1]

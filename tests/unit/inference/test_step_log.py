@@ -1,6 +1,8 @@
 import pytest
 
+from inference.local.engine import Engine
 from inference.step_log import MOST_STEPS, StepLog
+from tests.unit.inference.tiny_models import AMPLE
 
 
 def test_a_window_lasts_from_the_end_of_the_step_before_it() -> None:
@@ -30,3 +32,21 @@ def test_time_without_rows_is_in_no_window() -> None:
     log.count_decode(1, 5, began_at=9.0, now=9.01)
     log.pause()
     assert [window.seconds for window in log.take()] == [pytest.approx(0.01), pytest.approx(0.01)]
+
+
+def test_the_engine_counts_each_of_its_prefills_and_iterations_once(endless) -> None:
+    log = StepLog()
+    engine = Engine(endless.loaded, AMPLE, step_log=log)
+    sequences = [known.sequence(str(n)) for n, known in enumerate(endless.pool[:3])]
+    results, figures = engine.run(sequences)
+    windows = log.take()
+    length = max(sequence.length for sequence in sequences)
+    assert sum(window.prefilled_tokens for window in windows) == 3 * length
+    assert sum(window.prefills + window.steps for window in windows) == figures.iterations
+    # every row is computed until the longest one ends, each step with one more token in the cache
+    steps = figures.iterations - 1
+    assert sum(window.row_steps for window in windows) == 3 * steps
+    assert sum(window.reads for window in windows) == sum(length + step for step in range(1, steps + 1))
+    assert all(window.seconds > 0 for window in windows)
+    engine.run(sequences[:1])
+    assert sum(window.row_steps for window in log.take()) == len(results[0].generated_ids) - 1

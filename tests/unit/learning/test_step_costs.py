@@ -101,7 +101,8 @@ def test_a_machine_that_becomes_slower_is_followed_and_what_was_seen_of_other_lo
     slower = [timed(decoding(7, 150, at=400.0 + n), REAL, 1.5) for n in range(80)]
     costs.add(slower)
     learned = costs.refit()
-    assert learned is not None and learned.version == 2
+    assert learned is not None
+    assert learned.version == 2
     assert median_error(learned.curves, slower) < 0.02
     assert learned.curves.decode_step_s(32, 150) == pytest.approx(1.5 * REAL.decode_step_s(32, 150), rel=0.1)
 
@@ -127,7 +128,8 @@ def test_windows_of_each_kind_are_bounded_and_those_of_no_work_are_ignored() -> 
     costs.add(timed(decoding(4, 60, at=float(n)), REAL) for n in range(10 * KEPT_OF_A_KIND))
     costs.add([StepWindow(1.0, 0.0), replace(decoding(1, 1), seconds=0.0)])
     learned = costs.refit()
-    assert learned is not None and learned.windows == KEPT_OF_A_KIND
+    assert learned is not None
+    assert learned.windows == KEPT_OF_A_KIND
 
 
 def test_many_kinds_are_forgotten_from_the_one_that_was_seen_longest_ago() -> None:
@@ -135,7 +137,8 @@ def test_many_kinds_are_forgotten_from_the_one_that_was_seen_longest_ago() -> No
     for power in range(40):
         costs.add([timed(decoding(1, 2**power), REAL)])
     learned = costs.refit()
-    assert learned is not None and learned.windows <= 32
+    assert learned is not None
+    assert learned.windows <= 32
 
 
 def test_a_server_that_prefills_beside_decoding_is_learned_from_mixed_windows() -> None:
@@ -159,5 +162,6 @@ def test_stored_curves_say_how_good_they_are() -> None:
     learned = costs.refit()
     assert learned is not None
     stored = learned.as_stored()
-    assert stored["learned"]["version"] == 1 and stored["learned"]["error"] < 0.05
+    assert stored["learned"]["version"] == 1
+    assert stored["learned"]["error"] < 0.05
     assert ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"])) == learned.curves

@@ -60,3 +60,32 @@ def test_a_final_request_has_no_position() -> None:
 def test_with_an_empty_queue_the_eta_is_when_the_next_worker_is_free() -> None:
     empty = parse_queue_snapshot({"waiting": 0, "backlog_s": 0.5, "batches": []}, NOW)
     assert place_in_queue(view("new"), empty) == QueuePlace(None, later(0.5))
+
+
+EXPECTED = {
+    "at": NOW.timestamp() - 2,
+    "line": [1.5, 0.25],
+    "jobs": {"c": [1, 7.0, 5.0, 12.0], "r": [None, 4.0, 1.0, 9.0]},
+}
+
+
+def test_what_the_last_forecast_says_counts_before_what_batches_say() -> None:
+    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED}}, NOW)
+    assert place_in_queue(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
+    assert place_in_queue(view("a"), snapshot) == QueuePlace(1, later(3))
+    assert snapshot.lines["small"].at(4) == 2.5
+
+
+def test_a_running_request_is_expected_as_forecast_and_no_instant_is_in_the_past() -> None:
+    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED}}, NOW)
+    assert place_in_queue(view("r", "in_progress"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
+
+
+def test_a_model_for_whose_requests_nothing_was_forecast_has_no_line() -> None:
+    assert not parse_queue_snapshot({"expected": {"small": EXPECTED | {"line": None}}}, NOW).lines
+
+
+def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submission_and_its_eta_within() -> None:
+    batch = StoredBatch(id=1, estimated_s=50.0, started_at=NOW, assigned_at=NOW)
+    told = StoredRequest(id="a", status=RequestStatus.in_progress, eta_low_at=later(-3), eta_high_at=later(8))
+    assert place_in_queue(RequestView(told, batch, 0, NOW), SNAPSHOT) == QueuePlace(None, later(8), NOW, later(8))

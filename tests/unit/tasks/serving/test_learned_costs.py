@@ -42,7 +42,8 @@ def test_nothing_is_fitted_again_before_its_time() -> None:
     first = costs.curves(1.0)
     assert costs.curves(1.0 + 0.9 * FIT_EVERY_S) == first
     later = costs.curves(1.0 + FIT_EVERY_S)
-    assert first is not None and later is not None
+    assert first is not None
+    assert later is not None
     assert later["learned"]["version"] == 2
     assert later["decode"][3] == pytest.approx(2 * first["decode"][3], rel=0.1)
 

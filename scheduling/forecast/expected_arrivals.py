@@ -1,0 +1,49 @@
+"""The requests that are expected to come: as many a second as lately, with lengths like those seen lately."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scheduling.policies.drawn_lengths import van_der_corput
+from scheduling.request import Request
+
+# The rate is that of so many seconds. Longer ones take a burst that has ended for a load that goes on, shorter ones
+# count too few arrivals. Not tuned.
+WINDOW_S = 15.0
+KEPT = 256  # requests whose lengths are drawn from; not tuned
+MOST_COUNTED = 4096  # arrivals in the window; with more the rate is taken for lower than it is
+
+
+class RecentArrivals:
+    """The requests that arrived last; instants of the planner's clock, seconds."""
+
+    def __init__(self) -> None:
+        self._lengths: deque[Request] = deque(maxlen=KEPT)
+        self._arrived_at: dict[str, float] = {}  # in the order in which they were seen
+        self._since: float | None = None  # when the first one was seen
+
+    def see(self, request: Request, now: float) -> None:
+        """Count a request, once however often it comes back or is predicted anew."""
+        self._since = now if self._since is None else self._since
+        if request.id not in self._arrived_at:
+            self._lengths.append(request)
+            self._arrived_at[request.id] = request.arrived_at
+            if len(self._arrived_at) > MOST_COUNTED:
+                del self._arrived_at[next(iter(self._arrived_at))]
+
+    def rate(self, now: float) -> float:
+        """Arrivals a second."""
+        if self._since is None:
+            return 0.0
+        lately = sum(at > now - WINDOW_S for at in self._arrived_at.values())
+        return lately / min(WINDOW_S, max(1.0, now - self._since))
+
+    def expected(self, now: float) -> Iterator[Request]:
+        """Requests to come, evenly spaced, without end; none if none came lately."""
+        rate, recent = self.rate(now), list(self._lengths)
+        number = 0
+        while rate > 0:
+            number += 1
+            like = recent[int(van_der_corput(number) * len(recent))]
+            at = now + (number - 0.5) / rate
+            yield replace(like, id=f"expected {number}", arrived_at=at, generated=0, deadline_at=None, outgrew_tokens=0)

@@ -1,0 +1,215 @@
+"""The policy that serves, played forward from the present queue: when each answer is to be expected.
+
+The simulator plays a copy of the policy with what waits in it, on workers that go on with what they do now, with
+learned costs. Answers get lengths drawn from their predictions, and as many requests arrive meanwhile as lately. It is
+played in small pieces, so that a planner can do it beside its decisions, and ends once enough awaited answers came.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from scheduling.costs import ServingCurves, ServingTime
+from scheduling.forecast.interval_calibration import Stage, spread_of
+from scheduling.forecast.response_line import ResponseLine, fit_line
+from scheduling.linearized_costs import linearized
+from scheduling.policies.drawn_lengths import drawn_length, log_spread, van_der_corput
+from scheduling.policy import Policy, Worker
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, Simulation, StartedBatch
+from scheduling.simulation.trace import SimulatedAnswer
+
+# Awaited answers that are played; what waits behind them is expected at the rate at which they came. Each takes a
+# planner a millisecond or two. Not tuned.
+MOST_PLAYED = 200
+MOST_ARRIVALS = 200  # requests that arrive meanwhile; they bound a forecast as the former do
+# Where rows join, the simulated policy is asked at multiples of this: a planner takes a step about as often.
+TICK_S = 0.05
+PROBES = 12  # of these the first tell how long a request takes that comes now; fewer are noisier. Not tuned
+QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # of an engine of which nothing is known
+GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWork:
+    """A worker with its rows, and its run-to-completion batches in the order in which they run.
+
+    `progress` is how many tokens each row of the batch that runs has gained. `step_costs` are those of its engine's
+    steps; None: `worker.costs`, which may know of whole batches only.
+    """
+
+    worker: Worker
+    batches: tuple[StartedBatch, ...] = ()
+    progress: int = 0
+    step_costs: ServingTime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedAnswer:
+    """Seconds from the forecast's instant until service begins and until the answer; `spread` of its logarithm."""
+
+    stage: Stage
+    starts_in_s: float
+    seconds: float
+    spread: float
+
+
+class Forecast:
+    """One forecast, begun at `began_at`, an instant of the policy's clock."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        work: Sequence[PresentWork],
+        waiting: Sequence[Request],
+        arrivals: Iterator[Request],
+        now: float,
+        number: int = 0,
+    ) -> None:
+        """`policy` is played with and must be a copy; `waiting` are those in it whose answers are awaited, in order.
+
+        There must be at least one worker. Forecasts of different numbers draw different lengths.
+        """
+        self.began_at = self._played_to = now
+        self._policy, self._number = policy, number
+        self._waiting = {request.id: request for request in waiting}
+        self._running: dict[str, tuple[Request, int]] = {}  # with the tokens that each has generated
+        self._drawn: dict[str, int] = {}  # by request: total generation length
+        coming = list(islice(arrivals, MOST_ARRIVALS))
+        self._probes = coming[:PROBES]
+        self._simulation = Simulation(
+            policy,
+            [Arrival(request, self._draw(request, request.generated)) for request in coming],
+            [_instance(one, now) for one in work],
+            _engine(work[0]),
+            number,
+            TICK_S if policy.mode == "continuous" else 0.0,
+        )
+        self._simulation.process_events(now)
+        for one in work:
+            self._resume(one, now)
+
+    def advance(self, goes_on: Callable[[], bool]) -> bool:
+        """Play on while `goes_on()`; returns whether the forecast is complete."""
+        simulation = self._simulation
+        while not self._complete():
+            if not goes_on():
+                return False
+            self._played_to = now = simulation.next_at()
+            simulation.process_events(now)
+            if simulation.decision_is_due(now):
+                for assignment in self._policy.assign(simulation.describe_workers(now), now):
+                    for request in assignment.requests:
+                        self._draw(request, request.generated)
+                    simulation.will_generate(self._drawn)
+                    simulation.carry_out(assignment, now)
+                simulation.schedule_wake_up(now)
+        return True
+
+    def expected(self) -> dict[str, ExpectedAnswer]:
+        """What is expected of each awaited request; those that wait are in the order in which they should be served.
+
+        What was drawn for a request counts for the others only: it is itself expected at its median length.
+        """
+        answers = self._simulation.answers
+        expected = {
+            request_id: self._of("running", answers[request_id], request, generated)
+            for request_id, (request, generated) in self._running.items()
+            if request_id in answers
+        }
+        played = [answers[request_id] for request_id in self._waiting if request_id in answers]
+        for answer in sorted(played, key=lambda answer: answer.started_at):
+            request = self._waiting[answer.id]
+            expected[answer.id] = self._of("waiting", answer, request, request.generated)
+        return expected | self._behind(played)
+
+    def response_line(self) -> ResponseLine | None:
+        """Seconds until the answer to a request that comes now; None if none is expected to come."""
+        answers = self._simulation.answers
+        points = [
+            (request.remaining, self._of("waiting", answers[request.id], request, 0).seconds - self._comes_in(request))
+            for request in self._probes
+            if request.id in answers
+        ]
+        if points:
+            return fit_line(points)
+        played = [answers[request_id] for request_id in self._waiting if request_id in answers]
+        behind = self._behind(played)
+        last = max((one.seconds for one in behind.values()), default=self._played_to - self.began_at)
+        return ResponseLine(last, 0.0) if self._probes else None
+
+    def _complete(self) -> bool:
+        answers = self._simulation.answers
+        if len(answers) >= MOST_PLAYED + MOST_ARRIVALS or self._simulation.next_at() == math.inf:
+            return True
+        if any(request.id not in answers for request in self._probes) and len(answers) < MOST_PLAYED:
+            return False
+        awaited = [*self._running, *self._waiting]
+        came = sum(request_id in answers for request_id in awaited)
+        return came >= min(len(awaited), MOST_PLAYED)
+
+    def _resume(self, work: PresentWork, now: float) -> None:
+        """Let a worker go on with what it does."""
+        name = work.worker.name
+        for row in work.worker.rows:
+            self._begin(row.request, row.generated)
+        for place, batch in enumerate(work.batches):
+            for request in batch.assignment.requests:
+                self._begin(request, request.generated + (work.progress if place == 0 else 0))
+        self._simulation.will_generate(self._drawn)
+        self._simulation.resume(name, work.worker.rows, work.batches, now)
+
+    def _begin(self, request: Request, generated: int) -> None:
+        self._running[request.id] = (request, min(generated, request.limit - 1))
+        self._draw(request, min(generated, request.limit - 1))
+
+    def _draw(self, request: Request, generated: int) -> int:
+        """A total generation length for a request that has generated so many tokens; the same each time."""
+        if self._drawn.get(request.id, 0) <= generated:
+            level = (van_der_corput(len(self._drawn) + 1) + GOLDEN * self._number) % 1
+            self._drawn[request.id] = generated + drawn_length(request, min(max(level, 0.005), 0.995), generated)
+        return self._drawn[request.id]
+
+    def _of(self, stage: Stage, answer: SimulatedAnswer, request: Request, generated: int) -> ExpectedAnswer:
+        starts_in_s = max(0.0, answer.started_at - self.began_at)
+        service_s = answer.finished_at - self.began_at - starts_in_s
+        median = drawn_length(request, 0.5, generated)
+        if self._policy.mode == "continuous":  # otherwise the answer comes when its batch ends
+            service_s *= median / max(1, self._drawn[request.id] - generated)
+        seconds = starts_in_s + service_s
+        upper = drawn_length(request, 0.9, generated)
+        share = service_s / seconds if seconds > 0 else 1.0
+        return ExpectedAnswer(stage, starts_in_s, seconds, spread_of(log_spread(median, max(median, upper)), share))
+
+    def _behind(self, played: Sequence[SimulatedAnswer]) -> dict[str, ExpectedAnswer]:
+        """Those that were not played: they come at the rate of those that were."""
+        rest = [request for request_id, request in self._waiting.items() if request_id not in self._simulation.answers]
+        elapsed_s = self._played_to - self.began_at
+        each_s = elapsed_s / max(1, len(played))
+        service_s = sum(answer.finished_at - answer.started_at for answer in played) / max(1, len(played))
+        return {
+            request.id: ExpectedAnswer(
+                "waiting",
+                max(0.0, elapsed_s + place * each_s - service_s),
+                elapsed_s + place * each_s,
+                spread_of(log_spread(request.predicted, max(request.predicted, request.predicted_upper)), 0.1),
+            )
+            for place, request in enumerate(rest, start=1)
+        }
+
+    def _comes_in(self, request: Request) -> float:
+        return request.arrived_at - self.began_at
+
+
+def _instance(work: PresentWork, now: float) -> Instance:
+    worker = work.worker
+    return Instance(worker.name, worker.memory, estimated_costs=worker.costs, joins_at=now, engine=_engine(work))
+
+
+def _engine(work: PresentWork) -> EngineCosts:
+    """An engine that takes what is known of the worker; where an iteration seems to take nothing, next to nothing."""
+    curves = linearized(work.step_costs or work.worker.costs)
+    return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

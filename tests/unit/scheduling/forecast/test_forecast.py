@@ -1,0 +1,194 @@
+"""What a forecast says is what the simulator then does, as far as lengths are known."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.costs import ServingCurves
+from scheduling.forecast.expected_arrivals import RecentArrivals
+from scheduling.forecast.forecast import MOST_PLAYED, TICK_S, ExpectedAnswer, Forecast, PresentWork
+from scheduling.forecast.policy_copy import copy_of
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.policy import Assignment, Policy, RunningRow
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, StartedBatch, simulate
+from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker, examples
+
+NOW = 1.7e9  # a planner's clock counts from 1970
+SETTINGS = PolicySettings(128, 256, None, None)
+NONE: list[Request] = []
+
+
+def waiting_requests(tokens: Sequence[int], upper: int = 1) -> list[Request]:
+    return [
+        a_request(f"r{n:03}", at=NOW - 1 + n / 1000, predicted=one, upper=upper * one, limit=256)
+        for n, one in enumerate(tokens)
+    ]
+
+
+def policy_with(name: str, requests: Sequence[Request]) -> Policy:
+    policy = make_policy(name, SETTINGS)
+    for request in requests:
+        policy.add(request, NOW)
+    return policy
+
+
+def forecast(
+    policy: Policy, work: Sequence[PresentWork], waiting: Sequence[Request] = (), coming: Sequence[Request] = ()
+) -> Forecast:
+    made = Forecast(copy_of(policy), work, waiting, iter(coming), NOW)
+    assert made.advance(lambda: True)
+    return made
+
+
+def idle(costs: ServingCurves = SLOPED, tokens: int = 2_000) -> list[PresentWork]:
+    return [PresentWork(a_worker("w", tokens, costs))]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_with_exact_predictions_each_answer_comes_when_it_was_expected(name: str) -> None:
+    requests = waiting_requests([5, 60, 20, 100, 33, 7, 90, 41] * 4)
+    policy = policy_with(name, requests)
+    expected = forecast(policy, idle(), requests).expected()
+    assert len(policy) == len(requests)  # the original was not played with
+    trace = simulate(
+        make_policy(name, SETTINGS),
+        [Arrival(request, request.predicted) for request in requests],
+        [Instance("w", a_memory(2_000), joins_at=NOW)],
+        EngineCosts(SLOPED),
+        seed=0,
+    )
+    within_s = 8 * TICK_S if policy.mode == "continuous" else 0.001  # a forecast's policy is asked at its ticks only
+    for request in requests:
+        answer, forecast_of_it = trace.answers[request.id], expected[request.id]
+        assert forecast_of_it.seconds == pytest.approx(answer.finished_at - NOW, abs=within_s)
+        assert forecast_of_it.starts_in_s == pytest.approx(answer.started_at - NOW, abs=within_s)
+
+
+def test_running_rows_go_on_where_they_are() -> None:
+    rows = [RunningRow(a_request("a", predicted=100, limit=256), 60, NOW - 6)]
+    expected = forecast(make_policy("fusion", SETTINGS), [PresentWork(a_worker("w", rows=rows))]).expected()
+    # 40 of 100 tokens are left, 100 ms each
+    assert expected == {"a": ExpectedAnswer("running", 0.0, pytest.approx(4.0), expected["a"].spread)}
+
+
+def test_a_batch_that_runs_ends_with_its_longest_row_and_the_next_one_follows() -> None:
+    first = Assignment("w", (a_request("a", predicted=30, limit=99), a_request("b", predicted=50, limit=99)))
+    second = Assignment("w", (a_request("c", predicted=10, limit=99),))
+    batches = (StartedBatch(first, NOW - 2.02), StartedBatch(second, None))
+    work = [PresentWork(a_worker("w", busy=True), batches, progress=20)]
+    expected = forecast(make_policy("magnus", SETTINGS), work).expected()
+    # 2 prompts of 10 tokens take 0.02 s, 50 tokens 5 s, and 2.02 s have passed; then 0.01 s and 1 s for the next
+    assert expected["a"].seconds == expected["b"].seconds == pytest.approx(3.0)
+    assert expected["c"].seconds == pytest.approx(4.01)
+    assert {answer.stage for answer in expected.values()} == {"running"}
+
+
+def test_the_engines_own_costs_count_where_a_policy_knows_only_whole_batches() -> None:
+    rows = [RunningRow(a_request("a", predicted=100, limit=256), 60, NOW - 6)]
+    nothing_known = ServingCurves((0.0,) * 4, (0.0,) * 4)
+    work = PresentWork(a_worker("w", costs=nothing_known, rows=rows))
+    assert forecast(make_policy("fusion", SETTINGS), [work]).expected()["a"].seconds == pytest.approx(0.04)
+    with_steps = PresentWork(work.worker, step_costs=FLAT)
+    assert forecast(make_policy("fusion", SETTINGS), [with_steps]).expected()["a"].seconds == pytest.approx(4.0)
+
+
+def test_what_waits_behind_the_part_that_is_played_comes_at_the_rate_of_that_part() -> None:
+    requests = waiting_requests([10] * (2 * MOST_PLAYED))
+    expected = forecast(policy_with("vs", requests), idle(FLAT), requests).expected()
+    seconds = [expected[request.id].seconds for request in requests]
+    assert seconds == sorted(seconds)
+    # five rows of 10 tokens a batch, each 1.05 s: 400 requests take 84 s
+    assert seconds[-1] == pytest.approx(84, rel=0.1)
+
+
+def test_requests_that_are_expected_to_come_delay_those_that_are_here() -> None:
+    running = [RunningRow(a_request("a", predicted=200, limit=256), 1, NOW)]
+    work = [PresentWork(a_worker("w", costs=SLOPED, rows=running))]
+    coming = [a_request(f"c{n}", at=NOW + 0.5 * n, predicted=50, limit=256) for n in range(20)]
+    alone, beside = (forecast(make_policy("fusion", SETTINGS), work, coming=some) for some in (NONE, coming))
+    assert beside.expected()["a"].seconds > alone.expected()["a"].seconds
+    assert set(beside.expected()) == {"a"}
+
+
+def test_requests_that_come_now_take_the_longer_the_longer_their_answers_are() -> None:
+    coming = [a_request(f"c{n}", at=NOW + 1.0 * n, predicted=10 + 20 * (n % 3), limit=256) for n in range(12)]
+    line = forecast(make_policy("fusion", SETTINGS), idle(FLAT), coming=coming).response_line()
+    assert line is not None
+    assert line.token_s == pytest.approx(0.1, rel=0.2)
+    assert line.at(30) == pytest.approx(3.0, rel=0.2)
+    assert forecast(make_policy("fusion", SETTINGS), idle(FLAT)).response_line() is None
+
+
+def test_behind_a_long_queue_they_come_after_all_that_waits() -> None:
+    requests = waiting_requests([10] * (2 * MOST_PLAYED))
+    coming = [a_request(f"c{n}", at=NOW + 0.1 * n, predicted=10, limit=256) for n in range(12)]
+    line = forecast(policy_with("vs", requests), idle(FLAT), requests, coming).response_line()
+    assert line is not None
+    assert line.at(10) == pytest.approx(84, rel=0.1)
+    assert line.token_s == 0.0
+
+
+def test_it_is_played_in_pieces_of_any_size() -> None:
+    requests = waiting_requests([5, 60, 20, 100, 33] * 3)
+    whole = forecast(policy_with("fusion", requests), idle(), requests).expected()
+    pieces = Forecast(policy_with("fusion", requests), idle(), requests, iter(NONE), NOW)
+    assert not pieces.advance(lambda: False)
+    turns: Iterator[bool] = iter([True, False] * 1000)
+    while not pieces.advance(lambda: next(turns)):
+        pass
+    assert pieces.expected() == whole
+
+
+def test_uncertain_lengths_spread_a_forecast_and_other_numbers_draw_other_ones() -> None:
+    sure, unsure = waiting_requests([50] * 8), waiting_requests([50] * 8, upper=4)
+    certain = forecast(policy_with("vs", sure), idle(), sure).expected()
+    made = [Forecast(policy_with("vs", unsure), idle(), unsure, iter(NONE), NOW, number=number) for number in range(4)]
+    assert all(one.advance(lambda: True) for one in made)
+    assert made[0].expected()["r000"].spread > certain["r000"].spread
+    assert len({round(one.expected()["r000"].seconds, 3) for one in made}) > 1
+
+
+def test_a_request_that_has_outlived_its_prediction_is_still_expected_to_end() -> None:
+    rows = [RunningRow(a_request("a", predicted=10, upper=20, limit=1000), 300, NOW - 30)]
+    expected = forecast(make_policy("baton", SETTINGS), [PresentWork(a_worker("w", rows=rows))]).expected()
+    assert 0.1 <= expected["a"].seconds < 70
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@examples(5)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=30))
+def test_a_copy_of_any_policy_decides_as_the_original(name: str, tokens: list[int]) -> None:
+    policy = policy_with(name, waiting_requests(tokens))
+    policy.assign([a_worker("w", 500)], NOW)  # so that it has a fleet to remember
+    copy = copy_of(policy)
+    again = [a_worker("w", 500), a_worker("other", 900)]
+    assert copy.assign(again, NOW + 60) == policy.assign(again, NOW + 60)
+    assert len(copy) == len(policy)
+
+
+def test_arrivals_are_expected_at_the_rate_of_the_last_seconds_each_counted_once() -> None:
+    recent = RecentArrivals()
+    assert recent.rate(NOW) == 0.0
+    assert not list(recent.expected(NOW))
+    for n in range(30):
+        request = a_request(f"r{n}", at=NOW + n, predicted=10 + n)
+        recent.see(request, NOW + n)
+        recent.see(request, NOW + n)
+    assert recent.rate(NOW + 30) == pytest.approx(1.0, rel=0.1)
+    coming = recent.expected(NOW + 30)
+    first, second = next(coming), next(coming)
+    assert second.arrived_at - first.arrived_at == pytest.approx(1.0, rel=0.1)
+    assert first.predicted != second.predicted
+    assert recent.rate(NOW + 60) == 0.0
+
+
+def test_a_new_planner_takes_what_waited_before_it_for_no_burst_of_arrivals() -> None:
+    recent = RecentArrivals()
+    for n in range(6000):
+        recent.see(a_request(f"r{n}", at=NOW - 6000 + n), NOW)
+    assert recent.rate(NOW) == pytest.approx(15, abs=1)  # those of 15 s, taken to have come within the first one

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.forecast.interval_calibration import (
+    FEWEST,
+    KEPT,
+    OTHER_SPREAD,
+    UNKNOWN,
+    Band,
+    IntervalCalibration,
+    spread_of,
+)
+from scheduling.forecast.response_line import ResponseLine, fit_line
+from tests.unit.scheduling.scheduling_builders import examples
+
+
+@examples(15)
+@given(st.integers(0, 1000), st.floats(0.2, 5.0), st.floats(0.1, 1.0))
+def test_intervals_cover_nine_of_ten_answers_and_the_expectation_is_without_bias(
+    seed: int, bias: float, noise: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    calibration = IntervalCalibration()
+    inside, below = [], []
+    for number in range(1600):
+        expected_s, spread = float(rng.uniform(1, 100)), float(rng.uniform(0.2, 1.0))
+        real_s = expected_s * bias * float(np.exp(noise * spread * rng.standard_normal()))
+        if number >= KEPT:
+            told = calibration.band("waiting").around(expected_s, spread)
+            inside.append(told.low_s <= real_s <= told.high_s)
+            below.append(real_s <= told.seconds)
+        calibration.learn("waiting", expected_s, spread, real_s)
+    assert 0.86 <= np.mean(inside) <= 0.94
+    assert 0.44 <= np.mean(below) <= 0.56
+
+
+def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> None:
+    calibration = IntervalCalibration()
+    for _ in range(FEWEST - 1):
+        calibration.learn("running", 1.0, 1.0, 50.0)
+    assert calibration.band("running") == Band(*UNKNOWN)
+    calibration.learn("running", 1.0, 1.0, 50.0)
+    assert calibration.band("running").middle == pytest.approx(np.log(50))
+    assert calibration.band("waiting") == Band(*UNKNOWN)
+
+
+def test_no_error_however_large_leads_out_of_the_calendar() -> None:
+    calibration = IntervalCalibration()
+    for _ in range(FEWEST):
+        calibration.learn("waiting", 1e-9, 0.25, 1e12)
+    assert calibration.band("waiting").around(1e12, 0.5).high_s < 1e12
+
+
+def test_the_own_length_counts_as_far_as_serving_it_is_part_of_the_time_left() -> None:
+    assert spread_of(1.0, 0.0) == OTHER_SPREAD
+    assert spread_of(1.0, 1.0) > spread_of(1.0, 0.5) > spread_of(0.1, 0.5)
+
+
+def test_a_line_neither_falls_nor_begins_below_zero() -> None:
+    assert fit_line([(10, 2.0), (20, 3.0)]) == ResponseLine(pytest.approx(1.0), pytest.approx(0.1))
+    assert fit_line([(10, 3.0), (20, 2.0)]) == ResponseLine(2.5, 0.0)
+    assert fit_line([(7, 3.0)]) == ResponseLine(3.0, 0.0)
+    steep = fit_line([(10, 0.1), (20, 9.9)])
+    assert steep.base_s == pytest.approx(0.0)
+    assert ResponseLine(-1.0, 0.1).at(5) == 0.0

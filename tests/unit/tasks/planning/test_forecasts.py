@@ -1,0 +1,112 @@
+"""What the planner makes of forecasts: how much time they get, what they publish, what they learn from."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from models.planner_requests import QueuedRequest
+from scheduling.forecast.forecast import PresentWork
+from scheduling.forecast.interval_calibration import FEWEST
+from scheduling.policies.policy_factory import PolicySettings
+from scheduling.policy import RunningRow, Worker
+from scheduling.request import Request
+from tasks.planning.forecasts import EVERY_S, FIRST_S, SHARE, Forecasts
+from tasks.planning.policies_by_model import PoliciesByModel
+from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
+
+NOW = 1.7e9
+Ends = dict[str, float | None]
+
+
+def no_ends(request_ids: Sequence[str]) -> Ends:
+    return {}
+
+
+def queued(request: Request) -> QueuedRequest:
+    return QueuedRequest(request, "small", None)
+
+
+def worker(*rows: RunningRow) -> Worker:
+    return Worker("w", a_memory(2_000), FLAT, rows)
+
+
+def planner_with(requests: Sequence[Request]) -> PoliciesByModel:
+    policies = PoliciesByModel("fusion", PolicySettings())
+    policies.feed([queued(request) for request in requests], NOW)
+    return policies
+
+
+def ticking(step_s: float) -> Iterator[float]:
+    now = 0.0
+    while True:
+        yield now
+        now += step_s
+
+
+def a_clock(step_s: float) -> Any:
+    """Each look at it takes so long."""
+    instants = ticking(step_s)
+    return lambda: next(instants)
+
+
+def test_running_and_waiting_requests_are_published_with_positions_etas_and_intervals() -> None:
+    requests = [a_request(f"r{n}", at=NOW - 1, predicted=10, upper=20) for n in range(3)]
+    forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests)
+    forecasts.see([queued(request) for request in requests], NOW)
+    row = RunningRow(a_request("runs", predicted=50, upper=90), 10, NOW - 1)
+    forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
+    forecasts.advance(no_ends, NOW)
+    published = forecasts.described()["small"]
+    assert published["at"] == NOW
+    assert published["line"] is not None
+    places = {name: job[0] for name, job in published["jobs"].items()}
+    assert places == {"runs": None, "r0": 1, "r1": 2, "r2": 3}
+    for _, eta_s, low_s, high_s in published["jobs"].values():
+        assert 0 < low_s < eta_s < high_s
+    assert len(policies) == 3  # the policy that serves was not played with
+
+
+def test_an_idle_service_without_arrivals_publishes_nothing() -> None:
+    forecasts = Forecasts(a_clock(0.0))
+    forecasts.begin(planner_with([]), lambda: {"small": [PresentWork(worker())]}, NOW)
+    forecasts.advance(no_ends, NOW)
+    policies = planner_with([])
+    policies.of("small")
+    forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
+    forecasts.begin(policies, dict, NOW + EVERY_S)
+    assert forecasts.described() == {}
+
+
+def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
+    requests = [a_request(f"r{n}", at=NOW - 1, predicted=10 + n) for n in range(60)]
+    forecasts, policies = Forecasts(a_clock(0.001)), planner_with(requests)
+    now = NOW
+    for _ in range(2000):
+        now += 0.05
+        forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, now)
+        forecasts.advance(no_ends, now)
+    assert forecasts.described()
+    assert forecasts.spent_s <= FIRST_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
+
+
+def test_answers_that_came_teach_how_far_forecasts_err() -> None:
+    forecasts = Forecasts(a_clock(0.0))
+    policies = planner_with([])
+    policies.of("small")
+    ends: Ends = {}
+
+    def ends_of(request_ids: Sequence[str]) -> Ends:
+        return {one: ends[one] for one in request_ids if one in ends}
+
+    told = []
+    for turn in range(FEWEST + 2):
+        now = NOW + 10 * turn
+        name = f"runs{turn}"
+        row = RunningRow(a_request(name, predicted=20), 10, now)  # one second is left
+        forecasts.begin(policies, lambda row=row: {"small": [PresentWork(worker(row))]}, now)
+        forecasts.advance(ends_of, now)
+        told.append(forecasts.described()["small"]["jobs"][name][1])
+        ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
+    assert told[0] == pytest.approx(1.0)
+    assert told[-1] == pytest.approx(3.0)
