@@ -25,9 +25,11 @@ class ServerCapabilities:
     guided_output: bool = False
     tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
     kv_tokens: int | None = None  # tokens that its key-value cache holds, where it says so
+    kv_tokens_at_least: bool = False  # it may hold more
     reports_running: bool = False
     reports_waiting: bool = False
     reports_preemptions: bool = False
+    load_page: str | None = None  # the path that says so
     paged: bool = True  # memory is the sum over rows in blocks; False: rows times the longest of them
     block_tokens: int = 1  # tokens of one block of that memory
 
@@ -57,6 +59,8 @@ class ServerCapabilities:
             yield "no sampling of its own for each request: requests that ask for a temperature are refused"
         elif not self.top_k:
             yield "no top_k: requests that ask for it are refused"
+        if self.kv_tokens_at_least:
+            yield "its memory is taken for what one of its slots may hold: --capacity-tokens says what all have"
         if self.kv_tokens is None:
             yield "its memory is unknown: a cap on rows follows the measured throughput"
         if not self.reports_waiting:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.remote.server_capabilities import ProbedServer, ServerKind
-from inference.remote.server_errors import ServerFailed, ServerGarbage
+from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
 from inference.sequences import FinishReason, Sequence
 
+# What llama.cpp's server says in the middle of its streams; a prompt that is too long it refuses with other words.
+CACHE_IS_FULL = "Context size has been exceeded"
 MAX_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
 
 
@@ -130,7 +132,10 @@ def read_chat(data: Mapping[str, Any]) -> Chunk:
 
 
 def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
-    """A chunk of `/completion`."""
+    """A chunk of `/completion`; raises ServerBusy if the slots' common cache is full, which ends all of its rows."""
+    error = data.get("error")
+    if isinstance(error, Mapping) and CACHE_IS_FULL in str(error.get("message")):
+        raise ServerBusy(500, 0.0)
     _raise_error(data)
     if "content" not in data:
         raise ServerGarbage("a chunk without content")

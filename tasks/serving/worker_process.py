@@ -61,7 +61,10 @@ def serve_until_signal(
     Pulse(lambda: runner.works).start()
     try:
         log.info(
-            "ready", model=announcement.model, device=announcement.device, kv_budget_bytes=announcement.theta_bytes
+            "ready",
+            model=announcement.model,
+            device=announcement.device,
+            kv_tokens=announcement.theta_bytes // announcement.delta_bytes,
         )
         return _consume(name, runner)
     finally:

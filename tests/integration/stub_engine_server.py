@@ -41,6 +41,7 @@ class StubServer(ThreadingHTTPServer):
         self.model = "stub"
         self.root: str | None = None  # the directory that it says it loaded its model from
         self.answer_tokens = 8  # of prompts that do not say how long their answers are
+        self.pages: dict[str, str] = {}  # further pages, or others in place of these; an empty one is not there
         self.gate = Event()  # tokens are sent while it is set
         self.gate.set()
         self.prompts: list[list[int]] = []
@@ -83,6 +84,9 @@ class StubHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.path in self.server.pages:
+            page = self.server.pages[self.path]
+            return self.answer(200 if page else 501, page)
         if self.path == "/v1/models":
             served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": self.server.root}
             return self.answer(200, json.dumps({"object": "list", "data": [served]}))

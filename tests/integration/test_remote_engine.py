@@ -72,6 +72,21 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     assert (able.resumes, able.paged, able.block_tokens, able.reports_waiting) == (True, True, 16, True)
 
 
+def test_of_llamacpp_the_memory_of_one_slot_is_sure_and_its_slots_say_what_runs(server: StubServer):
+    slots = [{"id": n, "n_ctx": 512, "is_processing": n == 0} for n in range(4)]
+    props = {"total_slots": 4, "default_generation_settings": {"n_ctx": 512}}
+    server.pages = {"/props": json.dumps(props), "/slots": json.dumps(slots), "/metrics": "", "/health": "{}"}
+    found = connect(server.url, "llamacpp")
+    assert (found.capacity_tokens, found.max_rows, found.max_positions) == (512, 4, 512)
+    assert any("--capacity-tokens" in loss for loss in found.capabilities.losses())
+    assert connect(server.url, "llamacpp", capacity_tokens=2048, max_rows=9).max_rows == 4
+    engine = RemoteEngine(found)
+    try:
+        eventually(lambda: engine.watch.load.running == 1)
+    finally:
+        engine.close()
+
+
 def test_a_server_of_another_model_or_none_is_refused_by_name(server: StubServer):
     with pytest.raises(ServerUnusable, match="does not serve other, but stub"):
         connect(server.url, model="other")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
-from inference.remote.server_errors import ServerFailed, ServerGarbage
+from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
 from inference.remote.wire_formats import (
     WIRE_FORMATS,
     Chunk,
@@ -73,6 +73,11 @@ def test_chunks_are_read() -> None:
 
 def test_a_lone_surrogate_in_a_text_is_replaced() -> None:
     assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a?"
+
+
+def test_a_full_cache_of_llamacpp_is_no_failure_of_the_row() -> None:
+    with pytest.raises(ServerBusy):
+        read_llamacpp({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
 
 
 @pytest.mark.parametrize("read", [read_completion, read_chat, read_llamacpp])
