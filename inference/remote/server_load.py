@@ -28,6 +28,7 @@ class ServerLoad:
     kv_use: float | None = None
     kv_tokens: int | None = None
     block_tokens: int | None = None
+    prefix_cache: bool = False
 
     @property
     def known(self) -> bool:
@@ -62,6 +63,7 @@ def load_from_metrics(text: str) -> ServerLoad:
         kv_use=_first(values, KV_USE),
         kv_tokens=blocks * block_tokens if blocks and block_tokens else _whole(kv_tokens),
         block_tokens=block_tokens,
+        prefix_cache=cache.get("enable_prefix_caching") == "True",
     )
 
 

@@ -145,9 +145,11 @@ def _vllm(probe: _Probe) -> ProbedServer:
         token_ids_out="token_ids" in answer.json()["choices"][0],
         streamed_usage=True,
         priority=probe.post("/v1/completions", {**trial, "priority": 1}).is_success,
+        cache_salt=probe.post("/v1/completions", {**trial, "cache_salt": "a"}).is_success,
         top_k=True,
         logprobs=True,
-        guided_output=True,
+        response_format=True,
+        prefix_cache=load.prefix_cache,
         tokenizer=probe.post("/tokenize", {"model": model["id"], "prompt": "a"}).is_success,
         kv_tokens=load.kv_tokens,
         reports_running=load.running is not None,
@@ -174,7 +176,8 @@ def _llamacpp(probe: _Probe) -> ProbedServer:
         streamed_usage=True,
         top_k=True,
         logprobs=True,
-        guided_output=True,
+        response_format=True,
+        prefix_cache=True,  # each slot keeps its last prompt
         tokenizer=probe.post("/tokenize", {"content": "a"}).is_success,
         # It does not say whether its slots share one cache (--kv-unified, the default) or have one each: what one slot
         # may have is there in either case.

@@ -25,6 +25,8 @@ PROFILE_WITHIN_S = 5.0
 # the curves would say next to nothing.
 FEWEST_MEASURED = 3
 
+LACKS = ("response_format", "logprobs")  # what our engine cannot do yet, by the name of the request's field
+
 T = TypeVar("T")
 
 
@@ -43,6 +45,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=curves,
+        lacks=LACKS,
     )
     return serve_until_signal(lambda: Engine(loaded, budget_bytes), load_prompt_format(settings.model), announcement)
 
