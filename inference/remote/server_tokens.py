@@ -5,8 +5,8 @@ Each call is a short request to the server. vLLM encodes special tokens in users
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Literal, cast
+from weakref import finalize
 
 import httpx
 from jinja2 import TemplateError
@@ -22,7 +22,6 @@ ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits
 DECODE_WITHIN_S, TRY_AGAIN_S = 20.0, 0.2
 # Written before a single token, because tokenizers drop the blank that an answer begins with.
 ANCHOR = "a"
-TOKENS_KEPT = 100_000  # single tokens whose bytes are remembered: a whole vocabulary
 
 
 def request_tokens_of(model: str, key: str | None) -> RequestTokens:
@@ -51,7 +50,8 @@ class ServerTokens:
         self._kind = kind
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_WITHIN_S)
-        self.token_bytes = lru_cache(TOKENS_KEPT)(self._token_bytes)
+        finalize(self, self._client.close)
+        self._bytes: dict[int, bytes] = {}  # of single tokens, as far as they were asked for
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Token ids of a prompt by the server's chat template, or without one those of its texts."""
@@ -95,9 +95,12 @@ class ServerTokens:
             raise TokenizerAway("it answers /detokenize with no text")
         return text
 
-    def _token_bytes(self, id: int) -> bytes:
-        anchor = self._encode(ANCHOR, special=False)
-        return self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
+    def token_bytes(self, id: int) -> bytes:
+        """What this token adds to an answer; U+FFFD for a part of a character."""
+        if id not in self._bytes:
+            anchor = self._encode(ANCHOR, special=False)
+            self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
+        return self._bytes[id]
 
     def _encode_chat(self, turns: Sequence[Turn]) -> list[int] | None:
         """None if the server's template refuses these messages, or if there is none."""

@@ -55,6 +55,7 @@ class StubServer(ThreadingHTTPServer):
         self.prompts: list[list[int]] = []
         self.bodies: list[dict[str, Any]] = []
         self.running = 0
+        self.peak = 0  # the most that ran at once
         self.waiting = 0
         self.lock = Lock()
         self._connections: list[socket] = []
@@ -120,6 +121,7 @@ class StubHandler(BaseHTTPRequestHandler):
             self.server.bodies.append(body)
         with self.server.lock:
             self.server.running += 1
+            self.server.peak = max(self.server.peak, self.server.running)
         try:
             faults = self.server.faults
             fault = self.server.always or (faults.popleft() if faults and not trial else None)

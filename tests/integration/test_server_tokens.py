@@ -10,8 +10,10 @@ from inference.remote.server_capabilities import ProbedServer, ServerCapabilitie
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_tokens import ServerTokens, is_server, request_tokens_of
 from inference.request_tokens import TokenizerAway
-from settings import BUNDLED_MODEL
+from settings import BUNDLED_MODEL, Settings
+from tests.integration.api_service import Api
 from tests.integration.stub_engine_server import StubServer
+from webapp.app import create_app
 
 
 @pytest.fixture
@@ -94,3 +96,13 @@ def test_a_model_setting_may_name_a_server():
     assert is_server("vllm+http://h:1")
     assert not is_server(str(BUNDLED_MODEL))
     assert request_tokens_of(str(BUNDLED_MODEL), None).detokenizer is not None
+
+
+def test_while_the_tokenizer_is_away_submissions_are_told_to_try_again(api: Api, web_settings: Settings):
+    app = create_app(web_settings.model_copy(update={"model": "vllm+http://127.0.0.1:1", "model_name": "words"}))
+    away = Api(app.test_client(), api.engine, api.key)
+    answer = away.call("POST", "/v1/responses", json={"model": "words", "input": "a", "background": True})
+    assert (answer.status_code, answer.json["error"]["code"]) == (503, "tokenizer_unavailable")
+    assert answer.headers["Retry-After"]
+    assert away.call("GET", "/v1/models").status_code == 200
+    app.extensions["magnus"].close()
