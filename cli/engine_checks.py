@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from cli.machine_checks import Finding
 from inference.engine_errors import UnreadableTokenizer
-from inference.prompt_format import load_prompt_format
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect
+from inference.remote.server_tokens import request_tokens_of
 from settings import Settings
 
 
@@ -35,7 +35,9 @@ def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
         "sampling of each request": able.own_sampling,
         "top_k": able.top_k,
         "logprobs": able.logprobs,
-        "guided output": able.guided_output,
+        "response_format": able.response_format,
+        "prefix cache": able.prefix_cache,
+        "salts of that cache": able.cache_salt,
         "tokenizer over HTTP": able.tokenizer,
         "reports running rows": able.reports_running,
         "reports waiting rows": able.reports_waiting,
@@ -52,7 +54,7 @@ def _tokenizer(settings: Settings, server: ProbedServer) -> Finding:
     remedy = "set MAGNUS_MODEL to a directory with the model's tokenizer.json, or to its hub id"
     try:
         source = tokenizer_source(server, configured)
-        load_prompt_format(source)
+        request_tokens_of(source, None)
     except (ServerUnusable, UnreadableTokenizer) as error:
         return Finding("tokenizer", str(error), remedy)
     return Finding("tokenizer", f"from {source}")

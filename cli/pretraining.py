@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.remote.server_tokens import request_tokens_of
+from inference.request_tokens import RequestTokens
 from learning.features.text_encoders import make_encoder
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import make_predictor
@@ -54,7 +55,8 @@ def pretrain(
     The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's. No
     transaction is open during the fit, which may take longer than the server lets one idle. Raises TooFewExamples.
     """
-    prompt_format = load_prompt_format(settings.model)
+    key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    prompt_format = request_tokens_of(settings.model, key)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
     with transaction() as connection:
@@ -70,14 +72,14 @@ def pretrain(
     return candidate
 
 
-def _outcome(example: Example, tenant: str, prompt_format: PromptFormat, limit_tokens: int) -> Outcome:
+def _outcome(example: Example, tenant: str, prompt_format: RequestTokens, limit_tokens: int) -> Outcome:
     metadata = {"application": example.application} if example.application else {}
     prompt = Prompt(
         application=scoped_application(tenant, application_name(metadata, example.instructions)),
         instruction=example.instructions,
         input=example.input,
         input_tokens=prompt_format.count(example.input),
-        prompt_tokens=len(prompt_format.encode(example.instructions, example.input)),
+        prompt_tokens=len(prompt_format.encode_request(example.instructions, example.input, ())),
         limit_tokens=limit_tokens,
     )
     # + 1 for the end-of-sequence token, which is generated as well

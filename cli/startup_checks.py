@@ -13,6 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from cli.hosting.worker_devices import cuda_devices
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
+from inference.remote.server_tokens import is_server
 from inference.weights_header import UnreadableWeights, read_header
 from settings import Settings
 
@@ -31,6 +32,10 @@ def problems(settings: Settings) -> Iterator[str]:
 
 def model_problem(model: str, needs_weights: bool = True) -> str | None:
     """Why the served model, or its tokenizer alone, cannot be loaded, as far as its files tell; None if it can."""
+    if is_server(model):
+        if not needs_weights:
+            return None
+        return f"MAGNUS_MODEL: {model} is a server's tokenizer; workers of our own need the model's directory or hub id"
     directory = Path(model)
     remedy = "MAGNUS_MODEL: name a whole Hugging Face model directory, a hub id, or a model of `magnus model fetch`"
     try:

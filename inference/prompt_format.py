@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
 from inference.engine_errors import UnreadableTokenizer
+from inference.request_tokens import Turn
 from inference.stop_strings import Detokenizer
-
-Turn = tuple[str, str]  # role, content
+from inference.token_bytes import bytes_of_token
 
 _NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
 
@@ -36,6 +36,7 @@ class PromptFormat:
         self._tokenizer = Tokenizer.from_str(vocabulary)
         self._literal = Tokenizer.from_str(vocabulary)
         self._literal.encode_special_tokens = True
+        self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
         added = self._tokenizer.get_added_tokens_decoder().values()
         longest_first = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
@@ -75,6 +76,10 @@ class PromptFormat:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
+
+    def token_bytes(self, id: int) -> bytes:
+        """What this token adds to an answer; nothing if the vocabulary has no such token."""
+        return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
     def _encode_chat(self, template: Template, turns: Sequence[Turn]) -> list[int]:
         shield = _NONCHARACTER

@@ -37,11 +37,29 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token's natural log probability, and the (id, log probability) of the likeliest tokens there."""
+
+    id: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """Only text that is JSON may be generated: an object, or what `schema`, a JSON Schema as text, allows."""
+
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """A prompt and the tokens generated for it so far; `limit` counts all generated tokens, earlier slices included.
 
     `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids; `priority`
-    is a hint for a server that orders its own queue, higher goes first.
+    is a hint for a server that orders its own queue, higher goes first. `top_logprobs`: the log probability of each
+    token is wanted, and those of so many tokens that were likeliest there; `logprobs` has those of `generated_ids`.
+    `cache_salt`: only rows of the same salt may share what a server has cached of their prompts.
     """
 
     id: str
@@ -52,6 +70,10 @@ class Sequence:
     stop: tuple[str, ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
     priority: int = 0
+    format: JsonFormat | None = None
+    top_logprobs: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -70,7 +92,8 @@ class FinishedSequence:
     """The result of a row that left the batch.
 
     `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that tells no ids
-    gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered.
+    gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered. `logprobs` has
+    an entry for each of the ids, where they were asked for.
     """
 
     id: str
@@ -79,6 +102,7 @@ class FinishedSequence:
     text: str | None = None
     text_tokens: int = 0
     refusal: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def tokens(self) -> int:

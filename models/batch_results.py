@@ -7,6 +7,7 @@ seconds from the event to the write: instants follow the database's clock, and t
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -35,19 +36,22 @@ class Answer:
     reason: str | None  # eos, stop or limit
     ago_s: float
     error: Mapping[str, str] | None = None
+    logprobs: Sequence[Any] | None = None  # as the API shows them
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
     """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
 
-    `outgrew`: it was alone and ran out of its worker's memory.
+    `outgrew`: it was alone and ran out of its worker's memory. `logprobs` are those of the ids, if they are wanted, as
+    the worker will read them again.
     """
 
     lease: Lease
     request_id: str
     generated_ids: tuple[int, ...]
     outgrew: bool = False
+    logprobs: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,14 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
         text("""
             update requests r set
                 status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
-                output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason,
+                output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
                 error = case when r.cancel_requested_at is null then a.error::jsonb end,
                 generated_ids = '{}', finished_at = clock_timestamp() - make_interval(secs => a.ago_s)
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
-                cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[])
-            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s)
+                cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
+                cast(:logprobs as text[])
+            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
         """),
@@ -115,6 +120,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             "reasons": [answer.reason for answer in answers],
             "errors": [json.dumps(answer.error) if answer.error else None for answer in answers],
             "ago_s": [answer.ago_s for answer in answers],
+            "logprobs": [None if answer.logprobs is None else json.dumps(answer.logprobs) for answer in answers],
         },
     )
 
@@ -126,14 +132,15 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             update requests r set
                 status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
                 finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
-                generated_ids = a.generated_ids::int[], attempts = r.attempts - 1, planner_epoch = 0,
+                generated_ids = a.generated_ids::int[], logprobs = a.logprobs::jsonb,
+                attempts = r.attempts - 1, planner_epoch = 0,
                 outgrew_tokens = case when not a.outgrew then r.outgrew_tokens else (
                     select greatest(r.outgrew_tokens, w.theta_bytes / w.delta_bytes)
                     from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
-                cast(:outgrew as bool[])
-            ) as a (batch_id, id, generated_ids, outgrew)
+                cast(:outgrew as bool[]), cast(:logprobs as text[])
+            ) as a (batch_id, id, generated_ids, outgrew, logprobs)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
         """),
@@ -142,6 +149,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             "ids": [row.request_id for row in returned],
             "generated_ids": ["{" + ",".join(map(str, row.generated_ids)) + "}" for row in returned],
             "outgrew": [row.outgrew for row in returned],
+            "logprobs": [json.dumps(row.logprobs) if row.logprobs else None for row in returned],
         },
     )
 

@@ -15,10 +15,12 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    null,
     select,
     text,
     true,
     tuple_,
+    type_coerce,
     union_all,
     update,
 )
@@ -65,6 +67,7 @@ class NewRequest:
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     forecast_s: float | None = None
+    needs: tuple[str, ...] = ()  # what its engine must be able to do, by the names of the fields that ask for it
 
 
 INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name; its durations become instants
@@ -78,15 +81,16 @@ INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name;
     "input_tokens",
     "limit_tokens",
     "priority",
+    "needs",
 )
 DURATIONS = ("deadline_s", "eta_s", "eta_low_s", "eta_high_s", "forecast_s")
 # Written as SQL because every accepted request waits for it: the ORM's insert takes three times as long.
 SUBMIT = text("""
     insert into requests (id, idempotency_key, idempotency_sha256, tenant, model, application, instructions, input,
-        body, prompt_tokens, input_tokens, limit_tokens, priority, deadline_at, eta_at, eta_low_at, eta_high_at,
+        body, prompt_tokens, input_tokens, limit_tokens, priority, needs, deadline_at, eta_at, eta_low_at, eta_high_at,
         forecast_s)
     values (:id, :idempotency_key, :idempotency_sha256, :tenant, :model, :application, :instructions, :input, :body,
-        :prompt_tokens, :input_tokens, :limit_tokens, :priority,
+        :prompt_tokens, :input_tokens, :limit_tokens, :priority, :needs,
         clock_timestamp() + make_interval(secs => :deadline_s), clock_timestamp() + make_interval(secs => :eta_s),
         clock_timestamp() + make_interval(secs => :eta_low_s), clock_timestamp() + make_interval(secs => :eta_high_s),
         :forecast_s)
@@ -103,6 +107,7 @@ class RequestView:
     batch: StoredBatch | None
     tokens_so_far: int
     now: datetime
+    logprobs: list[Any] | None = None  # of the answer's tokens, as the API shows them; read with a single request only
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def submit(
     same too, and raises IdempotencyKeyReused if it is another.
     """
     given = {name: getattr(new, name) for name in INSERTED_AS_GIVEN}
-    given |= {"id": new_id(), "idempotency_key": idempotency_key}
+    given |= {"id": new_id(), "idempotency_key": idempotency_key, "needs": list(new.needs)}
     row = (
         session.connection()
         .execute(
@@ -158,7 +163,10 @@ def submit(
     return earlier
 
 
-def select_views() -> Select[StoredRequest, StoredBatch, int, datetime]:
+View = Select[StoredRequest, StoredBatch, int, datetime, Any]
+
+
+def select_views(logprobs: ColumnElement[Any] | None = None) -> View:
     """Selects the columns of RequestView for all requests; the caller adds conditions. Generated ids are not loaded."""
     return (
         select(
@@ -166,6 +174,7 @@ def select_views() -> Select[StoredRequest, StoredBatch, int, datetime]:
             StoredBatch,
             func.cardinality(StoredRequest.generated_ids).label("tokens"),
             func.clock_timestamp().label("now"),
+            null() if logprobs is None else logprobs,
         )
         .outerjoin(StoredBatch, StoredBatch.id == StoredRequest.batch_id)
         .options(defer(StoredRequest.generated_ids, raiseload=True))
@@ -174,7 +183,8 @@ def select_views() -> Select[StoredRequest, StoredBatch, int, datetime]:
 
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
     """One request of this tenant; with None of any tenant, which only the operator's pages may ask for."""
-    return next(_views(session, select_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
+    whole = select_views(type_coerce(StoredRequest.logprobs, JSONB))
+    return next(_views(session, whole.where(StoredRequest.id == id, *_of_tenant(tenant))), None)
 
 
 def page(
@@ -279,6 +289,6 @@ def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
     return [] if tenant is None else [StoredRequest.tenant == tenant]
 
 
-def _views(session: Session, statement: Select[StoredRequest, StoredBatch, int, datetime]) -> Iterator[RequestView]:
-    for request, batch, tokens, now in session.execute(statement):
-        yield RequestView(request, batch, tokens, now)
+def _views(session: Session, statement: View) -> Iterator[RequestView]:
+    for request, batch, tokens, now, logprobs in session.execute(statement):
+        yield RequestView(request, batch, tokens, now, logprobs)

@@ -21,7 +21,7 @@ class WorkerRegistration:
 
     Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
     the worker's model or device is another now. `paged`: memory is the sum over rows in blocks of `block_tokens`.
-    `lacks` names what its engine cannot do.
+    `lacks` names what its engine cannot do. `prefix_cache`: it keeps how the prompts began that it has served.
     """
 
     name: str
@@ -33,6 +33,7 @@ class WorkerRegistration:
     paged: bool = False
     block_tokens: int = 1
     lacks: tuple[str, ...] = ()
+    prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class TakenRequest:
-    """A request of a taken batch; `generated_ids` are the tokens that earlier slices generated."""
+    """A request of a taken batch; `generated_ids` are the tokens that earlier slices generated.
+
+    `needs` names what its engine must be able to do. `logprobs` are those of the generated ids, as they were stored.
+    """
 
     id: str
     instructions: str
@@ -66,6 +70,9 @@ class TakenRequest:
     limit_tokens: int
     generated_ids: tuple[int, ...]
     priority: int = 0
+    tenant: str = ""
+    needs: tuple[str, ...] = ()
+    logprobs: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,14 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     """
     incarnation = connection.execute(
         text("""
-            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks)
-            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks)
+            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
+                prefix_cache)
+            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
+                :prefix_cache)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
+                prefix_cache = excluded.prefix_cache,
                 max_rows = null, fault = null,
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
@@ -120,6 +130,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "paged": worker.paged,
             "block_tokens": worker.block_tokens,
             "lacks": list(worker.lacks),
+            "prefix_cache": worker.prefix_cache,
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
@@ -164,7 +175,8 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
                 update requests set status = 'cancelled', finished_at = clock_timestamp()
                 where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is not null
             )
-            select id, instructions, input, body, limit_tokens, generated_ids, priority from requests
+            select id, instructions, input, body, limit_tokens, generated_ids, priority, tenant, needs, logprobs
+            from requests
             where batch_id = :batch_id and status = 'in_progress' and cancel_requested_at is null
             order by arrived_at, id
         """),
@@ -175,7 +187,10 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
         joins=batch.joins,
         iteration_limit=batch.iteration_limit,
         preempts=tuple(batch.preempts),
-        prompts=tuple(TakenRequest(**{**row._mapping, "generated_ids": tuple(row.generated_ids)}) for row in rows),
+        prompts=tuple(
+            TakenRequest(**{**row._mapping, "generated_ids": tuple(row.generated_ids), "needs": tuple(row.needs)})
+            for row in rows
+        ),
     )
 
 

@@ -22,6 +22,20 @@ class LiveWorker:
     paged: bool = False
     block_tokens: int = 1
     max_rows: int | None = None
+    lacks: frozenset[str] = frozenset()
+    prefix_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What engines of one model cannot do, by name: none of them, or only some."""
+
+    all: frozenset[str] = frozenset()
+    some: frozenset[str] = frozenset()
+
+    def explains(self, lacks: frozenset[str]) -> bool:
+        """Whether a worker that lacks these can be one of those that this was read of."""
+        return self.all <= lacks <= self.all | self.some
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +67,15 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """
     rows = connection.execute(
         text("""
-            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows from workers
+            select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache
+            from workers
             where stopped_at is null and not stopping and not_consuming_since is null and fault is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
         """),
         {"alive_s": alive_s},
     )
-    return [LiveWorker(*row) for row in rows]
+    return [LiveWorker(**{**row._mapping, "lacks": frozenset(row.lacks)}) for row in rows]
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
@@ -75,24 +90,28 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
     return {row.model: row.tokens for row in rows}
 
 
-def lacking(connection: Connection, within_s: float) -> dict[str, list[str]]:
-    """By model what every one of its workers lacks, of those heard of within that time."""
+def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
+    """By model what its workers lack, of those heard of within that time; models that lack nothing are left out."""
     rows = connection.execute(
         text("""
             with heard as (
                 select model, lacks from workers
                 where heartbeat_at > statement_timestamp() - make_interval(secs => :within_s)
             )
-            select model, ability from heard, unnest(lacks) as ability group by model, ability
-            having count(*) = (select count(*) from heard of_model where of_model.model = heard.model)
-            order by model, ability
+            select model, ability,
+                count(*) = (select count(*) from heard of_model where of_model.model = heard.model) as by_all
+            from heard, unnest(lacks) as ability group by model, ability
         """),
         {"within_s": within_s},
     )
-    by_model: dict[str, list[str]] = {}
-    for row in rows:
-        by_model.setdefault(row.model, []).append(row.ability)
-    return by_model
+    found = [(row.model, row.ability, row.by_all) for row in rows]
+    return {
+        model: Lacking(
+            frozenset(ability for of, ability, by_all in found if of == model and by_all),
+            frozenset(ability for of, ability, by_all in found if of == model and not by_all),
+        )
+        for model, _, _ in found
+    }
 
 
 def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:

@@ -157,6 +157,11 @@ class WorkerState:
     running_s: float | None
     fault: str | None = None
 
+    @property
+    def memory_in_tokens(self) -> bool:
+        """Whether its memory is known in tokens only, as that of a server is: a token then counts as one byte."""
+        return self.delta_bytes == 1
+
     def state(self, alive_s: float) -> str:
         """`stopped`, `lost` if the heartbeat is older than `alive_s`, `takes_no_messages`, `running` or `idle`.
 

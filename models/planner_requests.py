@@ -23,6 +23,7 @@ REQUEST_COLUMNS = (
     StoredRequest.tenant,
     extract("epoch", StoredRequest.deadline_at).cast(DOUBLE_PRECISION).label("deadline_at"),
     StoredRequest.application,
+    StoredRequest.needs,
     StoredRequest.outgrew_tokens,
     StoredRequest.sealed_group,
     StoredRequest.suspect_group,
@@ -115,5 +116,6 @@ def to_request(row: Row[Any]) -> Request:
         tenant=row.tenant,
         deadline_at=row.deadline_at,
         application=row.application,
+        needs=frozenset(row.needs),
         outgrew_tokens=row.outgrew_tokens,
     )

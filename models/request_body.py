@@ -1,6 +1,9 @@
 """What `StoredRequest.body` holds, read from rows that another release or another program may have written."""
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 
 class UnreadableBody(ValueError):
@@ -31,6 +34,21 @@ class StoredTurn(_Part):
     content: str
 
 
+class StoredFormat(_Part):
+    """What form the answer has; `json_schema` has a schema, `json_object` none."""
+
+    type: Literal["json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @property
+    def schema_text(self) -> str | None:
+        """The schema as JSON; None if any object will do."""
+        return None if self.schema_ is None else json.dumps(self.schema_)
+
+
 class RequestBody(_Part):
     """A request's body; what is not stored has the value that asks for nothing."""
 
@@ -39,6 +57,8 @@ class RequestBody(_Part):
     sampling: StoredSampling = StoredSampling()
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()
+    format: StoredFormat | None = None
+    top_logprobs: int | None = None
 
 
 def read_body(stored: object) -> RequestBody:

@@ -92,13 +92,15 @@ class StoredRequest(Base):
     input: Mapped[str]
     # what else the client sent: {"metadata": {str: str}, "background": bool, "stop": [str],
     #  "sampling": {"temperature", "top_p", "top_k", "seed"}, and for a conversation "messages": [{"role", "content"}],
-    #  of which `input` is then the rendered text}
+    #  of which `input` is then the rendered text, "format": {"type", "name", "description", "schema", "strict"},
+    #  "top_logprobs": int}
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
     input_tokens: Mapped[int]  # the user input length (Magnus III-B)
     limit_tokens: Mapped[int]
     priority: Mapped[int] = mapped_column(server_default="0")
     deadline_at: Mapped[datetime | None]
+    needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # what its engine must be able to do
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -122,6 +124,8 @@ class StoredRequest(Base):
     cancel_requested_at: Mapped[datetime | None]
 
     generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # token ids that earlier slices generated
+    # where asked for: the log probabilities of the generated ids, as a worker reads them; once answered, as clients do
+    logprobs: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True), deferred=True, deferred_raiseload=True)
     output_text: Mapped[str | None]
     output_tokens: Mapped[int | None]
     finish_reason: Mapped[str | None]  # eos, stop, limit
@@ -243,6 +247,7 @@ class StoredWorker(Base):
     paged: Mapped[bool] = mapped_column(server_default="false")
     block_tokens: Mapped[int] = mapped_column(server_default="1")
     lacks: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # what its engine cannot do, by name
+    prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # its engine keeps how served prompts began
     max_rows: Mapped[int | None]  # it takes at most so many rows at once, whatever its memory
     fault: Mapped[str | None]  # what its engine lacks; it gets no batch until that is over
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -19,7 +19,7 @@ The runner's side of the contract:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
@@ -53,11 +53,25 @@ class Worker:
     rows: tuple[RunningRow, ...] = ()
     busy_s: float = 0.0
     queued: int = 0
+    lacks: frozenset[str] = frozenset()  # what its engine cannot do, by name
+    prefix_cache: bool = False  # its engine need not compute again how a prompt begins that it has served
 
     @property
     def idle(self) -> bool:
         """Whether it has neither rows nor batches."""
         return not self.rows and not self.queued
+
+    def can_serve(self, requests: Iterable[Request]) -> bool:
+        """Whether its engine can do what these requests need."""
+        return not any(self.lacks & request.needs for request in requests)
+
+    def given(self, assignment: "Assignment", now: float) -> "Worker":
+        """The worker as it will be with this assignment, too."""
+        if not assignment.joins:
+            return replace(self, queued=self.queued + 1, busy_s=self.busy_s + assignment.estimated_s)
+        stay = tuple(row for row in self.rows if row.request.id not in assignment.preempts)
+        joined = tuple(RunningRow(request, request.generated, now) for request in assignment.requests)
+        return replace(self, rows=stay + joined, busy_s=max(self.busy_s, assignment.estimated_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Request:
     tenant: str = ""
     deadline_at: float | None = None
     application: str = ""
+    needs: frozenset[str] = frozenset()  # what its worker must be able to do and some cannot, by name
     outgrew_tokens: int = 0  # what the largest worker holds on which it ran out of memory alone; 0: on none
 
     def __post_init__(self) -> None:

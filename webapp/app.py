@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
-from inference.prompt_format import load_prompt_format
+from inference.remote.server_tokens import request_tokens_of
 from models import client_requests, notifications, rate_counts
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.rate_counts import SharedCount
@@ -131,7 +131,8 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         autocommit=True,  # a call is one statement, or several that need no common snapshot
     )
     sessions = make_sessions(engine)
-    prompt_format = load_prompt_format(settings.model)
+    engine_key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    prompt_format = request_tokens_of(settings.model, engine_key)
 
     def queue_snapshot() -> QueueSnapshot | None:
         with sessions() as session:

@@ -3,6 +3,7 @@
 Each is stored, predicted and batched like any other request, and can be read under /v1/responses by its `resp_` id.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from apiflask import APIBlueprint
@@ -18,6 +19,7 @@ from webapp.chat_schemas import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
+    ChatLogprobs,
     CommonFields,
     Completion,
     CompletionChoice,
@@ -27,7 +29,8 @@ from webapp.chat_schemas import (
 )
 from webapp.client_errors import InvalidRequest, NotAnswered, NotInTime
 from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
-from webapp.response_objects import magnus_of
+from webapp.output_options import stored_format
+from webapp.response_objects import logprobs_of, magnus_of
 from webapp.submission import Submission, submit_and_wait
 
 api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
@@ -44,12 +47,20 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion:
         limit_tokens, limit_param = json_data.max_tokens, "max_tokens"
     else:
         limit_tokens, limit_param = json_data.max_completion_tokens, "max_completion_tokens"
-    view = wait_for_answer(submission_of(json_data, prompt, limit_tokens, "messages", limit_param))
+    asked = submission_of(json_data, prompt, limit_tokens, "messages", limit_param)
+    asked = replace(asked, format=stored_format(json_data.response_format), top_logprobs=json_data.asked_logprobs)
+    view = wait_for_answer(asked)
     return ChatCompletion(
         id=view.request.id.replace("resp_", "chatcmpl-", 1),
         created=int(view.request.arrived_at.timestamp()),
         model=view.request.model,
-        choices=[ChatChoice(message=AssistantMessage(content=text_of(view)), finish_reason=finish_reason_of(view))],
+        choices=[
+            ChatChoice(
+                message=AssistantMessage(content=text_of(view)),
+                finish_reason=finish_reason_of(view),
+                logprobs=None if view.logprobs is None else ChatLogprobs(content=logprobs_of(view)),
+            )
+        ],
         usage=usage_of(view),
         magnus=magnus_of(view, QueuePlace()),
     )

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.response_objects import ApiObject, Magnus
-from webapp.response_schemas import TEXT_OR_LIST, Extras, RoleAndContent, TextFormat
+from webapp.output_options import ChatFormat, TopLogprobs
+from webapp.response_objects import ApiObject, Magnus, TokenLogprob
+from webapp.response_schemas import TEXT_OR_LIST, Extras, RoleAndContent
 
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
@@ -51,11 +52,12 @@ class CreateChatCompletion(CommonFields):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
     store: bool | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: bool | None = Field(default=None, description="Answer with the log probability of each token")
+    top_logprobs: TopLogprobs | None = Field(default=None, description="And of so many of the likeliest tokens there")
     tools: EmptyList | None = None
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: TextFormat | None = None
+    response_format: ChatFormat | None = None
     service_tier: Literal["auto", "default"] | None = None
 
     @field_validator("messages")
@@ -65,6 +67,19 @@ class CreateChatCompletion(CommonFields):
         if value[-1].role != "user" or not value[-1].text.strip():
             raise ValueError("the last message must be the user's and not be empty")
         return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def refuse_a_number_of_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Refuse top_logprobs without logprobs, which stands before it."""
+        if value is not None and not info.data.get("logprobs"):
+            raise ValueError("it needs logprobs to be true")
+        return value
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are wanted at each place; None if no log probabilities are."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class CreateCompletion(CommonFields):
@@ -101,13 +116,20 @@ class AssistantMessage(ApiObject):
     refusal: None = None
 
 
+class ChatLogprobs(ApiObject):
+    """The log probabilities of a chat's answer, one for each of its tokens."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
 class ChatChoice(ApiObject):
     """The one choice of a chat."""
 
     index: int = 0
     message: AssistantMessage
     finish_reason: Literal["stop", "length"]
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(ApiObject):

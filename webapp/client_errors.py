@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from werkzeug.exceptions import HTTPException
 
+from inference.request_tokens import TokenizerAway
 from models.client_requests import IdempotencyKeyReused, StillInProgress
 
 log = structlog.get_logger()
@@ -103,12 +104,14 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
     NotInTime: (504, "server_error", "timeout", 1),
+    TokenizerAway: (503, "server_error", "tokenizer_unavailable", 2),
     OperationalError: (503, "server_error", "database_unavailable", 2),  # no answer, or the statement timeout
     NoConnection: (503, "server_error", "database_unavailable", 2),
 }
 
 # In place of messages that would show SQL or addresses.
 MESSAGES: dict[type[Exception], str] = {
+    TokenizerAway: "The engine whose tokenizer is used does not answer at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
     NoConnection: "The database does not answer at the moment. Try again shortly.",
 }

@@ -4,18 +4,28 @@ A body of more than MAGNUS_MAX_BODY_BYTES is refused earlier, before it is parse
 its setting MAX_CONTENT_LENGTH, which `webapp/app.py` sets.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
 
-from inference.prompt_format import PromptFormat
+from inference.request_tokens import RequestTokens
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
 # longest token of the model's vocabulary does: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
+
+# By what a worker's engine may lack: what its absence means, and what the client can do.
+UNABLE = {
+    "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
+    "top_k": "The engine behind this model has no top_k: leave it out.",
+    "response_format": "The engine behind this model cannot hold an answer to a JSON format: ask for JSON in the "
+    "instructions and check the answer, or serve the model with vLLM or llama.cpp.",
+    "logprobs": "The engine behind this model tells no log probabilities: leave them out, or serve the model with vLLM "
+    "or llama.cpp.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,7 @@ class PromptLimits:
     """The served model's name, as clients send it, with the longest prompt (Lmax) and answer (Gmax) in tokens."""
 
     model_name: str
-    prompt_format: PromptFormat
+    prompt_format: RequestTokens
     max_prompt_tokens: int
     max_output_tokens: int
 
@@ -69,20 +79,14 @@ class PromptLimits:
                 code="context_length_exceeded",
             )
 
-    def check_sampling(self, temperature: float | None, top_k: int, lacking: Collection[str]) -> None:
-        """Raise InvalidRequest for sampling that no worker's engine can do, as far as their abilities are known."""
-        if not temperature:
-            return
-        if "temperature" in lacking:
-            raise InvalidRequest(
-                "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
-                param="temperature",
-                code="unsupported_value",
-            )
-        if top_k and "top_k" in lacking:
-            raise InvalidRequest(
-                "The engine behind this model has no top_k.", param="magnus.top_k", code="unsupported_value"
-            )
+    def check_needs(self, needs: Mapping[str, str], lacking: Collection[str]) -> None:
+        """Raise InvalidRequest for what no worker's engine can do, as far as that is known.
+
+        `needs`: what the request asks for, each with the field that does.
+        """
+        for ability, param in needs.items():
+            if ability in lacking:
+                raise InvalidRequest(UNABLE[ability], param=param, code="unsupported_value")
 
     def output_limit(self, requested: int | None, *, param: str) -> int:
         """The answer's limit in tokens, by default Gmax; raises InvalidRequest above Gmax, naming `param`."""

@@ -53,13 +53,27 @@ class IncompleteDetails(ApiObject):
     reason: Literal["max_output_tokens"]
 
 
+class LikelyToken(ApiObject):
+    """A token that may stand at one place of an answer, and its log probability there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(LikelyToken):
+    """The token that does stand there, and the likeliest ones."""
+
+    top_logprobs: list[LikelyToken] = []
+
+
 class OutputText(ApiObject):
     """The text of an answer."""
 
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: list[Any] = []
-    logprobs: list[Any] = []
+    logprobs: list[TokenLogprob] = Field(default=[], description="If they were asked for; lists leave them out")
 
 
 class OutputMessage(ApiObject):
@@ -119,6 +133,7 @@ class Response(ApiObject):
     text: dict[str, Any] = {"format": {"type": "text"}}
     tool_choice: Literal["none"] = "none"
     tools: list[Any] = []
+    top_logprobs: int = 0
     truncation: Literal["disabled"] = "disabled"
     magnus: Magnus
 
@@ -167,6 +182,8 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         temperature=body.sampling.temperature or 0.0,
         top_p=1.0 if body.sampling.top_p is None else body.sampling.top_p,
         metadata=body.metadata,
+        text={"format": _format(body)},
+        top_logprobs=body.top_logprobs or 0,
         magnus=magnus_of(view, place),
     )
 
@@ -210,6 +227,17 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
     return None if at is None else round(max(0.0, (at - view.now).total_seconds()), 3)
 
 
+def logprobs_of(view: RequestView) -> list[TokenLogprob]:
+    """Those of the answer's tokens; none where they were not asked for, or were not read with the request."""
+    return [TokenLogprob.model_validate(one) for one in view.logprobs or ()]
+
+
+def _format(body: RequestBody) -> dict[str, Any]:
+    if body.format is None:
+        return {"type": "text"}
+    return body.format.model_dump(by_alias=True, exclude_unset=True)
+
+
 def _output(view: RequestView) -> list[OutputMessage]:
     request = view.request
     if request.output_text is None:
@@ -218,7 +246,7 @@ def _output(view: RequestView) -> list[OutputMessage]:
         OutputMessage(
             id=request.id.replace("resp_", "msg_", 1),
             status="completed" if request.status is RequestStatus.completed else "incomplete",
-            content=[OutputText(text=request.output_text)],
+            content=[OutputText(text=request.output_text, logprobs=logprobs_of(view))],
         )
     ]
 

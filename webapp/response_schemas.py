@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
+from webapp.output_options import ResponseFormat, TextFormat, TopLogprobs
 
-# Answers carry these empty lists, and clients send answers back as a part of the next input.
+# Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
 
 
@@ -20,7 +21,7 @@ class TextPart(Body):
     type: Literal["input_text", "output_text", "text"] = "input_text"
     text: Text
     annotations: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
-    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED, max_length=0)] = None
+    logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED)] = None
 
 
 def text_or_list(value: object) -> str | None:
@@ -56,16 +57,10 @@ class Message(RoleAndContent):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class TextFormat(Body):
-    """Plain text is what there is."""
-
-    type: Literal["text"] = "text"
-
-
 class TextOptions(Body):
     """OpenAI's `text` object."""
 
-    format: TextFormat = TextFormat()
+    format: ResponseFormat = TextFormat()
 
 
 class Extras(Body):
@@ -118,8 +113,9 @@ class CreateResponse(Body):
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    include: Annotated[list[Any], Field(max_length=0)] | None = None
-    text: TextOptions | None = None
+    include: Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=8)] | None = None
+    top_logprobs: TopLogprobs | None = Field(default=None, description="Likeliest tokens at each place of the answer")
+    text: TextOptions | None = Field(default=None, description="`format`: text, or JSON where the engine can do it")
     user: Annotated[Text, Field(max_length=512)] | None = None
     previous_response_id: None = None
     conversation: None = None
@@ -137,6 +133,11 @@ class CreateResponse(Body):
         elif not value[-1].text.strip():
             raise ValueError("the last message must not be empty")
         return value
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are wanted at each place; None if no log probabilities are."""
+        return (self.top_logprobs or 0) if self.include or self.top_logprobs else None
 
 
 class ListQuery(BaseModel):

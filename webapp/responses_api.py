@@ -10,6 +10,7 @@ from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
+from webapp.output_options import stored_format
 from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.response_schemas import CreateResponse, ListQuery
 from webapp.submission import (
@@ -123,6 +124,10 @@ def submission_of(body: CreateResponse) -> Submission:
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
         body=body,
+        format=stored_format(body.text.format) if body.text else None,
+        format_param="text.format",
+        top_logprobs=body.asked_logprobs,
+        logprobs_param="include" if body.include else "top_logprobs",
     )
 
 

@@ -26,7 +26,10 @@ IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document s
 
 @dataclass(frozen=True)
 class Submission:
-    """What a client asks for, whichever call it used; `limit_param` and `prompt_param` are that call's field names."""
+    """What a client asks for, whichever call it used; the names that end in `_param` are that call's field names.
+
+    `format` and `top_logprobs` are None where nothing is asked for.
+    """
 
     tenant: str
     idempotency_key: str | None
@@ -45,6 +48,21 @@ class Submission:
     body: BaseModel
     prompt_param: str = "input"
     limit_param: str = "max_output_tokens"
+    format: dict[str, Any] | None = None
+    format_param: str = "response_format"
+    top_logprobs: int | None = None
+    logprobs_param: str = "logprobs"
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """What its engine must be able to do, by the names that workers use, with the fields that ask for it."""
+        asked = {
+            "temperature": ("temperature", bool(self.temperature)),
+            "top_k": ("magnus.top_k", bool(self.temperature and self.top_k)),
+            "response_format": (self.format_param, self.format is not None),
+            "logprobs": (self.logprobs_param, self.top_logprobs is not None),
+        }
+        return {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
@@ -103,7 +121,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
     lacking = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
-    limits.check_sampling(submission.temperature, submission.top_k, lacking)
+    limits.check_needs(submission.needs, lacking)
     application = application_name(submission.metadata, submission.prompt.instructions)
     eta = context.response_times.get().eta(
         scoped_application(submission.tenant, application),
@@ -124,6 +142,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         limit_tokens=limit_tokens,
         priority=submission.priority,
         deadline_s=submission.deadline_s,
+        needs=tuple(submission.needs),
         **({} if eta is None else asdict(eta)),
     )
 
@@ -143,6 +162,10 @@ def stored_body(submission: Submission) -> dict[str, Any]:
     }
     if submission.prompt.messages:
         body["messages"] = submission.prompt.stored_messages
+    if submission.format is not None:
+        body["format"] = submission.format
+    if submission.top_logprobs is not None:
+        body["top_logprobs"] = submission.top_logprobs
     return body
 
 

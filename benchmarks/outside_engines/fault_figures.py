@@ -2,7 +2,7 @@
 
 `python -m benchmarks.outside_engines.fault_figures --engine vllm --json F`
 
-All on the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 requests; when a third is
+All on the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 jobs; when a third is
 answered, the server is killed (SIGKILL) and started again, or stopped for 20 s (SIGSTOP). The tokens computed are the
 server's own count, so that what was computed twice is seen from outside. `cancel`: rows taken out of the engine, timed
 until the server says that they no longer run.
@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ import httpx
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.outside_engines.endless_model import make_endless_model
-from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from cli.api_client import Client
+from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
 from cli.run_report import percentile
 from inference.prompt_format import load_prompt_format
@@ -39,7 +40,9 @@ from settings import BUNDLED_MODEL, read_settings
 Json = dict[str, Any]
 
 REQUESTS = 300
-RATE = 60.0  # arrivals a second: all but at once, and not more than one web process accepts at a time
+RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are taken
+SENDERS = 8  # clients that submit at once
+POLL_S = 0.05
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
@@ -72,31 +75,50 @@ def amid_requests(server: EngineServer, fault: str) -> Json:
     """300 requests through a service, and the fault when a third of them is answered."""
     arrivals = arrivals_of("toy", REQUESTS, RATE, 0)
     options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
-    with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(1) as pool:
+    with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(SENDERS) as senders:
         url, key = api_address(read_settings(state_dir=state_dir))
         with Client(url, key) as client:
-            target = Target(url, client.model(), key)
-        before, third = generated_tokens(server.url), threading.Semaphore(0)
-        running = pool.submit(replay, target, arrivals, LIMIT, on_answer=third.release)
-        for _ in range(REQUESTS // 3):
-            third.acquire()
-        lost, down_s = _strike(server, fault)
-        answers: list[TimedAnswer] = running.result()
+            model, before, began = client.model(), generated_tokens(server.url), time.monotonic()
+            bodies = [_body(model, arrival) for arrival in arrivals]
+            jobs = [job["id"] for job in senders.map(client.create, bodies)]
+            _until(lambda: _answered(client) >= REQUESTS // 3)
+            lost, down_s = _strike(server, fault)
+            answers = [client.wait(job) for job in jobs]
+            seconds = time.monotonic() - began
         computed = lost + generated_tokens(server.url) - before
-    return amounts(answers, computed) | {"down_s": round(down_s, 1)}
+    return amounts(answers, computed) | {"seconds": round(seconds, 1), "down_s": round(down_s, 1)}
 
 
-def amounts(answers: list[TimedAnswer], computed: int) -> Json:
-    """Requests that ended well, tokens that they needed, tokens that the server computed."""
-    needed = sum(answer.tokens for answer in answers)
+def _body(model: str, arrival: DemoArrival) -> Json:
+    request = arrival.request
+    return {
+        "model": model,
+        "instructions": request.instruction,
+        "input": request.input,
+        "max_output_tokens": LIMIT,
+        "metadata": {"application": request.application},
+    }
+
+
+def _answered(client: Client) -> int:
+    return sum(1 for _ in client.responses(status="completed"))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(POLL_S)
+
+
+def amounts(answers: list[Json], computed: int) -> Json:
+    """Jobs that ended well, tokens that they needed, tokens that the server computed."""
+    needed = sum(answer["usage"]["output_tokens"] for answer in answers if answer["usage"])
     return {
         "requests": len(answers),
-        "completed": sum(answer.status == 200 for answer in answers),
-        "statuses": dict(Counter(str(answer.status) for answer in answers)),
+        "completed": sum(answer["status"] in ("completed", "incomplete") for answer in answers),
+        "statuses": dict(Counter(answer["status"] for answer in answers)),
         "tokens": needed,
         "computed_tokens": computed,
         "computed_twice": round((computed - needed) / needed, 4) if needed else None,
-        "seconds": round(max(answer.done_s for answer in answers), 1),
     }
 
 

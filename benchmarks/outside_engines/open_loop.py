@@ -5,7 +5,7 @@ The same client speaks to an engine's server and to Magnus: both have `/v1/chat/
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -52,14 +52,13 @@ def replay(
     limit: int,
     cap: int | None = None,
     priorities: Sequence[int | None] | None = None,
-    on_answer: Callable[[], None] = lambda: None,
 ) -> list[TimedAnswer]:
     """Send each request at its instant and wait for all answers; results in the order of the arrivals.
 
     At most `cap` requests are at the server at once, the others wait here, first come, first served. `priorities` go
     along as the server's own field, lower first.
     """
-    replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals), on_answer)
+    replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals))
     with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
         return thread.submit(asyncio.run, replay).result()
 
@@ -70,7 +69,6 @@ async def _replay(
     limit: int,
     cap: int | None,
     priorities: Sequence[int | None],
-    on_answer: Callable[[], None],
 ) -> list[TimedAnswer]:
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes who waits in order of arrival
@@ -88,7 +86,6 @@ async def _replay(
                     answer = await client.post("/v1/chat/completions", json=_body(target, arrival, limit, priority))
                 except httpx.HTTPError:
                     return TimedAnswer(arrival.at_s, time.monotonic() - began, NO_ANSWER)
-            on_answer()
             return _timed(answer, arrival.at_s, time.monotonic() - began)
 
         return list(await asyncio.gather(*map(one, arrivals, priorities)))

@@ -201,19 +201,23 @@ class RemoteEngine:
         limit = sequence.limit
         if self.server.max_positions is not None:
             limit = min(limit, max(1, self.server.max_positions - len(sequence.prompt_ids)))
+        # A server holds only what it generates itself to a format, so such an answer must come in one piece.
+        resumes = able.resumes and sequence.format is None
+        lacks_logprobs = sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids)
+        if not resumes or lacks_logprobs:
+            sequence = replace(sequence, generated_ids=(), logprobs=())
         until = limit
-        if iteration_limit is not None and able.resumes:
+        if iteration_limit is not None and resumes:
             until = min(limit, len(sequence.generated_ids) + iteration_limit)
-        if not able.resumes:
-            sequence = replace(sequence, generated_ids=())
         return RemoteRow(
             sequence,
             limit=limit,
             until=until,
             by_ids=able.token_ids_out,
-            resumes=able.resumes,
+            resumes=resumes,
             inserted_at=monotonic(),
             ids=list(sequence.generated_ids),
+            logprobs=list(sequence.logprobs),
             accounted=len(sequence.generated_ids),
         )
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
-from inference.remote.server_errors import ServerGarbage
+from inference.remote.server_errors import RowRefused, ServerGarbage
 from inference.remote.wire_formats import Chunk, RowRequest
-from inference.sequences import FinishedSequence, FinishReason, Sequence
+from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from inference.stop_strings import Detokenizer, ends_in_stop_string
 
 
@@ -22,6 +22,7 @@ class RemoteRow:
     resumes: bool
     inserted_at: float
     ids: list[int] = field(default_factory=list)  # all generated, earlier slices included
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of each of the ids, if they are asked for
     text: str = ""  # where the server gives no ids
     counted: int = 0  # tokens of that text
     first_token_at: float | None = None
@@ -40,7 +41,7 @@ class RemoteRow:
     def request(self) -> RowRequest:
         """What to ask next: to go on, or without ids to start anew."""
         if not self.resumes:
-            self.ids, self.text, self.counted = list(self.sequence.generated_ids), "", 0
+            self.ids, self.logprobs, self.text, self.counted = list(self.sequence.generated_ids), [], "", 0
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
 
     def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
@@ -55,11 +56,16 @@ class RemoteRow:
 
     def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> bool:
         """Whether a stop string is complete."""
-        stop = self.sequence.stop
-        for token in chunk.token_ids:
+        stop, top = self.sequence.stop, self.sequence.top_logprobs
+        if top is not None and tuple(one.id for one in chunk.logprobs) != chunk.token_ids:
+            raise RowRefused("it does not say the log probability of each token")
+        for number, token in enumerate(chunk.token_ids):
             if len(self.ids) >= self.until:
                 raise ServerGarbage("more tokens than were asked for")
             self.ids.append(token)
+            if top is not None:
+                known = chunk.logprobs[number]
+                self.logprobs.append(replace(known, likeliest=known.likeliest[:top]))
             # also here, because a stop string may have begun before the row was resumed
             if stop and detokenizer is not None and ends_in_stop_string(detokenizer, self.ids, stop):
                 return True
@@ -78,13 +84,17 @@ class RemoteRow:
 
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:
         """The row as it leaves, for `reason` unless it has ended by itself."""
-        reason = self.reason or reason or "removed"
+        reason, sequence = self.reason or reason or "removed", self.sequence
+        if reason == "unfinished" and not self.resumes:  # it starts anew, with what it came with
+            return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
         if self.by_ids:
-            return FinishedSequence(self.sequence.id, tuple(self.ids), reason, refusal=self.refusal)
-        return FinishedSequence(
-            self.sequence.id, self.sequence.generated_ids, reason, self.text, self.counted, self.refusal
-        )
+            return FinishedSequence(
+                sequence.id, tuple(self.ids), reason, refusal=self.refusal, logprobs=tuple(self.logprobs)
+            )
+        return FinishedSequence(sequence.id, sequence.generated_ids, reason, self.text, self.counted, self.refusal)
 
     def rest(self) -> Sequence:
         """The sequence from which the row goes on elsewhere."""
-        return replace(self.sequence, generated_ids=tuple(self.ids)) if self.by_ids else self.sequence
+        if not self.resumes:
+            return self.sequence
+        return replace(self.sequence, generated_ids=tuple(self.ids), logprobs=tuple(self.logprobs))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from inference.engine_errors import UnreadableTokenizer
+from inference.prompt_format import load_prompt_format
 from inference.remote.server_errors import ServerUnusable
 
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
@@ -22,12 +24,16 @@ class ServerCapabilities:
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
     top_k: bool = False
     logprobs: bool = False
-    guided_output: bool = False
+    response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
+    prefix_cache: bool = False  # how a prompt begins is not computed again
+    cache_salt: bool = False  # rows of different salts share no cached prompt
     tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
     kv_tokens: int | None = None  # tokens that its key-value cache holds, where it says so
+    kv_tokens_at_least: bool = False  # it may hold more
     reports_running: bool = False
     reports_waiting: bool = False
     reports_preemptions: bool = False
+    load_page: str | None = None  # the path that says so
     paged: bool = True  # memory is the sum over rows in blocks; False: rows times the longest of them
     block_tokens: int = 1  # tokens of one block of that memory
 
@@ -39,9 +45,13 @@ class ServerCapabilities:
     @property
     def lacks(self) -> tuple[str, ...]:
         """What a request may ask for and this server cannot do, by the name of the request's field."""
-        if not self.own_sampling:
-            return ("temperature",)
-        return () if self.top_k else ("top_k",)
+        able = {
+            "temperature": self.own_sampling,
+            "top_k": self.top_k,
+            "response_format": self.response_format,
+            "logprobs": self.logprobs,
+        }
+        return tuple(name for name, has in able.items() if not has)
 
     def losses(self) -> Iterator[str]:
         """What does not work with this server, a sentence each."""
@@ -57,6 +67,14 @@ class ServerCapabilities:
             yield "no sampling of its own for each request: requests that ask for a temperature are refused"
         elif not self.top_k:
             yield "no top_k: requests that ask for it are refused"
+        if not self.response_format:
+            yield "no response_format: requests that ask for JSON are refused"
+        if not self.logprobs:
+            yield "no logprobs: requests that ask for them are refused"
+        if self.prefix_cache and not self.cache_salt:
+            yield "no salts: from how soon its answer begins, a tenant may guess how prompts of others begin"
+        if self.kv_tokens_at_least:
+            yield "its memory is taken for what one of its slots may hold: --capacity-tokens says what all have"
         if self.kv_tokens is None:
             yield "its memory is unknown: a cap on rows follows the measured throughput"
         if not self.reports_waiting:
@@ -101,11 +119,24 @@ def client_name(model: str) -> str:
 
 
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
-    """The directory or hub id of the model's tokenizer: the configured one, else what the server loaded its model from.
+    """Where the model's tokenizer is: as configured, else beside what the server loaded, else in the server itself.
 
-    Raises ServerUnusable.
+    A directory, a hub id, or KIND+URL as `server_tokens.request_tokens_of` reads it. Raises ServerUnusable.
     """
-    source = configured or server.model_directory
-    if source is None:
-        raise ServerUnusable(server.url, "its tokenizer is unknown: name the model's directory with MAGNUS_MODEL")
-    return source
+    if configured is not None:
+        return configured
+    if server.model_directory is not None and (_readable(server.model_directory) or not server.capabilities.tokenizer):
+        return server.model_directory
+    if server.capabilities.tokenizer:
+        return f"{server.kind}+{server.url}"
+    raise ServerUnusable(
+        server.url, "it has no /tokenize and names no directory: give MAGNUS_MODEL its model's directory or hub id"
+    )
+
+
+def _readable(source: str) -> bool:
+    try:
+        load_prompt_format(source)
+    except UnreadableTokenizer:
+        return False
+    return True

@@ -1,8 +1,9 @@
 """What a server says of its load: vLLM's and SGLang's `/metrics`, llama.cpp's `/slots`; unknown figures are None."""
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 # A line of Prometheus's text format: name, labels, value.
@@ -27,6 +28,12 @@ class ServerLoad:
     kv_use: float | None = None
     kv_tokens: int | None = None
     block_tokens: int | None = None
+    prefix_cache: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether it says how many rows run or wait."""
+        return self.running is not None or self.waiting is not None
 
 
 def load_from_metrics(text: str) -> ServerLoad:
@@ -56,7 +63,25 @@ def load_from_metrics(text: str) -> ServerLoad:
         kv_use=_first(values, KV_USE),
         kv_tokens=blocks * block_tokens if blocks and block_tokens else _whole(kv_tokens),
         block_tokens=block_tokens,
+        prefix_cache=cache.get("enable_prefix_caching") == "True",
     )
+
+
+def slots_of(text: str) -> list[Mapping[str, object]]:
+    """The slots in llama.cpp's page of them, which is there also where its metrics are off; none in any other text."""
+    try:
+        slots = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [slot for slot in slots if isinstance(slot, Mapping)] if isinstance(slots, list) else []
+
+
+def load_from_slots(text: str) -> ServerLoad:
+    """The rows that run; how many wait, the slots do not say."""
+    return ServerLoad(running=sum(slot.get("is_processing") is True for slot in slots_of(text)))
+
+
+LOAD_PAGES: dict[str, Callable[[str], ServerLoad]] = {"/metrics": load_from_metrics, "/slots": load_from_slots}
 
 
 def _first(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:

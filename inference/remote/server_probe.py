@@ -1,13 +1,14 @@
 """Finds out what kind of server answers at a URL, which model it serves, and what it can do."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import httpx
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
-from inference.remote.server_load import load_from_metrics
+from inference.remote.server_load import load_from_metrics, slots_of
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
@@ -29,20 +30,24 @@ def connect(
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         with httpx.Client(base_url=base, headers=headers, timeout=PROBE_WITHIN_S) as client:
-            probe = _Probe(client, base)
-            found = probe.kind() if kind == "auto" else kind
-            return PROBES[found](probe, base, key, model, capacity_tokens, max_rows)
+            probe = _Probe(client, base, key, model, capacity_tokens, max_rows)
+            return PROBES[probe.kind() if kind == "auto" else kind](probe)
     except httpx.InvalidURL as error:
         raise ServerUnusable(base, f"it is no URL ({error})") from error
     except httpx.HTTPError as error:
         raise ServerUnusable(base, f"{type(error).__name__}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
 class _Probe:
-    """Questions to a server; an answer that is none is None."""
+    """Questions to a server, and what the operator says of it; an answer that is none is None."""
 
-    def __init__(self, client: httpx.Client, url: str) -> None:
-        self._client, self.url = client, url
+    client: httpx.Client
+    url: str
+    key: str | None
+    wanted: str | None  # the model
+    capacity_tokens: int | None
+    max_rows: int | None
 
     def kind(self) -> ServerKind:
         """What kind of server it is, by what only one kind has."""
@@ -57,7 +62,7 @@ class _Probe:
 
     def json(self, path: str) -> Mapping[str, Any]:
         """The object at this path; an empty one if there is none."""
-        answer = self._client.get(path)
+        answer = self.client.get(path)
         try:
             found = answer.json() if answer.is_success else {}
         except ValueError:
@@ -66,7 +71,7 @@ class _Probe:
 
     def models(self) -> list[Mapping[str, Any]]:
         """What `/v1/models` lists; raises ServerUnusable if it wants another key."""
-        answer = self._client.get("/v1/models")
+        answer = self.client.get("/v1/models")
         if answer.status_code in (401, 403):
             raise ServerUnusable(self.url, f"it refuses the key (status {answer.status_code}): set MAGNUS_ENGINE_KEY")
         try:
@@ -75,9 +80,9 @@ class _Probe:
         except (ValueError, KeyError, TypeError):
             return []
 
-    def served_model(self, wanted: str | None) -> Mapping[str, Any]:
+    def served_model(self) -> Mapping[str, Any]:
         """The wanted model, or the only one; raises ServerUnusable."""
-        listed = self.models()
+        listed, wanted = self.models(), self.wanted
         for model in listed:
             if wanted in (model["id"], client_name(model["id"])):
                 return model
@@ -92,103 +97,107 @@ class _Probe:
 
     def metrics(self) -> str:
         """The page of metrics, empty if there is none."""
-        answer = self._client.get("/metrics")
+        answer = self.client.get("/metrics")
         return answer.text if answer.is_success else ""
+
+    def slots(self) -> int:
+        """The slots of llama.cpp's server, 0 if it does not show them."""
+        answer = self.client.get("/slots")
+        return len(slots_of(answer.text)) if answer.is_success else 0
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """The answer to a small request."""
-        return self._client.post(path, json=body)
+        return self.client.post(path, json=body)
+
+    def found(
+        self,
+        kind: ServerKind,
+        model: str,
+        capabilities: ServerCapabilities,
+        *,
+        max_positions: int | None = None,
+        slots: int | None = None,
+        model_directory: str | None = None,
+    ) -> ProbedServer:
+        """The server as it was found; what the operator says of its memory and rows counts, within its `slots`."""
+        rows = [most for most in (self.max_rows, slots) if most is not None]
+        return ProbedServer(
+            url=self.url,
+            kind=kind,
+            model=model,
+            capabilities=capabilities,
+            key=self.key,
+            max_positions=max_positions,
+            capacity_tokens=self.capacity_tokens or capabilities.kv_tokens,
+            max_rows=min(rows, default=None),
+            model_directory=model_directory,
+        )
 
 
-def _vllm(
-    probe: _Probe, url: str, key: str | None, wanted: str | None, capacity_tokens: int | None, max_rows: int | None
-) -> ProbedServer:
-    model = probe.served_model(wanted)
-    load = load_from_metrics(probe.metrics())
+def _vllm(probe: _Probe) -> ProbedServer:
+    model, load = probe.served_model(), load_from_metrics(probe.metrics())
     trial = {"model": model["id"], "prompt": [0], "max_tokens": 1, "temperature": 0.0}
     answer = probe.post("/v1/completions", {**trial, "return_token_ids": True})
     if not answer.is_success:
-        raise ServerUnusable(url, f"it answers a trial with status {answer.status_code}")
-    by_id = "token_ids" in answer.json()["choices"][0]
-    return ProbedServer(
-        url=url,
-        kind="vllm",
-        model=model["id"],
-        key=key,
-        max_positions=_count(model.get("max_model_len")),
-        capacity_tokens=capacity_tokens or load.kv_tokens,
-        max_rows=max_rows,
-        model_directory=_text(model.get("root")),
-        capabilities=ServerCapabilities(
-            token_ids_in=True,
-            token_ids_out=by_id,
-            streamed_usage=True,
-            priority=probe.post("/v1/completions", {**trial, "priority": 1}).is_success,
-            top_k=True,
-            logprobs=True,
-            guided_output=True,
-            tokenizer=probe.post("/tokenize", {"model": model["id"], "prompt": "a"}).is_success,
-            kv_tokens=load.kv_tokens,
-            reports_running=load.running is not None,
-            reports_waiting=load.waiting is not None,
-            reports_preemptions=load.preemptions is not None,
-            block_tokens=load.block_tokens or 1,
-        ),
+        raise ServerUnusable(probe.url, f"it answers a trial with status {answer.status_code}")
+    able = ServerCapabilities(
+        token_ids_in=True,
+        token_ids_out="token_ids" in answer.json()["choices"][0],
+        streamed_usage=True,
+        priority=probe.post("/v1/completions", {**trial, "priority": 1}).is_success,
+        cache_salt=probe.post("/v1/completions", {**trial, "cache_salt": "a"}).is_success,
+        top_k=True,
+        logprobs=True,
+        response_format=True,
+        prefix_cache=load.prefix_cache,
+        tokenizer=probe.post("/tokenize", {"model": model["id"], "prompt": "a"}).is_success,
+        kv_tokens=load.kv_tokens,
+        reports_running=load.running is not None,
+        reports_waiting=load.waiting is not None,
+        reports_preemptions=load.preemptions is not None,
+        load_page="/metrics" if load.known else None,
+        block_tokens=load.block_tokens or 1,
     )
+    positions = _count(model.get("max_model_len"))
+    return probe.found("vllm", model["id"], able, max_positions=positions, model_directory=_text(model.get("root")))
 
 
-def _llamacpp(
-    probe: _Probe, url: str, key: str | None, wanted: str | None, capacity_tokens: int | None, max_rows: int | None
-) -> ProbedServer:
-    props, load = probe.json("/props"), load_from_metrics(probe.metrics())
+def _llamacpp(probe: _Probe) -> ProbedServer:
+    props, load, slots = probe.json("/props"), load_from_metrics(probe.metrics()), probe.slots()
     listed = probe.models()
-    name = wanted or (listed[0]["id"] if listed else _text(props.get("model_alias")))
+    name = probe.wanted or (listed[0]["id"] if listed else _text(props.get("model_alias")))
     if name is None:
-        raise ServerUnusable(url, "it lists no model: name it with MAGNUS_MODEL_NAME")
-    slots = _count(props.get("total_slots")) or 1
+        raise ServerUnusable(probe.url, "it lists no model: name it with MAGNUS_MODEL_NAME")
     settings = props.get("default_generation_settings")
     positions = _count(settings.get("n_ctx")) if isinstance(settings, Mapping) else None
-    return ProbedServer(
-        url=url,
-        kind="llamacpp",
-        model=name,
-        key=key,
-        max_positions=positions,
-        capacity_tokens=capacity_tokens or (positions * slots if positions else None),
-        max_rows=min(max_rows or slots, slots),
-        model_directory=None,
-        capabilities=ServerCapabilities(
-            token_ids_in=True,
-            token_ids_out=True,
-            streamed_usage=True,
-            top_k=True,
-            logprobs=True,
-            guided_output=True,
-            tokenizer=probe.post("/tokenize", {"content": "a"}).is_success,
-            kv_tokens=positions * slots if positions else None,
-            reports_running=load.running is not None,
-            reports_waiting=load.waiting is not None,
-        ),
+    able = ServerCapabilities(
+        token_ids_in=True,
+        token_ids_out=True,
+        streamed_usage=True,
+        top_k=True,
+        logprobs=True,
+        response_format=True,
+        prefix_cache=True,  # each slot keeps its last prompt
+        tokenizer=probe.post("/tokenize", {"content": "a"}).is_success,
+        # It does not say whether its slots share one cache (--kv-unified, the default) or have one each: what one slot
+        # may have is there in either case.
+        kv_tokens=positions,
+        kv_tokens_at_least=positions is not None,
+        reports_running=load.running is not None or slots > 0,
+        reports_waiting=load.waiting is not None,
+        load_page="/metrics" if load.running is not None else "/slots" if slots else None,
     )
+    rows = _count(props.get("total_slots")) or slots or 1
+    return probe.found("llamacpp", name, able, max_positions=positions, slots=rows)
 
 
-def _transformers(
-    probe: _Probe, url: str, key: str | None, wanted: str | None, capacity_tokens: int | None, max_rows: int | None
-) -> ProbedServer:
+def _transformers(probe: _Probe) -> ProbedServer:
     pinned = _pinned_model(probe)
-    if pinned is not None and wanted not in (None, pinned, client_name(pinned)):
-        raise ServerUnusable(url, f"it does not serve {wanted}, but {pinned}")
-    name = pinned or wanted or probe.served_model(None)["id"]
-    return ProbedServer(
-        url=url,
-        kind="transformers",
-        model=name,
-        key=key,
-        capacity_tokens=capacity_tokens,
-        max_rows=max_rows,
-        model_directory=name,
-        capabilities=ServerCapabilities(own_sampling=False),  # all rows share the first request's
-    )
+    if pinned is not None and probe.wanted not in (None, pinned, client_name(pinned)):
+        raise ServerUnusable(probe.url, f"it does not serve {probe.wanted}, but {pinned}")
+    name = pinned or probe.wanted or probe.served_model()["id"]
+    able = ServerCapabilities(own_sampling=False)  # all rows share the first request's
+    return probe.found("transformers", name, able, model_directory=name)
 
 
 def _pinned_model(probe: _Probe) -> str | None:
@@ -203,31 +212,20 @@ def _pinned_model(probe: _Probe) -> str | None:
     return rest.partition("'")[0] or None if not before else None
 
 
-def _openai(
-    probe: _Probe, url: str, key: str | None, wanted: str | None, capacity_tokens: int | None, max_rows: int | None
-) -> ProbedServer:
-    model = probe.served_model(wanted)
-    load = load_from_metrics(probe.metrics())
-    return ProbedServer(
-        url=url,
-        kind="openai",
-        model=model["id"],
-        key=key,
-        max_positions=_count(model.get("max_model_len")),
-        capacity_tokens=capacity_tokens or load.kv_tokens,
-        max_rows=max_rows,
-        model_directory=_text(model.get("root")),
-        capabilities=ServerCapabilities(
-            kv_tokens=load.kv_tokens,
-            reports_running=load.running is not None,
-            reports_waiting=load.waiting is not None,
-            reports_preemptions=load.preemptions is not None,
-        ),
+def _openai(probe: _Probe) -> ProbedServer:
+    model, load = probe.served_model(), load_from_metrics(probe.metrics())
+    able = ServerCapabilities(
+        kv_tokens=load.kv_tokens,
+        reports_running=load.running is not None,
+        reports_waiting=load.waiting is not None,
+        reports_preemptions=load.preemptions is not None,
+        load_page="/metrics" if load.known else None,
     )
+    positions = _count(model.get("max_model_len"))
+    return probe.found("openai", model["id"], able, max_positions=positions, model_directory=_text(model.get("root")))
 
 
-Probe = Callable[[_Probe, str, str | None, str | None, int | None, int | None], ProbedServer]
-PROBES: dict[ServerKind, Probe] = {
+PROBES: dict[ServerKind, Callable[[_Probe], ProbedServer]] = {
     "vllm": _vllm,
     "llamacpp": _llamacpp,
     "transformers": _transformers,

@@ -16,7 +16,7 @@ from inference.remote.row_cap import CapSigns, RowCap
 from inference.remote.row_stream import StreamTerms, stream_once
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
-from inference.remote.server_load import ServerLoad, load_from_metrics
+from inference.remote.server_load import LOAD_PAGES, ServerLoad
 from inference.remote.step_samples import StepSamples
 from inference.sequences import Sequence as TokenSequence
 
@@ -105,16 +105,15 @@ class ServerWatch:
 
     async def _look(self, check_model: bool) -> str | None:
         """Read the load; what is wrong with the server, None if nothing is."""
-        able = self._server.capabilities
-        measured = able.reports_running or able.reports_waiting
-        path = "/metrics" if measured else "/v1/models" if self._server.kind == "openai" else "/health"
+        page = self._server.capabilities.load_page
+        path = page or ("/v1/models" if self._server.kind == "openai" else "/health")
         try:
             async with asyncio.timeout(LOOK_WITHIN_S):
                 answer = await self._client.get(path)
                 if not answer.is_success:
                     return f"{path} answers with status {answer.status_code}"
-                if measured:
-                    self.load = load_from_metrics(answer.text)
+                if page is not None:
+                    self.load = LOAD_PAGES[page](answer.text)
                 return await self._other_model() if check_model else None
         except (httpx.HTTPError, TimeoutError) as error:
             return f"no answer ({type(error).__name__})"

@@ -8,7 +8,6 @@ Outgrown: a request that ran out of memory alone goes to a larger worker, one th
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
@@ -51,7 +50,7 @@ class IsolatingPolicy(Policy):
         """The batches that are served apart, then what the policy assigns to the workers as they are with these."""
         self._costs = workers[0].costs if workers else self._costs
         apart = {assignment.worker: assignment for assignment in self._assign_apart(workers)}
-        with_these = [_with_batch(worker, apart[worker.name]) if worker.name in apart else worker for worker in workers]
+        with_these = [worker.given(apart[worker.name], now) if worker.name in apart else worker for worker in workers]
         return [*apart.values(), *self._policy.assign(with_these, now)]
 
     def finished(self, assignment: Assignment, now: float) -> None:
@@ -102,10 +101,15 @@ class IsolatingPolicy(Policy):
 
 
 def _able(workers: Sequence[Worker], batch: Sequence[Request]) -> list[Worker]:
-    """The workers larger than those that its requests outgrew which hold the batch; if none does, the largest."""
+    """The workers larger than those that its requests outgrew which hold the batch; if none does, the largest.
+
+    All of them can do what the requests need.
+    """
     outgrew_tokens = max(request.outgrew_tokens for request in batch)
     size, length, generation_length = len(batch), max(r.prefill for r in batch), max(r.remaining_upper for r in batch)
-    larger = [worker for worker in workers if worker.memory.capacity_tokens > outgrew_tokens]
+    larger = [
+        worker for worker in workers if worker.memory.capacity_tokens > outgrew_tokens and worker.can_serve(batch)
+    ]
     able = [worker for worker in larger if worker.memory.fits(size, length, generation_length)]
     largest_tokens = max((worker.memory.capacity_tokens for worker in larger), default=0)
     return able or [worker for worker in larger if worker.memory.capacity_tokens == largest_tokens]
@@ -113,7 +117,3 @@ def _able(workers: Sequence[Worker], batch: Sequence[Request]) -> list[Worker]:
 
 def _soonest_and_smallest(worker: Worker) -> tuple[bool, float, int, str]:
     return not worker.idle, worker.busy_s, worker.memory.capacity_tokens, worker.name
-
-
-def _with_batch(worker: Worker, assignment: Assignment) -> Worker:
-    return replace(worker, queued=worker.queued + 1, busy_s=worker.busy_s + assignment.estimated_s)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.policy import Fusion
@@ -86,7 +87,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
 
 
 def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
-    """A new policy of this name, which also serves apart what has to be; raises UnknownPolicy."""
+    """A new policy of this name, which also serves apart what has to be, where it can be; raises UnknownPolicy."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    return IsolatingPolicy(POLICIES[name](settings))
+    return IsolatingPolicy(AbilityGroups(lambda: POLICIES[name](settings)))

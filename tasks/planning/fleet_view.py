@@ -92,6 +92,8 @@ class FleetView:
                     rows=tuple(row for batch in joined for row in self._rows(batch, now)),
                     busy_s=max([static_s, *(_remaining_s(batch, now) for batch in joined)]),
                     queued=0 if ends_soon else len(static),
+                    lacks=worker.lacks,
+                    prefix_cache=worker.prefix_cache,
                 )
             )
         return by_model

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from models import batch_claims, leadership, live_fleet, planner_requests, planner_state, reconciler
 from models.batch_claims import Claim
 from models.leadership import Lead
-from models.live_fleet import LiveWorker
+from models.live_fleet import Lacking, LiveWorker
 from models.planner_requests import QueuedRequest
 from models.planner_state import PlannerInputs
 from scheduling.costs import ServingTime
@@ -27,7 +27,7 @@ from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
 from tasks.planning.forecasts import Forecasts, WorkByModel
 from tasks.planning.policies_by_model import PoliciesByModel
-from tasks.planning.queue_snapshot import describe_queue
+from tasks.planning.queue_snapshot import describe_queues
 from tasks.planning.serving_estimates import ServingEstimates
 
 # The next snapshot waits this many times as long as the last one took, so that snapshots of a long queue take at most a
@@ -84,7 +84,7 @@ class Planner:
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
         self._largest_tokens: dict[str, int] = {}  # by model: what the key-value cache of its largest worker holds
-        self._lacking: dict[str, list[str]] = {}  # by model: what none of its workers can do
+        self._lacking: dict[str, Lacking] = {}  # by model
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
@@ -115,6 +115,8 @@ class Planner:
         self._adopt(inputs)
         resent = self._recover(inputs)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
+        if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
+            self._read_abilities(inputs.tau)  # a worker came that differs from those before
         self._feed(live, now)
         self._settle(now)
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
@@ -142,13 +144,17 @@ class Planner:
         if policy in (self._policies.policy, self._refused_policy):
             return
         try:
-            policies = PoliciesByModel(policy, self._rules.settings)
+            policies = PoliciesByModel(policy, self._rules.settings, self._policies.uneven)
         except UnknownPolicy as error:
             self._refused_policy = policy
             log.error("policy not changed", error=str(error))
             return
         log.info("policy changed", before=self._policies.policy, now=policy)
-        policies.set_rank_correlation(inputs.tau)
+        self._begin_with(policies, inputs.tau)
+
+    def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
+        """Have every queued request fed again, to these policies."""
+        policies.set_rank_correlation(tau)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 
@@ -156,18 +162,17 @@ class Planner:
         self, queued: Sequence[QueuedRequest], live: Sequence[LiveWorker], now: float
     ) -> list[QueuedRequest]:
         """Fail the requests that make the policy fail; if no single one does, this term plans with FALLBACK_POLICY."""
-        self._careful = False
-        policy, settings = self._policies.policy, self._rules.settings
+        policy, settings, self._careful = self._policies.policy, self._rules.settings, False
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all of them idle
-        found = culprits(policy, settings, queued, workers, now)
-        ids = {one.request.id for one in found}
+        ids = {one.request.id for one in culprits(policy, settings, queued, workers, now)}
         kept = [one for one in queued if one.request.id not in ids]
         for request_id in sorted(ids):
             log.error("request set aside", request=request_id, policy=policy)
             reconciler.fail_unschedulable(self._connection, request_id)
         if fails(policy, settings, kept, workers, now):
             log.error("policy set aside", policy=policy, instead=FALLBACK_POLICY)
-            self._refused_policy, self._policies = policy, PoliciesByModel(FALLBACK_POLICY, settings)
+            self._refused_policy = policy
+            self._policies = PoliciesByModel(FALLBACK_POLICY, settings, self._policies.uneven)
         return kept
 
     def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
@@ -185,6 +190,7 @@ class Planner:
             reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
         reconciler.expire_deadlines(connection)
         self._read_largest_workers()
+        self._read_abilities(inputs.tau)
         # Five intervals, so that a request that ended just after one look is still found at the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
         return self._messages_to_send_again(inputs.now)
@@ -205,8 +211,8 @@ class Planner:
         """Give the policies what came since the last step; what fits no worker fails at once."""
         queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
         for worker in live:
-            tokens = worker.theta_bytes // worker.delta_bytes
-            self._largest_tokens[worker.model] = max(tokens, self._largest_tokens.get(worker.model, 0))
+            largest = self._largest_tokens.get(worker.model, 0)
+            self._largest_tokens[worker.model] = max(worker.theta_bytes // worker.delta_bytes, largest)
         too_large = defaultdict(list)
         for one in queued:
             if self._fits_nowhere(one):
@@ -230,12 +236,18 @@ class Planner:
 
     def _read_largest_workers(self) -> None:
         """Which worker of each model is the largest; where it has become smaller, what waits may now fit nowhere."""
-        largest = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
-        self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
-        before, self._largest_tokens = self._largest_tokens, largest
-        for model in largest:
-            if largest[model] < before.get(model, 0):
+        before = self._largest_tokens
+        self._largest_tokens = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
+        for model, tokens in self._largest_tokens.items():
+            if tokens < before.get(model, 0):
                 self._fail_too_large(model)
+
+    def _read_abilities(self, tau: float | None) -> None:
+        """What each model's workers lack; where they differ in something else than before, needs count anew."""
+        self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
+        uneven = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
+        if uneven != self._policies.uneven:
+            self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, uneven), tau)
 
     def _settle(self, now: float) -> None:
         """Find the batches that ended since the last step, and tell the policy that assigned each of them."""
@@ -275,11 +287,7 @@ class Planner:
         if now < self._snapshot_due_at:
             return
         started = perf_counter()
-        batches, backlog_s = [], 0.0
-        for model, policy in self._policies:
-            described, behind_s = describe_queue(policy.waiting(now), len(policy), workers.get(model, ()))
-            batches += described
-            backlog_s = max(backlog_s, behind_s)
+        batches, backlog_s = describe_queues(self._policies, workers, now)
         snapshot = {
             "epoch": self._epoch,
             "policy": self._policies.policy,
@@ -288,11 +296,10 @@ class Planner:
             "typical_s": round(self._mean_serving_s, 4),
             "decision_s": round(self._decision_s, 6),
             "largest_tokens": self._largest_tokens,
-            "lacking": self._lacking,
+            "lacking": {model: sorted(lacking.all) for model, lacking in self._lacking.items() if lacking.all},
             "batches": batches,
             "expected": self._forecasts.described(),
             "forecasting_s": round(self._forecasts.spent_s, 3),
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)
-        took_s = perf_counter() - started
-        self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * took_s)
+        self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))

@@ -1,7 +1,9 @@
 """One policy object for each model, all of the policy in force, with its queued requests. No queries, no clock."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from models.planner_requests import QueuedRequest
 from scheduling.out_of_memory import reserve_limit
@@ -14,10 +16,16 @@ from scheduling.request import Request
 class PoliciesByModel:
     """Policies by the model whose requests they queue; iterates over (model, policy); its length counts requests."""
 
-    def __init__(self, policy: str, settings: PolicySettings) -> None:
-        """No requests yet; raises UnknownPolicy."""
+    def __init__(
+        self, policy: str, settings: PolicySettings, uneven: Mapping[str, frozenset[str]] = MappingProxyType({})
+    ) -> None:
+        """No requests yet; raises UnknownPolicy.
+
+        `uneven` has by model what some of its workers can do and others cannot. What all can do needs no choice, and
+        what none can do is refused by whichever worker gets the request.
+        """
         self.continuous = make_policy(policy, settings).mode == "continuous"  # rows join and leave
-        self.policy, self._settings = policy, settings
+        self.policy, self.uneven, self._settings = policy, uneven, settings
         self._by_model: dict[str, IsolatingPolicy] = {}
         self._tau: float | None = None
 
@@ -44,12 +52,13 @@ class PoliciesByModel:
         suspects: dict[tuple[str, str], list[Request]] = defaultdict(list)
         for one in queued:
             self.of(one.model).discard(one.request.id)
+            request = self._with_needs_that_count(one)
             if one.suspect_group is not None:
-                suspects[one.model, one.suspect_group].append(one.request)
+                suspects[one.model, one.suspect_group].append(request)
             elif one.sealed_group is not None:
-                sealed[one.model, one.sealed_group].append(one.request)
+                sealed[one.model, one.sealed_group].append(request)
             else:
-                self.of(one.model).add(one.request, now)
+                self.of(one.model).add(request, now)
         for (model, _), requests in suspects.items():
             self.of(model).isolate(requests)
         for (model, _), requests in sealed.items():
@@ -57,6 +66,10 @@ class PoliciesByModel:
                 self.of(model).add(reserve_limit(requests[0]), now)
             else:
                 self.of(model).out_of_memory(Assignment(worker="", requests=tuple(requests)), now)
+
+    def _with_needs_that_count(self, one: QueuedRequest) -> Request:
+        needs = one.request.needs & self.uneven.get(one.model, frozenset())
+        return one.request if needs == one.request.needs else replace(one.request, needs=needs)
 
     def discard(self, request_ids: Iterable[str]) -> None:
         """Take out requests that were cancelled or failed while they waited; unknown ids are ignored."""

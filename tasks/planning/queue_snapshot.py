@@ -1,17 +1,26 @@
 """The queue as clients and the dashboard see it: batches in serving order, with the seconds until each should start."""
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from scheduling.policy import WaitingBatch, Worker
+from scheduling.policy import Policy, WaitingBatch, Worker
 
 # The snapshot names this many requests at the front of the queue and this many batches; of all others a client learns
 # how many are ahead. More costs the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
 # depending on the policy (docs/results/control-plane.md). Not tuned otherwise.
 MOST_IDS = 1000
 MOST_BATCHES = 200
+
+
+def describe_queues(
+    policies: Iterable[tuple[str, Policy]], workers: Mapping[str, Sequence[Worker]], now: float
+) -> tuple[list[dict[str, Any]], float]:
+    """The queues of all models, described one after the other, and the longest time that one of them takes."""
+    described = [describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies]
+    batches = [batch for of_model, _ in described for batch in of_model]
+    return batches, max((behind_s for _, behind_s in described), default=0.0)
 
 
 def describe_queue(

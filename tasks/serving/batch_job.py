@@ -1,14 +1,17 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from threading import Event
 
 from jinja2 import TemplateError
 
-from inference.prompt_format import PromptFormat, Turn
-from inference.sequences import Sampling, Sequence
+from inference.request_tokens import RequestTokens, Turn
+from inference.sequences import JsonFormat, Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
 from models.request_body import read_body
+from tasks.serving.answer_logprobs import unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,28 @@ class BatchJob:
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
-def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) -> BatchJob:
+def prepare(
+    batch: TakenBatch,
+    prompt_format: RequestTokens,
+    max_positions: int,
+    lacks: Collection[str] = (),
+    salt_key: str = "",
+) -> BatchJob:
     """Encode a batch's prompts.
 
-    A prompt is unservable if the model's chat template refuses it or if it leaves no position for an answer.
+    A request is unservable if the model's chat template refuses its prompt, if that leaves no position for an answer,
+    or if the request needs what the engine `lacks`.
     """
     sequences: list[Sequence] = []
     unservable: list[Unservable] = []
     for request in batch.prompts:
+        lacking = sorted(set(lacks) & set(request.needs))
+        if lacking:
+            message = f"No engine that serves this model at present can do {' and '.join(lacking)}."
+            unservable.append(Unservable(request.id, "unsupported_value", message))
+            continue
         try:
-            sequence = _sequence(request, prompt_format)
+            sequence = _sequence(request, prompt_format, salt_key)
         except TemplateError as error:
             message = f"The model's chat template refuses it: {error}."
             unservable.append(Unservable(request.id, "invalid_prompt", message))
@@ -59,7 +74,12 @@ def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) 
     )
 
 
-def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
+def cache_salt(tenant: str, key: str) -> str:
+    """What keeps a server from sharing one tenant's cached prompts with another: it does not tell who the tenant is."""
+    return blake2b(tenant.encode(), key=key.encode()[:64], digest_size=16).hexdigest()
+
+
+def _sequence(request: TakenRequest, prompt_format: RequestTokens, salt_key: str) -> Sequence:
     body = read_body(request.body)
     messages = tuple((turn.role, turn.content) for turn in body.messages)
     return Sequence(
@@ -71,6 +91,11 @@ def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
         stop=body.stop,
         turns=messages or _turns(request),
         priority=request.priority,
+        format=None if body.format is None else JsonFormat(body.format.schema_text),
+        top_logprobs=body.top_logprobs,
+        # of those tokens that the planner lets it keep
+        logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
+        cache_salt=cache_salt(request.tenant, salt_key),
     )
 
 

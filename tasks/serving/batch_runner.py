@@ -6,7 +6,7 @@ from time import monotonic
 import structlog
 from sqlalchemy import Engine as Database
 
-from inference.prompt_format import PromptFormat
+from inference.request_tokens import RequestTokens, TokenizerAway
 from inference.serving_engine import ServingEngine
 from models import leases
 from models.leases import WorkerOffer, WorkerRegistration
@@ -33,20 +33,24 @@ class BatchRunner:
         self,
         database: Database,
         make_engine: Callable[[], ServingEngine],
-        prompt_format: PromptFormat,
+        prompt_format: RequestTokens,
         announcement: WorkerRegistration,
         terms: LeaseTerms,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
         offer: Callable[[], WorkerOffer] = WorkerOffer,
+        salt_key: str = "",
     ) -> None:
-        """Make the engine and the threads; nothing runs before `start`."""
-        self._database, self._format, self._terms = database, prompt_format, terms
-        self._name, self._kick_planner = announcement.name, kick_planner
+        """Make the engine and the threads; nothing runs before `start`.
+
+        `salt_key` is what the salts of tenants are made with: the same for all workers, and unknown to tenants.
+        """
+        self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
+        self._name, self._lacks, self._kick_planner = announcement.name, announcement.lacks, kick_planner
         self._jobs = OpenJobs()
         self._writer = ResultWriter(
             database,
-            prompt_format.decode,
+            prompt_format,
             terms.max_attempts,
             on_closed=self._jobs.close,
             on_written=kick_planner,
@@ -75,7 +79,10 @@ class BatchRunner:
                 self._kick_planner()
             return
         try:
-            job = prepare(batch, self._format, self._engine.max_positions)
+            job = prepare(batch, self._format, self._engine.max_positions, self._lacks, self._salt_key)
+        except TokenizerAway:  # so is its server, and no work of this batch was done
+            self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
+            return
         except Exception as error:  # whatever is wrong with the batch, it must reach a final state
             log.exception("batch not prepared", batch=batch_id)
             failure = Failure(batch_id, type(error).__name__)

@@ -110,18 +110,20 @@ class ContinuousBatches:
             except KeyError:  # it ended in its prefill; the next step returns it among the ended rows
                 continue
             batch = self._batch_of_row[request_id]
-            self._record(RowReturned(batch.job.lease, request_id, sequence.generated_ids, outgrew))
+            returned = RowReturned(batch.job.lease, request_id, sequence.generated_ids, outgrew, sequence.logprobs)
+            self._record(returned)
             self._row_left(request_id, len(sequence.generated_ids))
 
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
         lease = batch.job.lease
         if row.reason == "unfinished":  # its server is away or full
-            self._record(RowReturned(lease, row.id, row.generated_ids))
+            self._record(RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs))
         elif row.reason == "refused":
             self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
         else:
-            self._record(RowEnded(lease, row, batch.rows[row.id].stop, at))
+            asked = batch.rows[row.id]
+            self._record(RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:

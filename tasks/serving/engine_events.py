@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.sequences import FinishedSequence
+from inference.sequences import FinishedSequence, TokenLogprob
 from models.batch_results import Figures
 from models.leases import Lease
 from models.requeue import Failure
@@ -28,6 +28,7 @@ class RowEnded:
     ended: FinishedSequence
     stop: tuple[str, ...]
     at: float
+    with_logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class RowReturned:
     request_id: str
     generated_ids: tuple[int, ...]
     outgrew: bool = False
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

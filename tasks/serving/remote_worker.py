@@ -8,11 +8,11 @@ from time import monotonic, sleep
 
 import structlog
 
-from inference.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import EngineChoice, connect
+from inference.remote.server_tokens import request_tokens_of
 from learning.step_costs import StepWindow
 from models.leases import WorkerOffer, WorkerRegistration
 from tasks.app import settings
@@ -36,7 +36,7 @@ def run_remote_worker(
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
     server = _connect_once_up(url, kind, key, capacity_tokens, max_rows)
     configured = settings.model if "model" in settings.model_fields_set else None
-    prompt_format = load_prompt_format(tokenizer_source(server, configured))
+    prompt_format = request_tokens_of(tokenizer_source(server, configured), key)
     engines: list[RemoteEngine] = []
     unseen = UnseenSamples()
     said: list[str | None] = [None]  # the fault that the log has last
@@ -72,6 +72,7 @@ def run_remote_worker(
         paged=server.capabilities.paged,
         block_tokens=server.capabilities.block_tokens,
         lacks=server.capabilities.lacks,
+        prefix_cache=server.capabilities.prefix_cache,
     )
     try:
         return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)

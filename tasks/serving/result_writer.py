@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
+from typing import Protocol
 
 import structlog
 from sqlalchemy import Engine as Database
@@ -19,6 +20,7 @@ from models.batch_results import Answer, Closed, Returned, Started
 from models.leases import Lease, lock_held
 from models.requeue import Failure
 from models.tables import BatchStatus, RequestStatus
+from tasks.serving.answer_logprobs import of_text, packed, shown
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 # Between two tries while the database is away. Shorter only writes more log lines; longer delays answers once it is
@@ -31,20 +33,32 @@ WRITE_INTERVAL_S = 0.02
 log = structlog.get_logger()
 
 
+class AnswerTokens(Protocol):
+    """The part of a prompt format that answers need."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of an answer."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """What one token adds to it."""
+        ...
+
+
 class ResultWriter(Thread):
     """A thread with a database connection of its own; any thread may call `record`."""
 
     def __init__(
         self,
         database: Database,
-        decode: Callable[[Sequence[int]], str],
+        tokens: AnswerTokens,
         max_attempts: int,
         on_closed: Callable[[Collection[Lease]], None],
         on_written: Callable[[], None],
     ) -> None:
         """`on_closed` gets the leases of batches that have ended, written or lost; `on_written` follows each write."""
         super().__init__(name="result writer", daemon=True)
-        self._database, self._decode, self._max_attempts = database, decode, max_attempts
+        self._database, self._tokens, self._max_attempts = database, tokens, max_attempts
         self._on_closed, self._on_written = on_closed, on_written
         self._events: SimpleQueue[tuple[EngineEvent, ...]] = SimpleQueue()  # an empty one: stop
         self._stopping = Event()
@@ -114,7 +128,7 @@ class ResultWriter(Thread):
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
             answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [
-                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew)
+                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew, packed(e.logprobs))
                 for e in events
                 if isinstance(e, RowReturned)
             ]
@@ -136,8 +150,13 @@ class ResultWriter(Thread):
             return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
         ended = event.ended
         # Postgres stores no NUL, which a model of bytes may generate as any other
-        answer = self._decode(ended.generated_ids) if ended.text is None else ended.text
+        # a server's detokenizer writes the end of sequence out
+        ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
+        answer = self._tokens.decode(ids) if ended.text is None else ended.text
         text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
+        logprobs = None
+        if event.with_logprobs:
+            logprobs = shown(of_text(ended, text, self._tokens.decode), self._tokens.token_bytes)
         return Answer(
             lease=event.lease,
             request_id=ended.id,
@@ -146,6 +165,7 @@ class ResultWriter(Thread):
             tokens=ended.tokens,
             reason=ended.reason,
             ago_s=now - event.at,
+            logprobs=logprobs,
         )
 
 

@@ -17,7 +17,7 @@ class StaticBatch:
 
     def __init__(self, engine: ServingEngine, job: BatchJob, record: Callable[[EngineEvent], None]) -> None:
         self._engine, self._job, self._record = engine, job, record
-        self._stops = {sequence.id: sequence.stop for sequence in job.sequences}
+        self._rows = {sequence.id: sequence for sequence in job.sequences}
         self._abandoned = False
 
     def serve(self, on_step: Callable[[], None]) -> None:
@@ -39,11 +39,12 @@ class StaticBatch:
             return
         for row in ended:
             if row.reason == "unfinished":
-                self._record(RowReturned(job.lease, row.id, row.generated_ids))
+                self._record(RowReturned(job.lease, row.id, row.generated_ids, logprobs=row.logprobs))
             elif row.reason == "refused":
                 self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
             elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
-                self._record(RowEnded(job.lease, row, self._stops[row.id], at))
+                asked = self._rows[row.id]
+                self._record(RowEnded(job.lease, row, asked.stop, at, asked.top_logprobs is not None))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - began)))
 
     def remove(self, request_ids: frozenset[str]) -> None:
@@ -55,15 +56,15 @@ class StaticBatch:
         """If this batch is one of these, end it without recording anything more."""
         if self._job.lease.batch_id in batch_ids:
             self._abandoned = True
-            self._take_out(self._stops)
+            self._take_out(self._rows)
 
     def return_rows(self) -> None:
         """Return every running row to the queue with the tokens generated so far."""
-        for row in self._take_out(self._stops):
-            self._record(RowReturned(self._job.lease, row.id, row.generated_ids))
+        for row in self._take_out(self._rows):
+            self._record(RowReturned(self._job.lease, row.id, row.generated_ids, logprobs=row.logprobs))
 
     def _take_out(self, request_ids: Iterable[str]) -> list[FinishedSequence]:
-        mine = [request_id for request_id in request_ids if request_id in self._stops]
+        mine = [request_id for request_id in request_ids if request_id in self._rows]
         return [row for request_id in mine if (row := self._engine.remove(request_id)) is not None]
 
 

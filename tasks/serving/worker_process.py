@@ -11,12 +11,12 @@ import structlog
 from celery import signals
 
 from celery_config import gpu_queue
-from inference.prompt_format import PromptFormat
+from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
 from models.session import make_engine
 from tasks import logs
-from tasks.app import app, database_url, redis_url, settings
+from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.messages import Messages
 from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
@@ -41,7 +41,7 @@ def prepare_process(name: str) -> None:
 
 def serve_until_signal(
     make_serving_engine: Callable[[], ServingEngine],
-    prompt_format: PromptFormat,
+    prompt_format: RequestTokens,
     announcement: WorkerRegistration,
     offer: Callable[[], WorkerOffer] = WorkerOffer,
 ) -> int:
@@ -56,12 +56,16 @@ def serve_until_signal(
         kick_planner=Messages(app, redis_url).kick_planner,
         on_broken=_exit_at_once,
         offer=offer,
+        salt_key=installation,
     )
     runner.start()
     Pulse(lambda: runner.works).start()
     try:
         log.info(
-            "ready", model=announcement.model, device=announcement.device, kv_budget_bytes=announcement.theta_bytes
+            "ready",
+            model=announcement.model,
+            device=announcement.device,
+            kv_tokens=announcement.theta_bytes // announcement.delta_bytes,
         )
         return _consume(name, runner)
     finally:

@@ -39,6 +39,7 @@ def test_the_overview_shows_backlog_batches_workers_and_answers(visitor: Visitor
     worker = page.locator("#part-workers tbody tr")
     expect(worker).to_contain_text(["gpu-1"])
     expect(worker).to_contain_text(["20 of 80"])
+    expect(worker).to_contain_text(["10,000 tokens"])  # of one byte each: those of a server, which tells no bytes
     expect(page.locator("#part-batches tbody tr")).to_contain_text(["4.25"])
     expect(page.locator("#part-batches")).to_contain_text("sealed")
     expect(page.locator("#part-applications tbody tr")).to_contain_text(["translation"])

@@ -34,11 +34,12 @@ class Up:
 
 
 @contextmanager
-def running_up() -> Iterator[Up]:
-    """Start it, wait until it says where it answers, stop it at the end."""
+def running_up(*options: str) -> Iterator[Up]:
+    """Start it with these options, wait until it says where it answers, stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="magnus-e2e-") as directory:
         state_dir, errors = Path(directory) / "state", Path(directory) / "errors"
         command = [MAGNUS, "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
+        command += options
         with (
             errors.open("wb") as stderr,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,

@@ -1,10 +1,12 @@
 """What the worker relies on, of every engine: the same answers, ends, counts and rows, whoever computes them."""
 
+import json
 import random
+from dataclasses import replace
 
 import pytest
 
-from inference.sequences import Sampling, Sequence
+from inference.sequences import JsonFormat, Sampling, Sequence
 from inference.toy.toy_applications import draw_request
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 
@@ -150,3 +152,51 @@ def test_a_batch_runs_to_completion_in_the_order_given(tested, right_answers):
     assert [row.id for row in results] == [one.id for one in sequences]
     assert [row.tokens for row in results] == [right_answers[one.id].tokens for one in sequences]
     assert figures.valid_tokens == sum(row.tokens for row in results)
+
+
+def test_each_token_of_an_answer_has_its_log_probability_in_any_company_and_after_an_interruption(tested, server):
+    able = tested.engine.server.capabilities
+    if not able.logprobs:
+        assert "logprobs" in able.lacks
+        return
+    rows = [replace(row, top_logprobs=top) for top, row in zip((0, 1, 5, 20), long_rows(tested), strict=False)]
+    whole = tested.drain([*rows, *tested.toy_sequences(6)])
+    for row in rows:
+        ended = whole[row.id]
+        assert [one.id for one in ended.logprobs] == list(ended.generated_ids)
+        assert [len(one.likeliest) for one in ended.logprobs] == len(ended.logprobs) * [row.top_logprobs]
+        for one in ended.logprobs:  # greedy: the token itself is the likeliest
+            assert one.likeliest[:1] in ((), ((one.id, one.logprob),))
+            assert one.logprob <= 0
+    assert not whole["0"].logprobs
+    tested.engine.insert(rows)
+    ended = tested.until_tokens(3, [row.id for row in rows])
+    resumed = ended | tested.drain([tested.engine.preempt(row.id) for row in rows if row.id not in ended])
+    for row in rows:
+        assert resumed[row.id].generated_ids == whole[row.id].generated_ids
+        pairs = zip(resumed[row.id].logprobs, whole[row.id].logprobs, strict=True)
+        assert all((one.id, one.logprob) == (other.id, pytest.approx(other.logprob, abs=1e-3)) for one, other in pairs)
+
+
+def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
+    able = tested.engine.server.capabilities
+    if not able.response_format:
+        assert "response_format" in able.lacks
+        return
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    strict = JsonFormat(json.dumps({"const": "tree"}))
+    rows = [
+        replace(row, limit=400, format=asked, top_logprobs=top)
+        for row, asked, top in zip(
+            long_rows(tested),
+            (strict, strict, JsonFormat(json.dumps(schema)), JsonFormat()),
+            (None, 2, None, None),
+            strict=False,
+        )
+    ]
+    ended = tested.drain([*rows, *tested.toy_sequences(6)])
+    for row in rows[:2]:
+        assert json.loads(tested.text(ended[row.id])) == "tree"
+    assert len(ended[rows[1].id].logprobs) == ended[rows[1].id].tokens
+    for row in rows[2:]:  # the toy model may fill its limit with blanks, which JSON allows
+        assert tested.text(ended[row.id]).lstrip().startswith("{")

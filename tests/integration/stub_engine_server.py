@@ -28,6 +28,12 @@ def answer_to(tokens: int) -> tuple[int, ...]:
     return (*range(FIRST + tokens - 1, FIRST - 1, -1), EOS)
 
 
+def logprobs_of(token: int, top: int) -> dict[str, Any]:
+    """A log probability for each token, told apart from all others, with the likeliest tokens beside it."""
+    likeliest = {f"token_id:{token + n}": -token / 1000 - n for n in range(top + 1)}
+    return {"tokens": [f"token_id:{token}"], "token_logprobs": [-token / 1000], "top_logprobs": [likeliest]}
+
+
 class StubServer(ThreadingHTTPServer):
     """Answers until closed; `faults` are taken one a completion, None for a right answer."""
 
@@ -41,11 +47,15 @@ class StubServer(ThreadingHTTPServer):
         self.model = "stub"
         self.root: str | None = None  # the directory that it says it loaded its model from
         self.answer_tokens = 8  # of prompts that do not say how long their answers are
+        self.pages: dict[str, str] = {}  # further pages, or others in place of these; an empty one is not there
+        self.posts: dict[str, tuple[int, str]] = {}  # what other pages answer to what is posted there
+        self.posts_once: list[tuple[int, str]] = []  # what they answer before that
         self.gate = Event()  # tokens are sent while it is set
         self.gate.set()
         self.prompts: list[list[int]] = []
         self.bodies: list[dict[str, Any]] = []
         self.running = 0
+        self.peak = 0  # the most that ran at once
         self.waiting = 0
         self.lock = Lock()
         self._connections: list[socket] = []
@@ -83,6 +93,9 @@ class StubHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if self.path in self.server.pages:
+            page = self.server.pages[self.path]
+            return self.answer(200 if page else 501, page)
         if self.path == "/v1/models":
             served = {"id": self.server.model, "owned_by": "vllm", "max_model_len": 4096, "root": self.server.root}
             return self.answer(200, json.dumps({"object": "list", "data": [served]}))
@@ -96,6 +109,10 @@ class StubHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path in self.server.posts:
+            self.server.bodies.append(body)
+            once = self.server.posts_once
+            return self.answer(*(once.pop(0) if once else self.server.posts[self.path]))
         if self.path != "/v1/completions" or not body.get("stream"):
             return self.answer(200, json.dumps({"choices": [{"token_ids": [EOS], "finish_reason": "stop"}]}))
         trial = body["prompt"] == [0]
@@ -104,6 +121,7 @@ class StubHandler(BaseHTTPRequestHandler):
             self.server.bodies.append(body)
         with self.server.lock:
             self.server.running += 1
+            self.server.peak = max(self.server.peak, self.server.running)
         try:
             faults = self.server.faults
             fault = self.server.always or (faults.popleft() if faults and not trial else None)
@@ -141,7 +159,10 @@ class StubHandler(BaseHTTPRequestHandler):
                     return True  # the client has gone
             last = last - 1 if last > FIRST else EOS
             reason = "stop" if last == EOS else "length" if sent == body["max_tokens"] else None
-            self.send_event({"choices": [{"text": "", "token_ids": [last], "finish_reason": reason}]})
+            choice: dict[str, Any] = {"text": "", "token_ids": [last], "finish_reason": reason}
+            if "logprobs" in body:
+                choice["logprobs"] = logprobs_of(last, body["logprobs"])
+            self.send_event({"choices": [choice]})
             if reason is not None:
                 self.send_event("[DONE]")
                 return True

@@ -1,5 +1,6 @@
 """The older calls that wait: chat and completions."""
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,18 +14,19 @@ CHAT = {
     "model": "words",
     "messages": [{"role": "system", "content": "Translate."}, {"role": "user", "content": "eins"}],
 }
+RESPONSE = {"model": "words", "input": "eins", "background": True}
 PROMPT = {"model": "words", "prompt": "eins zwei"}
 
 
 def served(api: Api, ask: Callable[[], object], **columns: str) -> None:
     """Ask, and meanwhile end the request as a worker would."""
-    values = {"status": "completed", "output_text": "one", "error": None} | columns
+    values = {"status": "completed", "output_text": "one", "error": None, "logprobs": None} | columns
 
     def serve() -> None:
         eventually(lambda: api.sql("select id from requests"))
         api.sql(
             """update requests set status = :status, output_text = :output_text, output_tokens = 1,
-            error = cast(:error as jsonb), finished_at = clock_timestamp()""",
+            error = cast(:error as jsonb), logprobs = cast(:logprobs as jsonb), finished_at = clock_timestamp()""",
             **values,
         )
 
@@ -102,7 +104,8 @@ def test_without_an_answer_in_time_the_request_is_cancelled(api: Api, path: str,
         ("/v1/chat/completions", CHAT | {"max_completion_tokens": 65}, "max_completion_tokens"),
         ("/v1/chat/completions", CHAT | {"max_tokens": 65}, "max_tokens"),
         ("/v1/chat/completions", CHAT | {"frequency_penalty": 0.5}, "frequency_penalty"),
-        ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, "response_format.type"),
+        ("/v1/chat/completions", CHAT | {"response_format": {"type": "yaml"}}, "response_format"),
+        ("/v1/chat/completions", CHAT | {"top_logprobs": 3}, "top_logprobs"),
         ("/v1/completions", PROMPT | {"prompt": ["a", "b"]}, "prompt"),
         ("/v1/completions", PROMPT | {"prompt": " "}, "prompt"),
         ("/v1/completions", PROMPT | {"logprobs": 3}, "logprobs"),
@@ -114,3 +117,51 @@ def test_a_bad_field_of_a_chat_is_named(refusing_api: Api, path: str, body: dict
     answer = refusing_api.call("POST", path, json=body)
     assert 400 <= answer.status_code < 500
     assert answer.json["error"]["param"] == param
+
+
+def test_log_probabilities_and_a_format_are_stored_and_come_back_as_openai_shows_them(api: Api) -> None:
+    top = {"token": "one", "logprob": -0.25, "bytes": [111, 110, 101]}
+    entry = top | {"top_logprobs": [top]}
+    schema = {"name": "n", "schema": {"type": "object"}}
+    asked = CHAT | {
+        "logprobs": True,
+        "top_logprobs": 1,
+        "response_format": {"type": "json_schema", "json_schema": schema},
+    }
+    status, body = ended(api, "/v1/chat/completions", asked, logprobs=json.dumps([entry]))
+    assert status == 200
+    assert body["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+    [row] = api.sql("select body, needs from requests")
+    assert row.needs == ["response_format", "logprobs"]
+    response = api.call("GET", f"/v1/responses/{body['id'].replace('chatcmpl-', 'resp_')}").json
+    assert response["output"][0]["content"][0]["logprobs"] == [entry]
+    assert response["text"]["format"] == {"type": "json_schema", "description": None, "strict": None} | schema
+    assert response["top_logprobs"] == 1
+    [listed] = api.call("GET", "/v1/responses").json["data"]
+    assert listed["output"][0]["content"][0]["logprobs"] == []  # a page of them could be a hundred megabytes
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, "response_format"),
+        ("/v1/chat/completions", CHAT | {"logprobs": True}, "logprobs"),
+        ("/v1/responses", RESPONSE | {"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ("/v1/responses", RESPONSE | {"include": ["message.output_text.logprobs"]}, "include"),
+        ("/v1/responses", RESPONSE | {"top_logprobs": 1}, "top_logprobs"),
+        ("/v1/responses", RESPONSE | {"temperature": 0.5}, "temperature"),
+    ],
+)
+def test_what_no_engine_of_the_model_can_do_is_refused_by_name_with_a_remedy(
+    refusing_api: Api, path: str, body: dict[str, object], param: str
+) -> None:
+    state = {"lacking": {"words": ["logprobs", "response_format", "temperature"]}}
+    refusing_api.sql(
+        """insert into service_state (name, value) values ('planner', cast(:state as jsonb))
+        on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",
+        state=json.dumps(state),
+    )
+    eventually(lambda: refusing_api.call("POST", path, json=body).status_code == 400)
+    error = refusing_api.call("POST", path, json=body).json["error"]
+    assert (error["param"], error["code"]) == (param, "unsupported_value")
+    assert ":" in error["message"]

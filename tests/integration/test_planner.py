@@ -342,3 +342,53 @@ def test_with_nothing_waiting_it_need_not_step_again(stage: Stage):
     assert len(leader.step()) == 1
     assert leader.due_in_s is None
     leader.resign()
+
+
+@pytest.mark.parametrize("policy", ["magnus", "scls", "fusion"])
+def test_what_only_some_workers_can_do_goes_to_those_and_waits_while_they_are_away(stage: Stage, policy: str):
+    leader = Leader(stage.database, replace(RULES, policy=policy))
+    stage.worker("able")
+    stage.worker("unable")
+    stage.sql("update workers set lacks = '{logprobs,response_format}' where name = 'unable'")
+    stage.sql("update workers set stopping = true where name = 'able'")
+    for n in range(3):
+        stage.request(f"json{n}", needs=["response_format"])
+        stage.request(f"plain{n}")
+    given: list[tuple[str, list[str]]] = []
+    for _ in range(4):
+        given += stage.batches().values() if leader.step() else []
+        stage.sql("update batches set status = 'finished', finished_at = clock_timestamp(), started_at = assigned_at")
+    assert {worker for worker, _ in given} == {"unable"}
+    assert {one for one, status in stage.requests("status").items() if status == "queued"} == {
+        "json0",
+        "json1",
+        "json2",
+    }
+    stage.sql("update workers set stopping = false where name = 'able'")
+    stage.sql("update workers set stopping = true where name = 'unable'")
+    batches = leader.step()
+    assert {worker for _, worker in batches} == {"able"}
+    leader.resign()
+
+
+def test_what_no_worker_can_do_is_given_to_any_which_refuses_it_by_name(stage: Stage, leader: Leader):
+    stage.worker("unable")
+    stage.sql("update workers set lacks = '{logprobs}'")
+    stage.request("r1", needs=["logprobs"])
+    assert [worker for _, worker in leader.step()] == ["unable"]
+    ((state,),) = stage.sql("select value from service_state where name = 'planner'")
+    assert state["lacking"] == {"small": ["logprobs"]}
+
+
+def test_a_worker_that_can_do_less_than_the_others_gets_nothing_that_needs_more_from_its_first_moment_on(
+    stage: Stage, leader: Leader
+):
+    stage.request("r1", needs=["logprobs"])
+    assert leader.step() == []
+    stage.worker("able")
+    stage.sql("update workers set stopping = true")
+    stage.worker("unable")
+    stage.sql("update workers set lacks = '{logprobs}' where name = 'unable'")
+    assert leader.step() == []
+    stage.sql("update workers set stopping = false")
+    assert [worker for _, worker in leader.step()] == ["able"]

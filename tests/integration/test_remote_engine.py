@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from inference.remote.remote_engine import MOST_LOSSES, RemoteEngine, ServerLostOften
-from inference.remote.server_errors import ServerUnusable
+from inference.remote.server_errors import RowRefused, ServerUnusable
 from inference.remote.server_probe import connect
-from inference.sequences import FinishedSequence, Sequence
+from inference.sequences import FinishedSequence, JsonFormat, Sequence
 from tests.integration.database_stage import eventually
 from tests.integration.stub_engine_server import (
     StubServer,
@@ -70,6 +70,21 @@ def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer)
     assert (probed.kind, probed.model, probed.max_positions, probed.capacity_tokens) == ("vllm", "stub", 4096, 1600)
     able = probed.capabilities
     assert (able.resumes, able.paged, able.block_tokens, able.reports_waiting) == (True, True, 16, True)
+
+
+def test_of_llamacpp_the_memory_of_one_slot_is_sure_and_its_slots_say_what_runs(server: StubServer):
+    slots = [{"id": n, "n_ctx": 512, "is_processing": n == 0} for n in range(4)]
+    props = {"total_slots": 4, "default_generation_settings": {"n_ctx": 512}}
+    server.pages = {"/props": json.dumps(props), "/slots": json.dumps(slots), "/metrics": "", "/health": "{}"}
+    found = connect(server.url, "llamacpp")
+    assert (found.capacity_tokens, found.max_rows, found.max_positions) == (512, 4, 512)
+    assert any("--capacity-tokens" in loss for loss in found.capabilities.losses())
+    assert connect(server.url, "llamacpp", capacity_tokens=2048, max_rows=9).max_rows == 4
+    engine = RemoteEngine(found)
+    try:
+        eventually(lambda: engine.watch.load.running == 1)
+    finally:
+        engine.close()
 
 
 def test_a_server_of_another_model_or_none_is_refused_by_name(server: StubServer):
@@ -265,3 +280,52 @@ def test_a_full_queue_in_the_server_lowers_the_rows_that_it_is_offered(server: S
     eventually(lambda: (engine.watch.offer.max_rows or 99) < 8)
     server.gate.set()
     ended(engine)
+
+
+def test_each_token_has_its_log_probability_also_when_the_stream_broke(server: StubServer, engine: RemoteEngine):
+    server.faults.extend([breaks_off_after(4), breaks_off_after(3)])
+    engine.insert([a_sequence(tokens=10, top_logprobs=2)])
+    row = ended(engine)["a"]
+    assert row.generated_ids == answer_to(10)
+    assert [(one.id, one.logprob) for one in row.logprobs] == [(token, -token / 1000) for token in answer_to(10)]
+    assert [[token for token, _ in one.likeliest] for one in row.logprobs] == [[n, n + 1] for n in answer_to(10)]
+
+
+def test_a_preempted_row_takes_its_log_probabilities_along(server: StubServer, engine: RemoteEngine):
+    server.always = falls_silent_after(4)
+    engine.insert([a_sequence(tokens=10, top_logprobs=0)])
+    while engine.rows["a"] < 4:
+        assert engine.step() == []
+    rest = engine.preempt("a")
+    server.always = None
+    engine.insert([rest])
+    row = ended(engine)["a"]
+    assert [one.id for one in row.logprobs] == list(row.generated_ids) == list(answer_to(10))
+    engine.insert([replace(rest, logprobs=())])  # as a release that kept none left it: from the beginning
+    assert ended(engine)["a"].logprobs == row.logprobs
+    assert server.prompts[-1] == list(prompt_of(10))
+
+
+def test_a_server_that_leaves_log_probabilities_out_answers_no_row_that_wants_them_and_all_others(
+    server: StubServer, engine: RemoteEngine
+):
+    server.faults.append(says('data: {"choices": [{"text": "", "token_ids": [5], "finish_reason": null}]}', "", ""))
+    engine.insert([a_sequence(tokens=3, top_logprobs=2)])
+    row = ended(engine)["a"]
+    assert (row.reason, row.refusal) == (
+        "refused",
+        str(RowRefused("it does not say the log probability of each token")),
+    )
+    assert engine.watch.offer.fault is None
+
+
+def test_an_answer_of_a_format_is_generated_in_one_piece(server: StubServer, engine: RemoteEngine):
+    server.faults.extend([breaks_off_after(4), None])
+    results, _ = engine.run([a_sequence(tokens=10, format=JsonFormat(), generated_ids=(5,))], iteration_limit=3)
+    assert [(row.reason, row.generated_ids) for row in results] == [("eos", answer_to(10))]
+    assert server.prompts == 2 * [list(prompt_of(10))]
+    server.always = falls_silent_after(4)
+    engine.insert([a_sequence(tokens=10, format=JsonFormat())])
+    while engine.rows["a"] < 4:
+        assert engine.step() == []
+    assert engine.preempt("a").generated_ids == ()

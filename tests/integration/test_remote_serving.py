@@ -9,7 +9,7 @@ import structlog
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from models.leases import WorkerOffer
-from models.live_fleet import lacking, live_workers
+from models.live_fleet import Lacking, lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says
@@ -128,10 +128,45 @@ def test_the_planner_reads_how_many_rows_the_server_takes(stage: Stage, serving:
     assert worker.max_rows == 8
 
 
-def test_what_every_worker_of_a_model_lacks_is_known(stage: Stage, serving: Serving):
+def test_what_all_or_some_workers_of_a_model_lack_is_known(stage: Stage, serving: Serving):
     stage.sql("update workers set lacks = '{temperature}'")
     with stage.database.connect() as connection:
-        assert lacking(connection, within_s=30.0) == {MODEL: ["temperature"]}
+        assert lacking(connection, within_s=30.0) == {MODEL: Lacking(all=frozenset({"temperature"}))}
     stage.worker("w2")
     with stage.database.connect() as connection:
-        assert lacking(connection, within_s=30.0) == {}
+        assert lacking(connection, within_s=30.0) == {MODEL: Lacking(some=frozenset({"temperature"}))}
+        assert {worker.name: worker.lacks for worker in live_workers(connection, 30.0)} == {
+            "w1": frozenset({"temperature"}),
+            "w2": frozenset(),
+        }
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_log_probabilities_are_stored_with_the_answer_also_when_it_came_in_two_pieces(
+    stage: Stage, server: StubServer, engine: RemoteEngine, serving: Serving, joins: bool
+):
+    server.always = falls_silent_after(5)
+    stage.request("r1", limit_tokens=100, body={"top_logprobs": 1})
+    delivery = serving.start(serving.assign("r1", joins=joins))
+    eventually(lambda: engine.rows == {"r1": 5})
+    server.die()
+    delivery.result(timeout=60)
+    ((packed,),) = stage.sql("select logprobs from requests")
+    assert [token for token, *_ in packed] == [107, 106, 105, 104, 103]
+    again = StubServer(server.server_port)
+    try:
+        eventually(lambda: working(stage) == ["w1"])
+        serving.serve("r1", joins=joins)
+    finally:
+        again.die()
+    ((shown, tokens),) = stage.sql("select logprobs, output_tokens from requests")
+    assert tokens == 9
+    # the end of sequence is no part of the text
+    assert [entry["logprob"] for entry in shown] == [-n / 1000 for n in range(107, 99, -1)]
+    assert all([top["logprob"] for top in entry["top_logprobs"]] == [entry["logprob"]] for entry in shown)
+
+
+def test_a_request_without_log_probabilities_stores_none(stage: Stage, serving: Serving):
+    stage.request("r1", limit_tokens=100)
+    serving.serve("r1", joins=True)
+    assert stage.sql("select logprobs from requests") == [(None,)]

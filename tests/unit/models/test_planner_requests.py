@@ -21,6 +21,7 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         tenant="acme",
         deadline_at=200.0,
         application="copy",
+        needs=["logprobs"],
         outgrew_tokens=0,
         sealed_group=None,
         suspect_group=None,
@@ -38,4 +39,5 @@ def test_every_column_that_a_policy_needs_is_read() -> None:
         tenant="acme",
         deadline_at=200.0,
         application="copy",
+        needs=frozenset({"logprobs"}),
     )

@@ -48,11 +48,11 @@ def test_only_the_served_model_exists(limits: PromptLimits) -> None:
     assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
-def test_sampling_that_no_engine_can_do_is_refused_by_name(limits: PromptLimits) -> None:
-    limits.check_sampling(None, 5, ["temperature", "top_k"])  # greedy decoding samples nothing
-    limits.check_sampling(0.7, 5, [])
-    limits.check_sampling(0.7, 0, ["top_k"])
-    for lacking, param in (("temperature", "temperature"), ("top_k", "magnus.top_k")):
+def test_what_no_engine_can_do_is_refused_by_the_name_of_the_field(limits: PromptLimits) -> None:
+    needs = {"temperature": "temperature", "top_k": "magnus.top_k", "response_format": "text.format"}
+    limits.check_needs({}, ["temperature", "top_k"])
+    limits.check_needs(needs, ["logprobs"])
+    for lacking, param in needs.items():
         with pytest.raises(InvalidRequest) as caught:
-            limits.check_sampling(0.7, 5, [lacking])
+            limits.check_needs(needs, [lacking])
         assert (caught.value.param, caught.value.code) == (param, "unsupported_value")

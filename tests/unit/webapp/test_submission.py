@@ -35,6 +35,22 @@ def test_decoding_is_greedy_unless_the_client_asks_for_sampling() -> None:
     assert stored_body(sampled)["sampling"] == {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": 5}
 
 
+def test_what_the_engine_must_be_able_to_do_is_said_with_the_field_that_asks_for_it() -> None:
+    assert SUBMISSION.needs == {}
+    greedy = dataclasses.replace(SUBMISSION, temperature=0.0, top_k=5)  # greedy decoding samples nothing
+    assert greedy.needs == {}
+    sampled = dataclasses.replace(SUBMISSION, temperature=0.7, top_k=5, format={"type": "json_object"}, top_logprobs=0)
+    assert sampled.needs == {
+        "temperature": "temperature",
+        "top_k": "magnus.top_k",
+        "response_format": "response_format",
+        "logprobs": "logprobs",
+    }
+    body = stored_body(sampled)
+    assert (body["format"], body["top_logprobs"]) == ({"type": "json_object"}, 0)
+    assert not {"format", "top_logprobs"} & stored_body(SUBMISSION).keys()
+
+
 def test_only_a_conversation_stores_its_messages() -> None:
     assert "messages" not in stored_body(SUBMISSION)
     prompt = ClientPrompt("", "user: eins\n\nuser: zwei", (Turn("user", "eins"), Turn("user", "zwei")))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.remote.server_load import ServerLoad, load_from_metrics
+from inference.remote.server_load import ServerLoad, load_from_metrics, load_from_slots
 
 VLLM = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -37,7 +37,14 @@ def test_figures_that_are_none_are_unknown() -> None:
     assert load_from_metrics(page) == ServerLoad()
 
 
+def test_llamacpps_slots_say_how_many_rows_run_where_its_metrics_are_off() -> None:
+    page = '[{"id": 0, "n_ctx": 512, "is_processing": true}, {"id": 1, "n_ctx": 512, "is_processing": false}]'
+    assert load_from_slots(page) == ServerLoad(running=1)
+    assert load_from_slots('[1, {"is_processing": 1}]') == load_from_slots("{}") == ServerLoad(running=0)
+
+
 @given(st.text(max_size=200))
 def test_any_page_is_read(page: str) -> None:
+    load_from_slots(page)
     load_from_metrics("vllm:num_requests_running " + page)
     load_from_metrics("vllm:cache_config_info{" + page)

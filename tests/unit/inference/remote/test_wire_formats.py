@@ -1,13 +1,14 @@
 """Bodies as servers want them and chunks as they come; whatever else comes is garbage."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
-from inference.remote.server_errors import ServerFailed, ServerGarbage
+from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
 from inference.remote.wire_formats import (
     WIRE_FORMATS,
     Chunk,
@@ -19,7 +20,7 @@ from inference.remote.wire_formats import (
     read_completion,
     read_llamacpp,
 )
-from inference.sequences import Sampling, Sequence
+from inference.sequences import JsonFormat, Sampling, Sequence
 
 SERVER = ProbedServer("http://h", "vllm", "m", ServerCapabilities())
 ROW = RowRequest(Sequence("r", (1, 2), 9, sampling=Sampling(0.5, 0.9, 4, 7), stop=("x",), priority=2), (3,), 8)
@@ -71,8 +72,37 @@ def test_chunks_are_read() -> None:
     assert read_llamacpp(ended) == Chunk((), "", 3, "eos")
 
 
+def test_a_format_and_log_probabilities_are_asked_for_as_each_server_wants() -> None:
+    asked = replace(ROW.sequence, format=JsonFormat('{"enum": [1]}'), top_logprobs=0)
+    row = replace(ROW, sequence=asked)
+    body = completions_body(SERVER, row)
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"enum": [1]}},
+    }
+    assert (body["logprobs"], body["return_tokens_as_token_ids"]) == (0, True)
+    assert (llamacpp_body(SERVER, row)["json_schema"], llamacpp_body(SERVER, row)["n_probs"]) == ({"enum": [1]}, 1)
+    any_object = replace(ROW, sequence=replace(asked, format=JsonFormat(), top_logprobs=4))
+    assert completions_body(SERVER, any_object)["response_format"] == {"type": "json_object"}
+    assert llamacpp_body(SERVER, any_object)["json_schema"] == {"type": "object"}
+    assert llamacpp_body(SERVER, any_object)["n_probs"] == 4
+    assert not {"response_format", "logprobs", "cache_salt"} & completions_body(SERVER, ROW).keys()
+
+
+def test_a_salt_goes_to_servers_that_take_one() -> None:
+    salted = replace(ROW, sequence=replace(ROW.sequence, cache_salt="abc"))
+    assert "cache_salt" not in completions_body(SERVER, salted)
+    takes = replace(SERVER, capabilities=ServerCapabilities(cache_salt=True))
+    assert completions_body(takes, salted)["cache_salt"] == "abc"
+
+
 def test_a_lone_surrogate_in_a_text_is_replaced() -> None:
     assert read_chat({"choices": [{"delta": {"content": "a\ud800"}}]}).text == "a?"
+
+
+def test_a_full_cache_of_llamacpp_is_no_failure_of_the_row() -> None:
+    with pytest.raises(ServerBusy):
+        read_llamacpp({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
 
 
 @pytest.mark.parametrize("read", [read_completion, read_chat, read_llamacpp])

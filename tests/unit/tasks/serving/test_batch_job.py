@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -7,9 +8,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from inference.prompt_format import PromptFormat
-from inference.sequences import Sampling
+from inference.sequences import JsonFormat, Sampling, TokenLogprob
 from models.leases import Lease, TakenBatch, TakenRequest
-from tasks.serving.batch_job import prepare
+from tasks.serving.batch_job import cache_salt, prepare
 
 
 def words() -> PromptFormat:
@@ -67,3 +68,33 @@ def test_a_row_that_another_program_wrote_differently_is_set_apart_from_its_mate
     assert [sequence.id for sequence in job.sequences] == ["b"]
     assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
     assert "its body is malformed" in job.unservable[0].message
+
+
+def test_what_a_client_asked_of_its_answers_form_reaches_the_engine():
+    schema = {"type": "object"}
+    body = {"format": {"type": "json_schema", "name": "n", "schema": schema}, "top_logprobs": 3}
+    asked = replace(prompt("a", "two", body, (3, 2)), logprobs=[[3, -0.5, [[3, -0.5]]], [2, -1.0, []], [1, -9.0, []]])
+    (sequence,) = prepare(taken(asked), words(), max_positions=10).sequences
+    assert (sequence.format, sequence.top_logprobs) == (JsonFormat('{"type": "object"}'), 3)
+    # of a token that the planner does not let it keep, nothing is known
+    assert sequence.logprobs == (TokenLogprob(3, -0.5, ((3, -0.5),)), TokenLogprob(2, -1.0))
+    (plain,) = prepare(taken(prompt("a", "two", {"format": {"type": "json_object"}})), words(), 10).sequences
+    assert (plain.format, plain.top_logprobs) == (JsonFormat(None), None)
+
+
+def test_what_the_engine_lacks_is_refused_by_name():
+    asked = replace(prompt("a", "two"), needs=("response_format", "logprobs"))
+    job = prepare(taken(asked, prompt("b", "two")), words(), 10, ("response_format", "logprobs", "top_k"))
+    assert [sequence.id for sequence in job.sequences] == ["b"]
+    ((id_, code, message),) = [(one.request_id, one.code, one.message) for one in job.unservable]
+    assert (id_, code) == ("a", "unsupported_value")
+    assert "logprobs and response_format" in message
+
+
+def test_each_tenant_has_a_salt_that_does_not_tell_its_name_and_differs_between_installations():
+    salts = [cache_salt(tenant, key) for tenant in ("acme", "globex") for key in ("one", "other")]
+    assert len(set(salts)) == 4
+    assert cache_salt("acme", "one") == salts[0]
+    job = prepare(taken(replace(prompt("a", "two"), tenant="acme")), words(), 10, salt_key="one")
+    assert [sequence.cache_salt for sequence in job.sequences] == [salts[0]]
+    assert "acme" not in salts[0]

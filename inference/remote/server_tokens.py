@@ -1,0 +1,160 @@
+"""A server's own tokenizer and chat template over HTTP, where the model's directory cannot be read here.
+
+Each call is a short request to the server. vLLM encodes special tokens in users' texts as such; llama.cpp does not.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+from weakref import finalize
+
+import httpx
+from jinja2 import TemplateError
+
+from inference.prompt_format import load_prompt_format
+from inference.remote.wire_formats import MAX_TOKEN_ID
+from inference.request_tokens import RequestTokens, TokenizerAway, Turn
+
+TokenizerKind = Literal["vllm", "llamacpp"]
+
+ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits no longer. Not tuned
+# An answer that is there is worth waiting for a server that starts again: otherwise it is generated a second time.
+DECODE_WITHIN_S, TRY_AGAIN_S = 20.0, 0.2
+# Written before a single token, because tokenizers drop the blank that an answer begins with.
+ANCHOR = "a"
+
+
+def request_tokens_of(model: str, key: str | None) -> RequestTokens:
+    """The tokens of the model that MAGNUS_MODEL names: a directory, a hub id, or a server as KIND+URL.
+
+    Raises UnreadableTokenizer; that a server is away shows when it is asked.
+    """
+    kind, plus, url = model.partition("+")
+    if plus and kind in ("vllm", "llamacpp") and url.startswith(("http://", "https://")):
+        return ServerTokens(cast(TokenizerKind, kind), url, key)
+    return load_prompt_format(model)
+
+
+def is_server(model: str) -> bool:
+    """Whether MAGNUS_MODEL names a server's tokenizer and no model."""
+    return model.startswith(("vllm+http", "llamacpp+http"))
+
+
+class ServerTokens:
+    """The tokenizer of the server at this URL, which any thread may use."""
+
+    detokenizer = None  # to ask for each token's text would take longer than to generate it: the server finds the stops
+
+    def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:
+        self.name = url
+        self._kind = kind
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_WITHIN_S)
+        finalize(self, self._client.close)
+        self._bytes: dict[int, bytes] = {}  # of single tokens, as far as they were asked for
+
+    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+        """Token ids of a prompt by the server's chat template, or without one those of its texts."""
+        joined = f"{instructions}\n\n{input}" if instructions else input
+        if turns:
+            attempts = [list(turns)]
+            plain = "".join(f"{role}: {content}\n\n" for role, content in turns) + "assistant:"
+        else:  # some templates, such as Gemma's, refuse a system message
+            attempts = [[("system", instructions), ("user", input)]] if instructions else []
+            attempts.append([("user", joined)])
+            plain = joined
+        for attempt in attempts:
+            ids = self._encode_chat(attempt)
+            if ids is not None:
+                return ids
+        if turns and self._encode_chat([("user", "?")]) is not None:
+            raise TemplateError("the server refuses the order of its messages")
+        return self._encode(plain, special=False)
+
+    def count(self, text: str) -> int:
+        """Number of tokens in a text."""
+        return len(self._encode(text, special=False))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of an answer; waits DECODE_WITHIN_S for a server that is away."""
+        give_up_at = time.monotonic() + DECODE_WITHIN_S
+        while True:
+            try:
+                return self._decode(ids).replace("\0", "\ufffd")
+            except TokenizerAway:
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(TRY_AGAIN_S)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        if not ids:
+            return ""
+        field = {"vllm": "prompt", "llamacpp": "content"}[self._kind]
+        text = self._post("/detokenize", {"tokens": list(ids)}).get(field)
+        if not isinstance(text, str):
+            raise TokenizerAway("it answers /detokenize with no text")
+        return text
+
+    def token_bytes(self, id: int) -> bytes:
+        """What this token adds to an answer; U+FFFD for a part of a character."""
+        if id not in self._bytes:
+            anchor = self._encode(ANCHOR, special=False)
+            self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
+        return self._bytes[id]
+
+    def _encode_chat(self, turns: Sequence[Turn]) -> list[int] | None:
+        """None if the server's template refuses these messages, or if there is none."""
+        messages = [{"role": role, "content": content} for role, content in turns]
+        if self._kind == "vllm":
+            answer = self._ask("/tokenize", {"messages": messages, "add_generation_prompt": True})
+            return None if answer.status_code == 400 else self._ids(self._object(answer))
+        answer = self._ask("/apply-template", {"messages": messages})
+        if answer.status_code in (400, 500):
+            return None
+        prompt = self._object(answer).get("prompt")
+        if not isinstance(prompt, str):
+            raise TokenizerAway("it answers /apply-template with no prompt")
+        return self._encode_rendered(prompt, [content for _, content in turns])
+
+    def _encode_rendered(self, prompt: str, contents: Sequence[str]) -> list[int]:
+        """The template's special tokens as such, those in users' texts as the text that they are."""
+        if all(self._encode(content, special=True) == self._encode(content, special=False) for content in contents):
+            return self._encode(prompt, special=True)
+        ids: list[int] = []
+        for content in contents:
+            before, found, prompt = prompt.partition(content.strip())
+            ids += self._encode(before, special=True) + self._encode(found, special=False)
+        return ids + self._encode(prompt, special=True)
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        """`special`: whether texts such as <eos> are the tokens of that name, where the server lets that be chosen."""
+        if not text:
+            return []
+        if self._kind == "vllm":
+            return self._ids(self._post("/tokenize", {"prompt": text, "add_special_tokens": False}))
+        body = {"content": text, "add_special": False, "parse_special": special}
+        return self._ids(self._post("/tokenize", body))
+
+    def _ids(self, answer: Mapping[str, Any]) -> list[int]:
+        ids = answer.get("tokens")
+        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= MAX_TOKEN_ID for one in ids):
+            raise TokenizerAway("it answers /tokenize with no ids")
+        return ids
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._object(self._ask(path, body))
+
+    def _ask(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        try:
+            return self._client.post(path, json=body)
+        except httpx.HTTPError as error:
+            raise TokenizerAway(type(error).__name__) from error
+
+    def _object(self, answer: httpx.Response) -> Mapping[str, Any]:
+        try:
+            found = answer.json() if answer.is_success else None
+        except ValueError:
+            found = None
+        if not isinstance(found, Mapping):
+            raise TokenizerAway(f"status {answer.status_code} from {answer.request.url.path}")
+        return found

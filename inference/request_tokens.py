@@ -1,0 +1,45 @@
+"""What turns requests into token ids and answers into text: our own tokenizer, or that of a server."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from inference.stop_strings import Detokenizer
+
+Turn = tuple[str, str]  # role, content
+
+
+class TokenizerAway(Exception):
+    """the server whose tokenizer is used does not answer ({reason}); nothing can be counted until it does"""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__((type(self).__doc__ or "").format(reason=reason))
+
+
+class RequestTokens(Protocol):
+    """One model's chat template and tokenizer; every method raises TokenizerAway where a server has them."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, unless the operator gives it another."""
+        ...
+
+    @property
+    def detokenizer(self) -> Detokenizer | None:
+        """What finds stop strings in an answer's tokens; None where the server must find them."""
+        ...
+
+    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+        """Token ids of a request's prompt; raises jinja2's TemplateError if the template refuses the conversation."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Number of tokens in a text, without the chat template."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of an answer without special tokens, and without NUL."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """What this token adds to an answer."""
+        ...

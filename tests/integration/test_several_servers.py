@@ -1,0 +1,168 @@
+"""Servers of different size and speed beside a worker of our own, for one model and for two, under one planner."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+
+from inference.local.engine import Engine
+from inference.remote.remote_engine import RemoteEngine
+from inference.remote.server_probe import connect
+from inference.serving_engine import ServingEngine
+from models.leases import WorkerOffer, WorkerRegistration
+from scheduling.policies.policy_factory import PolicySettings
+from tasks.planning.leader import Leader
+from tasks.planning.planner import PlannerRules
+from tasks.serving.batch_runner import BatchRunner
+from tests.integration.database_stage import MODEL, Stage
+from tests.integration.serving_worker import TERMS, small_model
+from tests.integration.stub_engine_server import StubServer
+
+RULES = PlannerRules("fusion", PolicySettings(), lookahead_s=0.0, alive_s=30.0, lease_s=30.0)
+REQUESTS = 40
+WITHIN_TURNS = 6000  # of the planner, ten milliseconds apart: far more than a loaded machine needs
+THREADS = 64  # a batch in the hands of a worker has one
+
+
+class Fleet:
+    """Workers with their servers, a planner, and threads in place of the broker."""
+
+    def __init__(self, stage: Stage, directory_of_models: pytest.TempPathFactory) -> None:
+        self.stage, self.leader = stage, Leader(stage.database, RULES)
+        self.loaded, self.format = small_model(directory_of_models.getbasetemp() / MODEL)
+        self.runners: dict[str, BatchRunner] = {}
+        self.engines: dict[str, RemoteEngine] = {}
+        self.servers: list[StubServer] = []
+        self._pool = ThreadPoolExecutor(THREADS)
+
+    def server(self, name: str, model: str = MODEL, max_rows: int | None = None) -> StubServer:
+        """A worker in front of a server of its own."""
+        server = StubServer()
+        self.servers.append(server)
+        found = connect(server.url, max_rows=max_rows)
+        self.engines[name] = engine = RemoteEngine(found, self.format.detokenizer)
+
+        def offer() -> WorkerOffer:
+            return WorkerOffer(engine.watch.offer.max_rows, engine.watch.offer.fault)
+
+        self._start(lambda: engine, offer, WorkerRegistration(name, model, "stub", 1600, 1, None, True, 16))
+        return server
+
+    def own(self, name: str, kv_tokens: int) -> None:
+        """A worker with our own engine."""
+        budget, delta = kv_tokens * self.loaded.delta_bytes, self.loaded.delta_bytes
+        lacks = ("logprobs", "response_format")
+        announcement = WorkerRegistration(name, MODEL, "cpu", budget, delta, None, lacks=lacks)
+        self._start(lambda: Engine(self.loaded, budget), WorkerOffer, announcement)
+
+    def _start(
+        self, make: Callable[[], ServingEngine], offer: Callable[[], WorkerOffer], announcement: WorkerRegistration
+    ) -> None:
+        runner = BatchRunner(
+            self.stage.database,
+            make,
+            self.format,
+            announcement,
+            TERMS,
+            kick_planner=lambda: None,
+            on_broken=lambda reason: None,
+            offer=offer,
+        )
+        runner.start()
+        self.runners[announcement.name] = runner
+
+    def plan_until(self, condition: Callable[[], bool]) -> None:
+        """Plan and deliver, turn by turn, until the condition holds."""
+        pause = Event()
+        for _ in range(WITHIN_TURNS):
+            if condition():
+                return
+            for batch_id, worker in self.leader.step():
+                self._pool.submit(self.runners[worker].serve, batch_id)
+            pause.wait(0.01)
+        pytest.fail(f"never true; requests are {self.count()}")
+
+    def count(self) -> dict[str, int]:
+        """Requests by status."""
+        return dict(self.stage.sql("select status, count(*) from requests group by status"))
+
+    def ended(self) -> int:
+        """Requests that have their answers; those of our model, which knows no end, run to their limits."""
+        return self.count().get("completed", 0) + self.count().get("incomplete", 0)
+
+    def served(self) -> dict[str, int]:
+        """Answers by the worker that gave them."""
+        return dict(
+            self.stage.sql("select worker, count(*) from requests r join batches b on b.id = batch_id group by 1")
+        )
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.gate.set()
+        for runner in self.runners.values():
+            runner.stop()
+        self._pool.shutdown()
+        for engine in self.engines.values():
+            engine.close()
+        for server in self.servers:
+            server.die()
+        self.leader.resign()
+
+
+@pytest.fixture
+def fleet(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(stage, tmp_path_factory)
+    yield made
+    made.close()
+
+
+def test_each_gets_what_it_can_carry_and_a_slow_server_holds_nobody_up(stage: Stage, fleet: Fleet):
+    fast, slow = fleet.server("fast"), fleet.server("slow", max_rows=2)
+    fleet.own("own", kv_tokens=120)
+    slow.gate.clear()
+    for n in range(REQUESTS):
+        stage.request(f"r{n:02}")
+    fleet.plan_until(lambda: fleet.ended() == REQUESTS - 2)
+    assert (slow.running, slow.peak) == (2, 2)
+    assert fast.peak > 2
+    slow.gate.set()
+    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
+    assert fleet.served().keys() == {"fast", "slow", "own"}
+
+
+def test_a_server_that_dies_with_rows_in_it_leaves_them_to_the_others(stage: Stage, fleet: Fleet):
+    dying, other = fleet.server("dying"), fleet.server("other")
+    fleet.own("own", kv_tokens=120)
+    dying.gate.clear()
+    other.gate.clear()
+    for n in range(REQUESTS):
+        stage.request(f"r{n:02}")
+    fleet.plan_until(lambda: dying.running > 2)
+    dying.die()
+    other.gate.set()
+    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
+    assert "dying" not in fleet.served()
+    assert set(stage.requests("attempts").values()) == {1}
+
+
+def test_servers_of_two_models_get_the_requests_of_theirs(stage: Stage, fleet: Fleet):
+    one, other = fleet.server("one"), fleet.server("other", model="another")
+    one.answer_tokens, other.answer_tokens = 3, 5
+    for n in range(REQUESTS):
+        stage.request(f"r{n:02}", model=MODEL if n % 2 else "another")
+    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
+    assert dict(stage.sql("select model, min(output_tokens) from requests group by model")) == {MODEL: 4, "another": 6}
+    assert len(one.prompts) == len(other.prompts) == REQUESTS // 2
+
+
+def test_what_our_engine_cannot_do_goes_to_the_servers_alone(stage: Stage, fleet: Fleet):
+    server = fleet.server("server")
+    fleet.own("own", kv_tokens=2000)
+    for n in range(REQUESTS):
+        asks: dict[str, Any] = {"needs": ["logprobs"], "body": {"top_logprobs": 0}} if n % 2 else {}
+        stage.request(f"r{n:02}", **asks)
+    fleet.plan_until(lambda: fleet.ended() == REQUESTS)
+    assert sum("logprobs" in body for body in server.bodies) == REQUESTS // 2
+    assert stage.sql("select count(*) from requests where logprobs is not null") == [(REQUESTS // 2,)]

@@ -1,0 +1,112 @@
+"""A request is only given to workers that can do what it needs, under every policy; nobody waits for ever."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.ability_groups import AbilityGroups
+from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.policies.vanilla import Vanilla
+from scheduling.policy import Assignment, Worker
+from scheduling.request import Request
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, examples, ids
+
+JSON, LOGPROBS = frozenset({"response_format"}), frozenset({"logprobs"})
+NEEDS = st.sampled_from([frozenset(), JSON, LOGPROBS, JSON | LOGPROBS])
+
+
+def needing(id: str, needs: frozenset[str], at: float = 0.0) -> Request:
+    return replace(a_request(id, at=at), needs=needs)
+
+
+def lacking(name: str, lacks: frozenset[str], tokens: int = 10_000) -> Worker:
+    return replace(a_worker(name, tokens), lacks=lacks)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@examples(25)
+@given(st.lists(NEEDS, min_size=1, max_size=12), st.lists(NEEDS, min_size=1, max_size=3))
+def test_each_request_is_served_once_by_a_worker_that_can_if_there_is_any(name, needs, lacks):
+    workers = [lacking(f"w{n}", some) for n, some in enumerate(lacks)]
+    policy = make_policy(name, PolicySettings())
+    requests = {f"r{n:02}": needing(f"r{n:02}", some, float(n)) for n, some in enumerate(needs)}
+    for request in requests.values():
+        policy.add(request, request.arrived_at)
+    served: list[str] = []
+    for turn in range(len(requests) + 2):
+        for assignment in policy.assign(workers, 1000.0 + 10 * turn):
+            (worker,) = (one for one in workers if one.name == assignment.worker)
+            assert worker.can_serve(assignment.requests)
+            served += [request.id for request in assignment.requests]
+            policy.finished(assignment, 1000.0 + 10 * turn)
+    able = {one for one, request in requests.items() if any(worker.can_serve([request]) for worker in workers)}
+    assert sorted(served) == sorted(able)
+    assert len(policy) == len(requests) - len(able)
+
+
+def test_the_group_that_got_work_chooses_last_the_next_time() -> None:
+    policy = AbilityGroups(lambda: Vanilla(100, 100))
+    for n in range(3):
+        policy.add(needing(f"plain{n}", frozenset()), 0.0)
+        policy.add(needing(f"json{n}", JSON), 0.0)
+    one_row = [lacking("w", frozenset(), tokens=200)]
+    assert [ids(policy.assign(one_row, float(n)))["w"] for n in range(4)] == [
+        [["plain0"]],
+        [["json0"]],
+        [["plain1"]],
+        [["json1"]],
+    ]
+    assert [batch.requests[0].id for batch in policy.waiting(4.0)] == ["plain2", "json2"]
+
+
+def test_the_later_group_sees_the_rows_that_the_earlier_one_has_just_let_join() -> None:
+    policy = AbilityGroups(Fusion)
+    policy.add(needing("plain", frozenset()), 0.0)
+    policy.add(needing("json", JSON), 0.0)
+    workers = [lacking("w", frozenset(), tokens=25)]
+    assert ids(policy.assign(workers, 0.0)) == {"w": [["plain"]]}
+    assert ids(policy.assign(workers, 1.0)) == {"w": [["json"]]}
+
+
+def test_what_was_assigned_counts_as_rows_or_as_a_batch_of_its_worker() -> None:
+    worker = a_worker("w", rows=[a_row("stays"), a_row("leaves")])
+    joined = worker.given(Assignment("w", (a_request("new"),), joins=True, estimated_s=3.0, preempts=("leaves",)), 9.0)
+    assert [row.request.id for row in joined.rows] == ["stays", "new"]
+    assert (joined.busy_s, joined.rows[1].started_at) == (3.0, 9.0)
+    queued = joined.given(Assignment("w", (a_request("batch"),), estimated_s=2.0), 9.0)
+    assert (queued.queued, queued.busy_s, len(queued.rows)) == (1, 5.0, 2)
+
+
+def test_what_ran_out_of_memory_together_waits_for_a_worker_that_can_serve_all_of_it() -> None:
+    policy = AbilityGroups(lambda: Vanilla(100, 100))
+    both = (needing("json", JSON), needing("logprobs", LOGPROBS), needing("plain", frozenset()))
+    policy.out_of_memory(Assignment("", both), 0.0)
+    assert len(policy) == 3
+    assert policy.assign([lacking("w", LOGPROBS)], 0.0) == []
+    assert policy.assign([lacking("w", JSON)], 0.0) == []
+    policy.finished(Assignment("", ()), 0.0)
+    served = [request for n in range(2) for one in policy.assign([a_worker("w")], 1.0 + n) for request in one.requests]
+    assert {request.id for request in served} == {"json", "logprobs", "plain"}
+
+
+def test_any_request_is_discarded_wherever_it_waits() -> None:
+    policy = AbilityGroups(lambda: Vanilla(100, 100))
+    policy.add(needing("json", JSON), 0.0)
+    assert policy.discard("json")
+    assert not policy.discard("json")
+
+
+def test_each_group_is_told_how_well_predictions_rank_and_the_first_to_wake_is_said() -> None:
+    policy = AbilityGroups(Fusion)
+    policy.add(needing("json", JSON), 0.0)
+    assert policy.wake_at(0.0) is None
+    policy.set_rank_correlation(0.5)
+    policy.add(needing("later", LOGPROBS), 0.0)
+    running = a_worker("w", rows=[a_row(f"row{n}", predicted=500) for n in range(8)], costs=SLOPED)
+    assert policy.assign([running], 0.0) == []  # a join is not worth the stop of eight rows yet
+    wakes = policy.wake_at(0.0)
+    assert wakes is not None
+    assert ids(policy.assign([running], wakes)) != {}

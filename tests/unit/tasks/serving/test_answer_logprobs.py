@@ -1,0 +1,51 @@
+"""Log probabilities of exactly the tokens that an answer's text is made of, wherever it was interrupted or cut."""
+
+import pytest
+
+from inference.prompt_format import load_prompt_format
+from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
+from inference.stop_strings import cut_at_stop
+from settings import BUNDLED_MODEL
+from tasks.serving.answer_logprobs import of_text, packed, shown, unpacked
+
+PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
+EOS = 1
+
+
+def ended(text: str, reason: FinishReason) -> FinishedSequence:
+    ids = (*PROMPTS.encode("", text)[1:-1], *([EOS] if reason == "eos" else []))
+    return FinishedSequence("a", ids, reason, logprobs=tuple(TokenLogprob(one, -float(n)) for n, one in enumerate(ids)))
+
+
+@pytest.mark.parametrize("reason", ["eos", "limit", "removed"])
+def test_of_a_whole_answer_all_but_the_end_of_sequence_are_kept(reason: FinishReason) -> None:
+    row = ended("tree river naïve 🙂", reason)
+    assert len(of_text(row, "tree river naïve 🙂", PROMPTS.decode)) == len(row.generated_ids) - (reason == "eos")
+
+
+@pytest.mark.parametrize("stop", ["river", "ver", "tree", "ee", "🙂", " n", "tree river naïve 🙂"])
+def test_what_a_stop_string_cut_off_has_none(stop: str) -> None:
+    row = ended("tree river naïve 🙂", "stop")
+    text = cut_at_stop(PROMPTS.decode(row.generated_ids), (stop,))
+    kept = [one.id for one in of_text(row, text, PROMPTS.decode)]
+    assert tuple(kept) == row.generated_ids[: len(kept)]
+    assert PROMPTS.decode(kept).startswith(text)
+    assert not kept or not PROMPTS.decode(kept[:-1]).startswith(text)  # each of them is needed
+
+
+def test_the_api_shows_texts_and_bytes_of_tokens() -> None:
+    (tree, *_) = PROMPTS.encode("", "tree")[1:-1]
+    (entry,) = shown([TokenLogprob(tree, -0.5, ((tree, -0.5), (EOS, -1.0)))], PROMPTS.token_bytes)
+    assert entry["top_logprobs"][1] == {"token": "<eos>", "logprob": -1.0, "bytes": list(b"<eos>")}
+    assert (entry["token"].strip(), entry["logprob"]) == ("tree", -0.5)
+    assert bytes(entry["bytes"]).decode() == entry["token"]
+
+
+def test_a_nul_is_never_shown() -> None:
+    (entry,) = shown([TokenLogprob(5, 0.0)], lambda _: b"a\0\xff")
+    assert (entry["token"], entry["bytes"]) == ("a\ufffd\ufffd", [97, 0, 255])
+
+
+def test_what_waits_again_is_read_as_it_was_packed() -> None:
+    known = (TokenLogprob(7, -0.25, ((7, -0.25), (9, -2.0))), TokenLogprob(8, 0.0))
+    assert unpacked(packed(known)) == known

@@ -1,0 +1,111 @@
+"""What a client asks of its answer's form, within bounds; every refusal names the field."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from webapp.chat_schemas import CreateChatCompletion
+from webapp.client_errors import field_path
+from webapp.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
+from webapp.response_schemas import CreateResponse
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", 1, None]}}, "required": ["a"]}
+SCHEMAS: TypeAdapter[Any] = TypeAdapter(JsonSchema)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+def chat(**fields: Any) -> CreateChatCompletion:
+    return CreateChatCompletion.model_validate(
+        {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    )
+
+
+def response(**fields: Any) -> CreateResponse:
+    return CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
+
+
+def test_a_format_is_stored_alike_whichever_call_asked_for_it() -> None:
+    asked = chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}})
+    named = {"type": "json_schema", "name": "n", "schema": SCHEMA, "description": None, "strict": None}
+    assert stored_format(asked.response_format) == named
+    text = response(text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}).text
+    assert text is not None
+    assert stored_format(text.format) == named
+    assert stored_format(chat(response_format={"type": "json_object"}).response_format) == {"type": "json_object"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"text": {}}, {"text": {"format": {"type": "text"}}}])
+def test_plain_text_asks_for_nothing(fields: dict[str, Any]) -> None:
+    text = response(**fields).text
+    assert stored_format(text.format if text else None) is None
+
+
+@pytest.mark.parametrize(
+    ("format", "field"),
+    [
+        ({"type": "yaml"}, "response_format"),
+        ([], "response_format"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        ({"type": "json_schema", "json_schema": {"name": "n"}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"name": "n n", "schema": {}}}, "response_format.json_schema.name"),
+        ({"type": "json_object", "schema": {}}, "response_format.schema"),
+    ],
+)
+def test_another_format_is_refused_by_the_name_of_its_field(format: Any, field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        chat(response_format=format)
+    assert field_path(caught.value.errors()[0]["loc"]) == field
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"description": "x" * MOST_SCHEMA_BYTES},
+        nested(MOST_SCHEMA_DEPTH + 1),
+        {"const": 2**63},
+        {"const": ["a\0b"]},
+        {"a\0b": 1},
+        {"const": 10**4000},
+    ],
+)
+def test_a_schema_that_is_too_much_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SCHEMAS.validate_python(schema)
+
+
+def test_a_schema_within_the_bounds_is_kept_as_it_is() -> None:
+    for schema in ({}, SCHEMA, nested(MOST_SCHEMA_DEPTH - 1), {"const": True}, {"const": -(2**63 - 1)}):
+        assert SCHEMAS.validate_python(schema) == schema
+
+
+def test_log_probabilities_are_asked_for_as_openais_calls_do() -> None:
+    assert chat().asked_logprobs is None
+    assert chat(logprobs=False).asked_logprobs is None
+    assert chat(logprobs=True).asked_logprobs == 0
+    assert chat(logprobs=True, top_logprobs=5).asked_logprobs == 5
+    assert response().asked_logprobs is None
+    assert response(top_logprobs=0).asked_logprobs is None
+    assert response(include=["message.output_text.logprobs"]).asked_logprobs == 0
+    assert response(include=["message.output_text.logprobs"], top_logprobs=20).asked_logprobs == 20
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+    ],
+)
+def test_other_numbers_of_log_probabilities_are_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        chat(**fields)
+    assert field_path(caught.value.errors()[0]["loc"]) == field
