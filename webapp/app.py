@@ -1,5 +1,6 @@
 """The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
 
+import uuid
 from collections.abc import Collection
 from functools import partial
 from importlib.metadata import version
@@ -7,13 +8,16 @@ from typing import Any
 
 import structlog
 from apiflask import APIFlask
-from flask import Response, request
+from flask import Response, g, request
 from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
 from inference.remote.server_tokens import request_tokens_of
 from models import client_requests, notifications, rate_counts
+from models.client_requests import RequestView
+from models.installation import installation_id
+from models.notifications import ENDED, Notifications
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
@@ -35,8 +39,10 @@ from webapp.announcer import Announcer
 from webapp.app_context import AppContext
 from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview, read_overview
+from webapp.ended_notices import EndedNotices
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
+from webapp.streaming.token_feed import TokenFeed
 from webapp.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
@@ -45,10 +51,11 @@ log = structlog.get_logger()
 
 APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
-# A call that finds Postgres frozen is answered with 503 within 3 s: it waits for a connection, then for the statement.
-# Far more than a statement of the API needs. Not tuned otherwise.
+# A call that finds Postgres frozen is answered with 503 within 3 s: once a statement was silent for so long, every call
+# that waits for a connection fails at once. Far more than a statement of the API needs. Not tuned otherwise.
 STATEMENT_TIMEOUT_S = 2.0
-CONNECTION_WITHIN_S = 0.5
+# A thousand calls that come at once wait for their turns: two statements each, at some hundred calls a second.
+CONNECTION_WITHIN_S = 5.0
 CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
@@ -107,7 +114,9 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
     context = make_context(settings, settings.database_url)
+    app.url_map.strict_slashes = False  # with a slash at its end an address is the same
     app.extensions["magnus"] = context
+    app.before_request(name_request)
     health.register_metrics(app, context)
     app.before_request(auth.require_api_key)
     client_errors.register(app)
@@ -115,6 +124,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(add_security_headers)
+    app.after_request(add_request_name)
     app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
     return app
 
@@ -146,9 +156,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return read_overview(session, hours, settings.lease_s)
 
-    def finished(ids: Collection[str]) -> set[str]:
+    listening = make_engine(database_url, pool_size=1, name="magnus web listens")
+
+    def ended(ids: Collection[str]) -> dict[str, RequestView | None]:
         with sessions() as session:
-            return client_requests.finished(session, ids)
+            return client_requests.ended(session, ids)
 
     def share_count(key_id: int, requests: int, period_s: int) -> SharedCount:
         with sessions() as session:
@@ -167,9 +179,25 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
     )
 
+    waiting_calls = WaitingCalls(
+        ended,
+        EndedNotices(lambda: Notifications(listening, ENDED)),
+        max_calls=settings.waiting_calls,
+        max_calls_of_tenant=settings.tenant_waiting_calls,
+    )
+
+    def installation() -> str:
+        with sessions() as session:
+            return installation_id(session.connection())
+
+    token_feed = TokenFeed(settings.redis_url, installation)
+
     def close() -> None:
         announcer.close()
         backlog_limit.close()
+        waiting_calls.close()
+        token_feed.close()
+        listening.dispose()
         engine.dispose()
 
     password = settings.dashboard_password
@@ -184,9 +212,8 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
         overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
-        waiting_calls=WaitingCalls(
-            finished, max_calls=settings.waiting_calls, max_calls_of_tenant=settings.tenant_waiting_calls
-        ),
+        waiting_calls=waiting_calls,
+        token_feed=token_feed,
         rate_limit=RateLimit(settings.rate_limit, share_count),
         backlog_limit=backlog_limit,
         announcer=announcer,
@@ -195,6 +222,18 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         worker_alive_s=settings.lease_s,
         close=close,
     )
+
+
+def name_request() -> None:
+    """Draw the name by which this HTTP request stands in the log; a client reads it in the header x-request-id."""
+    g.request_name = f"req_{uuid.uuid4().hex}"
+    structlog.contextvars.bind_contextvars(http_request=g.request_name)
+
+
+def add_request_name(response: Response) -> Response:
+    """Add the header x-request-id."""
+    response.headers["x-request-id"] = g.request_name
+    return response
 
 
 def add_security_headers(response: Response) -> Response:

@@ -7,7 +7,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.output_options import ChatFormat, TopLogprobs
 from webapp.response_objects import ApiObject, Magnus, TokenLogprob
-from webapp.response_schemas import TEXT_OR_LIST, Extras, RoleAndContent
+from webapp.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
 
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
@@ -17,9 +17,22 @@ Stop = Annotated[
 
 
 class ChatMessage(RoleAndContent):
-    """One message of a chat."""
+    """One message of a chat; an answer's message can be sent back as it came."""
 
+    content: Content | None = None  # type: ignore[assignment]  # clients send null where there is no text
+    refusal: None = None
+    tool_calls: EmptyList | None = None
+    function_call: None = None
+    audio: None = None
+    annotations: EmptyList | None = None
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
+
+
+class StreamOptions(Body):
+    """What a stream has beside its text."""
+
+    include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
+    include_obfuscation: Literal[False] | None = None
 
 
 class CommonFields(Body):
@@ -34,11 +47,29 @@ class CommonFields(Body):
     metadata: Metadata | None = Field(default=None, description="`application` names the kind of request")
     user: Annotated[Text, Field(max_length=512)] | None = None
     n: Literal[1] | None = None
-    stream: Literal[False] | None = None
+    stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
+    stream_options: StreamOptions | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    # extensions of other servers, with the values that ask for nothing
+    repetition_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=0)] | None = None
+    top_k: Literal[-1, 0] | None = Field(default=None, description="All tokens; `magnus.top_k` takes the likeliest")
     magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
+
+    @field_validator("stream_options")
+    @classmethod
+    def refuse_options_of_no_stream(cls, value: StreamOptions | None, others: ValidationInfo) -> StreamOptions | None:
+        """Refuse options without a stream, as OpenAI does."""
+        if value is not None and not others.data.get("stream"):
+            raise ValueError("only with stream: true")
+        return value
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the tokens used."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def stops(self) -> list[str]:

@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from inference.request_tokens import RequestTokens, Turn
 from inference.sequences import JsonFormat, Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
-from models.request_body import read_body
+from models.request_body import RequestBody, read_body
 from tasks.serving.answer_logprobs import unpacked
 
 
@@ -33,6 +33,7 @@ class BatchJob:
     preempts: tuple[str, ...]
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
+    streamed: frozenset[str] = frozenset()  # requests whose answers somebody reads while they are generated
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -50,6 +51,7 @@ def prepare(
     """
     sequences: list[Sequence] = []
     unservable: list[Unservable] = []
+    streamed: set[str] = set()
     for request in batch.prompts:
         lacking = sorted(set(lacks) & set(request.needs))
         if lacking:
@@ -57,7 +59,8 @@ def prepare(
             unservable.append(Unservable(request.id, "unsupported_value", message))
             continue
         try:
-            sequence = _sequence(request, prompt_format, salt_key)
+            body = read_body(request.body)
+            sequence = _sequence(request, body, prompt_format, salt_key)
         except TemplateError as error:
             message = f"The model's chat template refuses it: {error}."
             unservable.append(Unservable(request.id, "invalid_prompt", message))
@@ -66,11 +69,19 @@ def prepare(
         else:
             if sequence.length < max_positions:
                 sequences.append(sequence)
+                if body.stream:
+                    streamed.add(request.id)
                 continue
             message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
             unservable.append(Unservable(request.id, "context_length_exceeded", message))
     return BatchJob(
-        batch.lease, batch.joins, batch.iteration_limit, batch.preempts, tuple(sequences), tuple(unservable)
+        batch.lease,
+        batch.joins,
+        batch.iteration_limit,
+        batch.preempts,
+        tuple(sequences),
+        tuple(unservable),
+        frozenset(streamed),
     )
 
 
@@ -79,8 +90,7 @@ def cache_salt(tenant: str, key: str) -> str:
     return blake2b(tenant.encode(), key=key.encode()[:64], digest_size=16).hexdigest()
 
 
-def _sequence(request: TakenRequest, prompt_format: RequestTokens, salt_key: str) -> Sequence:
-    body = read_body(request.body)
+def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> Sequence:
     messages = tuple((turn.role, turn.content) for turn in body.messages)
     return Sequence(
         id=request.id,

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from inference.sequences import JsonFormat, Sampling, Sequence
+from inference.sequences import FinishedSequence, JsonFormat, Sampling, Sequence
 from inference.toy.toy_applications import draw_request
+from tasks.serving.live_rows import LiveRows
+from tasks.serving.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
+from token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
@@ -200,3 +203,20 @@ def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
     assert len(ended[rows[1].id].logprobs) == ended[rows[1].id].tokens
     for row in rows[2:]:  # the toy model may fill its limit with blanks, which JSON allows
         assert tested.text(ended[row.id]).lstrip().startswith("{")
+
+
+def test_what_a_row_generates_can_be_read_between_steps(tested):
+    rows = long_rows(tested)[:3]
+    texts = LiveTexts(tested.prompts.decode)
+    pieces: list[Piece] = []
+    answers: dict[str, FinishedSequence] = {}
+    live = LiveRows(lambda step: pieces.extend(texts.add(step)))
+    live.begin([rows[0].id])
+    tested.engine.insert(rows)
+    while tested.engine.rows:
+        live.collect(tested.engine)
+        answers |= {row.id: row for row in tested.engine.step()}
+    streamed = "".join(piece for _, _, piece in pieces)
+    assert len(pieces) > 1
+    assert {row_id for row_id, _, _ in pieces} == {rows[0].id}
+    assert tested.text(answers[rows[0].id]).startswith(streamed)

@@ -16,6 +16,7 @@ from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner import PlannerRules
 from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.live_rows import LiveRows
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import TERMS, small_model
 from tests.integration.stub_engine_server import StubServer
@@ -69,6 +70,7 @@ class Fleet:
             kick_planner=lambda: None,
             on_broken=lambda reason: None,
             offer=offer,
+            live_rows=LiveRows(lambda step: None),
         )
         runner.start()
         self.runners[announcement.name] = runner
