@@ -18,8 +18,9 @@ from inference.request_tokens import RequestTokens, TokenizerAway, Turn
 TokenizerKind = Literal["vllm", "llamacpp"]
 
 ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits no longer. Not tuned
-# An answer that is there is worth waiting for a server that starts again: otherwise it is generated a second time.
-DECODE_WITHIN_S, TRY_AGAIN_S = 20.0, 0.2
+# An answer that is there is worth a moment's wait for its server: otherwise it is generated a second time. The caller
+# may hold a lease's row locked meanwhile, so it must stay well below MAGNUS_LEASE_S.
+DECODE_WITHIN_S, TRY_AGAIN_S = 2.0, 0.2
 # Written before a single token, because tokenizers drop the blank that an answer begins with.
 ANCHOR = "a"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.baton import Baton
@@ -90,4 +91,4 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
     """A new policy of this name, which also serves apart what has to be, where it can be; raises UnknownPolicy."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    return IsolatingPolicy(AbilityGroups(lambda: POLICIES[name](settings)))
+    return IsolatingPolicy(AbilityGroups(partial(POLICIES[name], settings)))

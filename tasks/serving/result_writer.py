@@ -14,6 +14,7 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
+from inference.request_tokens import TokenizerAway
 from inference.stop_strings import cut_at_stop
 from models import batch_results, notifications
 from models.batch_results import Answer, Closed, Returned, Started
@@ -116,7 +117,8 @@ class ResultWriter(Thread):
             self._write_with_retries(events)
         except Exception as error:
             log.exception("batch not written", batch=lease.batch_id)
-            failure = Failure(lease.batch_id, type(error).__name__)
+            # a tokenizer that is away is no request's fault
+            failure = None if isinstance(error, TokenizerAway) else Failure(lease.batch_id, type(error).__name__)
             self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), failure=failure)])
             self._on_closed({lease})
 

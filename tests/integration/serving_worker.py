@@ -10,6 +10,7 @@ import torch
 from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.request_tokens import RequestTokens
 from inference.sequences import Sequence
 from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
@@ -36,7 +37,7 @@ class Serving:
         self,
         stage: Stage,
         loaded: LoadedModel,
-        prompt_format: PromptFormat,
+        prompt_format: RequestTokens,
         kv_tokens: int,
         make_engine: Callable[[], ServingEngine] | None = None,
         offer: Callable[[], WorkerOffer] = WorkerOffer,
@@ -96,7 +97,7 @@ class Serving:
     def alone(self, input: str, limit: int) -> str:
         """What the model generates for this request alone."""
         engine = Engine(self.loaded, 10**9)
-        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode("", input)), limit)])
+        ((row,), _) = engine.run([Sequence("alone", tuple(self.format.encode_request("", input, ())), limit)])
         return self.format.decode(row.generated_ids)
 
     def batch(self, batch_id: int, columns: str = "status") -> object:

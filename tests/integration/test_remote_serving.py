@@ -1,13 +1,15 @@
 """A worker whose engine is a server of others, on a real Postgres: leases, answers, faults and what they cost."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import structlog
 
+from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
+from inference.request_tokens import TokenizerAway, Turn
 from models.leases import WorkerOffer
 from models.live_fleet import Lacking, lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually
@@ -43,6 +45,32 @@ def serving(stage: Stage, engine: RemoteEngine, tmp_path_factory: pytest.TempPat
     yield made
     made.close()
     structlog.reset_defaults()
+
+
+class TokenizerThatGoes:
+    """A tokenizer whose server is away: while answers are decoded, or while prompts are encoded."""
+
+    detokenizer = None
+    name = "small"
+
+    def __init__(self, ours: PromptFormat) -> None:
+        self._ours, self.away, self.cannot_encode = ours, True, False
+
+    def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
+        if self.cannot_encode:
+            raise TokenizerAway("gone")
+        return self._ours.encode_request(instructions, input, turns)
+
+    def count(self, text: str) -> int:
+        return self._ours.count(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if self.away:
+            raise TokenizerAway("gone")
+        return self._ours.decode(ids)
+
+    def token_bytes(self, id: int) -> bytes:
+        return self._ours.token_bytes(id)
 
 
 def working(stage: Stage) -> list[str]:
@@ -170,3 +198,26 @@ def test_a_request_without_log_probabilities_stores_none(stage: Stage, serving: 
     stage.request("r1", limit_tokens=100)
     serving.serve("r1", joins=True)
     assert stage.sql("select logprobs from requests") == [(None,)]
+
+
+def test_answers_whose_tokenizer_is_away_are_generated_again_at_no_attempts_cost(
+    stage: Stage, engine: RemoteEngine, tmp_path_factory: pytest.TempPathFactory
+):
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    loaded, ours = small_model(tmp_path_factory.getbasetemp() / MODEL)
+    tokenizer = TokenizerThatGoes(ours)
+    worker = Serving(stage, loaded, tokenizer, 10_000, lambda: engine)
+    try:
+        stage.request("r1", limit_tokens=100)
+        worker.serve("r1", joins=True)
+        assert stage.requests("status", "attempts", "suspected") == {"r1": ("queued", 0, 0)}
+        tokenizer.away = False
+        worker.serve("r1", joins=True)
+        assert stage.requests("status", "attempts") == {"r1": ("completed", 1)}
+        tokenizer.cannot_encode = True
+        stage.request("r2", limit_tokens=100)
+        worker.serve("r2", joins=True)
+        assert stage.requests("status", "attempts", "suspected")["r2"] == ("queued", 0, 0)
+    finally:
+        worker.close()
+        structlog.reset_defaults()

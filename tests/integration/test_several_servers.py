@@ -121,17 +121,19 @@ def fleet(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fl
 
 
 def test_each_gets_what_it_can_carry_and_a_slow_server_holds_nobody_up(stage: Stage, fleet: Fleet):
-    fast, slow = fleet.server("fast"), fleet.server("slow", max_rows=2)
+    fleet.server("fast")
+    slow = fleet.server("slow", max_rows=2)
     fleet.own("own", kv_tokens=120)
     slow.gate.clear()
     for n in range(REQUESTS):
         stage.request(f"r{n:02}")
     fleet.plan_until(lambda: fleet.ended() == REQUESTS - 2)
     assert (slow.running, slow.peak) == (2, 2)
-    assert fast.peak > 2
     slow.gate.set()
     fleet.plan_until(lambda: fleet.ended() == REQUESTS)
-    assert fleet.served().keys() == {"fast", "slow", "own"}
+    served = fleet.served()
+    assert served.keys() == {"fast", "slow", "own"}
+    assert served["slow"] == 2
 
 
 def test_a_server_that_dies_with_rows_in_it_leaves_them_to_the_others(stage: Stage, fleet: Fleet):

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy, make_policy
@@ -23,3 +25,12 @@ def test_the_ablations_of_magnus_differ_in_the_bound_of_their_batches(name: str,
     policy.assign([a_worker(tokens=60, busy=True)], 0.0)
     add_all(policy, [a_request(str(number), length=1, predicted=1) for number in range(5)])
     assert [len(batch.requests) for batch in policy.waiting(0.0)][: len(sizes)] == sizes
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_can_be_copied_with_what_waits_in_it(name: str) -> None:
+    policy = make_policy(name, PolicySettings())
+    policy.add(a_request(), 0.0)
+    copied = pickle.loads(pickle.dumps(policy))
+    policy.discard("r")
+    assert (len(copied), len(policy)) == (1, 0)
