@@ -28,7 +28,7 @@ MOST_PLAYED = 200
 MOST_ARRIVALS = 200  # requests that arrive meanwhile; they bound a forecast as the former do
 # Where rows join, the simulated policy is asked at multiples of this: a planner takes a step about as often.
 TICK_S = 0.05
-PROBES = 12  # of these the first tell how long a request takes that comes now; fewer are noisier. Not tuned
+PROBES = 8  # of these the first tell how long a request takes that comes now; fewer are noisier. Not tuned
 QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # of an engine of which nothing is known
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
 
@@ -112,6 +112,7 @@ class Forecast:
     def expected(self) -> dict[str, ExpectedAnswer]:
         """What is expected of each awaited request; those that wait are in the order in which they should be served.
 
+        The rows of a continuous batch are awaited by `running_rows` instead, and named only if they happened to end.
         What was drawn for a request counts for the others only: it is itself expected at its median length.
         """
         answers = self._simulation.answers
@@ -147,7 +148,7 @@ class Forecast:
             return True
         if any(request.id not in answers for request in self._probes) and len(answers) < MOST_PLAYED:
             return False
-        awaited = [*self._running, *self._waiting]
+        awaited = [*self._waiting] if self._policy.mode == "continuous" else [*self._running, *self._waiting]
         came = sum(request_id in answers for request_id in awaited)
         return came >= min(len(awaited), MOST_PLAYED)
 

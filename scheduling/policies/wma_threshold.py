@@ -27,7 +27,7 @@ FEWEST = 32  # some batches of them; fewer would choose by chance
 CHOSEN_EVERY_S = 30.0  # lengths and costs drift in minutes; any value between 10 and 120 does
 STEP = 2  # between the thresholds tried: a finer one changes the time by less than predictions err
 VALID_SHARE = 0.7  # the goal that the service sets itself: of the tokens computed by run-to-completion batches
-MOST_SLOWDOWN = 0.15  # what that may cost; where predictions rank answers badly, no Φ reaches it at such a price
+MOST_SLOWDOWN = 0.25  # what that may cost; where predictions rank answers badly, no Φ reaches it at such a price
 # Of the time under the present threshold: a smaller gain does not pay for packing the waiting requests anew. Not tuned.
 LEAST_GAIN = 0.02
 

@@ -11,11 +11,12 @@ from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
 from scheduling.forecast.interval_calibration import IntervalCalibration, Stage
 from scheduling.forecast.policy_copy import copy_of
+from scheduling.forecast.running_rows import expected_of_rows
 from scheduling.policy import Policy
 
 # Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own twentieth it
 # leaves nine tenths for decisions. Not tuned.
-SHARE = 0.04
+SHARE = 0.03
 AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
@@ -48,6 +49,7 @@ class _OfModel:
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
+    running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # the rows that run, as of the last snapshot
     published: dict[str, Any] | None = None
     begun: int = 0
     due_at: float = 0.0
@@ -102,7 +104,7 @@ class Forecasts:
             awaited = list(islice(waiting, MOST_WAITING))
             forecast = Forecast(copy_of(policy), of_model, awaited, of.arrivals.expected(now), now, of.begun)
             self._in_progress = _InProgress(model, forecast)
-        else:
+        elif not busy:
             of.published = None
         self._spent_s += self._clock() - began
 
@@ -124,8 +126,15 @@ class Forecasts:
         """Seconds of CPU so far."""
         return self._spent_s
 
-    def described(self) -> dict[str, Any]:
-        """The last forecast of each model, for the planner's snapshot."""
+    def described(self, work: WorkByModel, now: float) -> dict[str, Any]:
+        """The last forecast of each model, for the planner's snapshot, with the rows that run now."""
+        began = self._clock()
+        for model, of_model in work.items():
+            of = self._of(model)
+            of.running = {name: answer for one in of_model for name, answer in expected_of_rows(one)}
+            if of.running or of.published:
+                _add_running(of, now)
+        self._spent_s += self._clock() - began
         return {model: of.published for model, of in self._models.items() if of.published is not None}
 
     def _of(self, model: str) -> _OfModel:
@@ -152,9 +161,22 @@ class Forecasts:
         }
 
 
+def _add_running(of: _OfModel, now: float) -> None:
+    """Replace what is published of running rows by what is expected of those that run now."""
+    band = of.calibration.band("running")
+    published = of.published or {"at": now, "line": None, "jobs": {}}
+    jobs = {name: job for name, job in published["jobs"].items() if name not in of.running}
+    age_s = now - published["at"]
+    for name, answer in of.running.items():
+        _remember(of.made, name, _Made("running", now, answer.seconds, answer.spread))
+        around = band.around(answer.seconds, answer.spread)
+        jobs[name] = [None, *(round(age_s + some, 3) for some in (around.seconds, around.low_s, around.high_s))]
+    of.published = published | {"jobs": jobs}
+
+
 def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:
     """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
-    gone = [request_id for request_id in of.made if request_id not in expected]
+    gone = [request_id for request_id in of.made if request_id not in expected and request_id not in of.running]
     for request_id, ended_at in ends_of(gone).items() if gone else ():
         for made in of.made.pop(request_id):
             if ended_at is not None:

@@ -123,7 +123,7 @@ class Planner:
         self._forecasts.begin(self._policies, lambda: self._present_work(workers, live), now)
         claims = self._assign(workers, now)
         self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
-        self._publish_snapshot(workers, now)
+        self._publish_snapshot(workers, live, now)
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         self.due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
@@ -282,7 +282,9 @@ class Planner:
                 claims += claimed
         return claims
 
-    def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
+    def _publish_snapshot(
+        self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker], now: float
+    ) -> None:
         """Write the queue as clients and the dashboard see it, if a snapshot is due."""
         if now < self._snapshot_due_at:
             return
@@ -298,7 +300,7 @@ class Planner:
             "largest_tokens": self._largest_tokens,
             "lacking": {model: sorted(lacking.all) for model, lacking in self._lacking.items() if lacking.all},
             "batches": batches,
-            "expected": self._forecasts.described(),
+            "expected": self._forecasts.described(self._present_work(workers, live), now),
             "forecasting_s": round(self._forecasts.spent_s, 3),
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)

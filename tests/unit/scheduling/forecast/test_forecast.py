@@ -10,13 +10,22 @@ from scheduling.costs import ServingCurves
 from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import MOST_PLAYED, TICK_S, ExpectedAnswer, Forecast, PresentWork
 from scheduling.forecast.policy_copy import copy_of
+from scheduling.forecast.running_rows import expected_of_rows
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policy import Assignment, Policy, RunningRow
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, StartedBatch, simulate
-from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker, examples
+from tests.unit.scheduling.scheduling_builders import (
+    FLAT,
+    SLOPED,
+    a_memory,
+    a_paged_worker,
+    a_request,
+    a_worker,
+    examples,
+)
 
 NOW = 1.7e9  # a planner's clock counts from 1970
 SETTINGS = PolicySettings(128, 256, None, None)
@@ -69,11 +78,27 @@ def test_with_exact_predictions_each_answer_comes_when_it_was_expected(name: str
         assert forecast_of_it.starts_in_s == pytest.approx(answer.started_at - NOW, abs=within_s)
 
 
-def test_running_rows_go_on_where_they_are() -> None:
+def test_running_rows_go_on_where_they_are_and_what_waits_follows() -> None:
     rows = [RunningRow(a_request("a", predicted=100, limit=256), 60, NOW - 6)]
-    expected = forecast(make_policy("fusion", SETTINGS), [PresentWork(a_worker("w", rows=rows))]).expected()
-    # 40 of 100 tokens are left, 100 ms each
-    assert expected == {"a": ExpectedAnswer("running", 0.0, pytest.approx(4.0), expected["a"].spread)}
+    waits = [a_request("b", at=NOW, predicted=10, limit=256, length=80)]  # of 100 tokens of memory
+    work = [PresentWork(a_worker("w", 200, rows=rows))]
+    expected = forecast(policy_with("ccb", waits), work, waits).expected()
+    # 40 of 100 tokens are left, 100 ms each; then 80 ms and 10 tokens for the next
+    assert expected["a"] == ExpectedAnswer("running", 0.0, pytest.approx(4.0), expected["a"].spread)
+    assert expected["b"].seconds == pytest.approx(5.08, abs=2 * TICK_S)
+
+
+def test_rows_of_a_continuous_batch_are_expected_by_their_progress_alone() -> None:
+    rows = [RunningRow(a_request("a", predicted=100, upper=150, limit=256), 60, NOW - 6)]
+    ((name, answer),) = expected_of_rows(PresentWork(a_worker("w", rows=rows)))
+    assert (name, answer.stage) == ("a", "running")
+    assert 4.0 <= answer.seconds < 6.0
+    assert not list(expected_of_rows(PresentWork(a_worker("w"))))
+    sloped = PresentWork(a_worker("w", rows=[*rows, RunningRow(a_request("b", length=400), 0, NOW)]), step_costs=SLOPED)
+    paged = PresentWork(a_paged_worker(rows=sloped.worker.rows), step_costs=SLOPED)
+    assert dict(expected_of_rows(sloped))["a"].seconds > dict(expected_of_rows(paged))["a"].seconds
+    dear = PresentWork(sloped.worker, step_costs=FLAT)
+    assert dict(expected_of_rows(dear))["a"].seconds == answer.seconds
 
 
 def test_a_batch_that_runs_ends_with_its_longest_row_and_the_next_one_follows() -> None:
@@ -89,12 +114,12 @@ def test_a_batch_that_runs_ends_with_its_longest_row_and_the_next_one_follows() 
 
 
 def test_the_engines_own_costs_count_where_a_policy_knows_only_whole_batches() -> None:
-    rows = [RunningRow(a_request("a", predicted=100, limit=256), 60, NOW - 6)]
+    batch = StartedBatch(Assignment("w", (a_request("a", predicted=40, limit=256),)), NOW)
     nothing_known = ServingCurves((0.0,) * 4, (0.0,) * 4)
-    work = PresentWork(a_worker("w", costs=nothing_known, rows=rows))
-    assert forecast(make_policy("fusion", SETTINGS), [work]).expected()["a"].seconds == pytest.approx(0.04)
-    with_steps = PresentWork(work.worker, step_costs=FLAT)
-    assert forecast(make_policy("fusion", SETTINGS), [with_steps]).expected()["a"].seconds == pytest.approx(4.0)
+    work = PresentWork(a_worker("w", costs=nothing_known, busy=True), (batch,))
+    assert forecast(make_policy("magnus", SETTINGS), [work]).expected()["a"].seconds == pytest.approx(0.04)
+    with_steps = PresentWork(work.worker, (batch,), step_costs=FLAT)
+    assert forecast(make_policy("magnus", SETTINGS), [with_steps]).expected()["a"].seconds == pytest.approx(4.01)
 
 
 def test_what_waits_behind_the_part_that_is_played_comes_at_the_rate_of_that_part() -> None:
@@ -107,10 +132,9 @@ def test_what_waits_behind_the_part_that_is_played_comes_at_the_rate_of_that_par
 
 
 def test_requests_that_are_expected_to_come_delay_those_that_are_here() -> None:
-    running = [RunningRow(a_request("a", predicted=200, limit=256), 1, NOW)]
-    work = [PresentWork(a_worker("w", costs=SLOPED, rows=running))]
+    waits = [a_request("a", at=NOW, predicted=200, limit=256)]
     coming = [a_request(f"c{n}", at=NOW + 0.5 * n, predicted=50, limit=256) for n in range(20)]
-    alone, beside = (forecast(make_policy("fusion", SETTINGS), work, coming=some) for some in (NONE, coming))
+    alone, beside = (forecast(policy_with("fusion", waits), idle(), waits, some) for some in (NONE, coming))
     assert beside.expected()["a"].seconds > alone.expected()["a"].seconds
     assert set(beside.expected()) == {"a"}
 
@@ -155,8 +179,7 @@ def test_uncertain_lengths_spread_a_forecast_and_other_numbers_draw_other_ones()
 
 def test_a_request_that_has_outlived_its_prediction_is_still_expected_to_end() -> None:
     rows = [RunningRow(a_request("a", predicted=10, upper=20, limit=1000), 300, NOW - 30)]
-    expected = forecast(make_policy("baton", SETTINGS), [PresentWork(a_worker("w", rows=rows))]).expected()
-    assert 0.1 <= expected["a"].seconds < 70
+    assert 1 <= dict(expected_of_rows(PresentWork(a_worker("w", rows=rows))))["a"].seconds < 70
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

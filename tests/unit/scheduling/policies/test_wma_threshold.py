@@ -68,7 +68,7 @@ def test_a_gain_of_less_than_two_percent_changes_nothing() -> None:
 
 
 def test_a_slower_threshold_is_preferred_if_it_reaches_the_goal_of_valid_tokens_at_a_bearable_price() -> None:
-    fast, valid, pure = PackedTime(9000, 10.0, 0.5), PackedTime(900, 11.0, 0.75), PackedTime(90, 20.0, 0.99)
+    fast, valid, pure = PackedTime(9000, 10.0, 0.5), PackedTime(900, 12.0, 0.75), PackedTime(90, 20.0, 0.99)
     assert chosen([fast, valid, pure]) == valid
     assert chosen([fast, pure]) == fast
     assert chosen([fast, PackedTime(1, 10.0, VALID_SHARE)]).threshold == 1

@@ -57,7 +57,7 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     row = RunningRow(a_request("runs", predicted=50, upper=90), 10, NOW - 1)
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
-    published = forecasts.described()["small"]
+    published = forecasts.described({"small": [PresentWork(worker(row))]}, NOW)["small"]
     assert published["at"] == NOW
     assert published["line"] is not None
     places = {name: job[0] for name, job in published["jobs"].items()}
@@ -75,7 +75,7 @@ def test_an_idle_service_without_arrivals_publishes_nothing() -> None:
     policies.of("small")
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
     forecasts.begin(policies, dict, NOW + EVERY_S)
-    assert forecasts.described() == {}
+    assert forecasts.described({"small": [PresentWork(worker())]}, NOW) == {}
 
 
 def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
@@ -86,7 +86,7 @@ def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
         now += 0.05
         forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, now)
         forecasts.advance(no_ends, now)
-    assert forecasts.described()
+    assert forecasts.described({}, now)
     assert forecasts.spent_s <= FIRST_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
 
 
@@ -100,13 +100,22 @@ def test_answers_that_came_teach_how_far_forecasts_err() -> None:
         return {one: ends[one] for one in request_ids if one in ends}
 
     told = []
-    for turn in range(FEWEST + 2):
+    for turn in range(FEWEST + 4):
         now = NOW + 10 * turn
         name = f"runs{turn}"
         row = RunningRow(a_request(name, predicted=20), 10, now)  # one second is left
         forecasts.begin(policies, lambda row=row: {"small": [PresentWork(worker(row))]}, now)
         forecasts.advance(ends_of, now)
-        told.append(forecasts.described()["small"]["jobs"][name][1])
+        told.append(forecasts.described({"small": [PresentWork(worker(row))]}, now)["small"]["jobs"][name][1])
         ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
     assert told[0] == pytest.approx(1.0)
     assert told[-1] == pytest.approx(3.0)
+
+
+def test_a_running_row_is_expected_by_its_progress_whenever_a_snapshot_is_written() -> None:
+    forecasts, request = Forecasts(a_clock(0.0)), a_request("runs", predicted=50)
+    for generated, left_s in ((10, 4.0), (40, 1.0), (49, 0.1)):
+        now = NOW + generated / 10
+        row = RunningRow(request, generated, NOW)
+        published = forecasts.described({"small": [PresentWork(worker(row))]}, now)["small"]
+        assert published["at"] + published["jobs"]["runs"][1] == pytest.approx(now + left_s)
