@@ -1,6 +1,7 @@
 """What the planner makes of forecasts: how much time they get, what they publish, what they learn from."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -104,9 +105,10 @@ def test_answers_that_came_teach_how_far_forecasts_err() -> None:
         now = NOW + 10 * turn
         name = f"runs{turn}"
         row = RunningRow(a_request(name, predicted=20), 10, now)  # one second is left
-        forecasts.begin(policies, lambda row=row: {"small": [PresentWork(worker(row))]}, now)
+        work = {"small": [PresentWork(worker(row))]}
+        forecasts.begin(policies, partial(dict, work), now)
         forecasts.advance(ends_of, now)
-        told.append(forecasts.described({"small": [PresentWork(worker(row))]}, now)["small"]["jobs"][name][1])
+        told.append(forecasts.described(work, now)["small"]["jobs"][name][1])
         ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
     assert told[0] == pytest.approx(1.0)
     assert told[-1] == pytest.approx(3.0)
