@@ -53,10 +53,10 @@ class Settings(BaseSettings):
         100_000_000, ge=1, description="Most tokens that the prompts of a tenant's queued requests may have together"
     )
     waiting_calls: int = Field(
-        1000, ge=1, description="Most calls that may wait for their answers, in each web process"
+        2000, ge=1, description="Most calls that may wait for their answers or stream them, in each web process"
     )
     tenant_waiting_calls: int = Field(
-        500, ge=1, description="Most of those that may be one tenant's; the rest stays free for the others"
+        1500, ge=1, description="Most of those that may be one tenant's; the rest stays free for the others"
     )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"

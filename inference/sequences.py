@@ -87,6 +87,15 @@ class FinishedSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Generated:
+    """What a running row has generated: the ids from the one asked for on, or all its text where no ids are told."""
+
+    ids: tuple[int, ...]
+    text: str | None
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunFigures:
     """What a run cost; lengths in tokens, times in seconds. Static batching computes size x iterations tokens."""
 

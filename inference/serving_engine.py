@@ -1,10 +1,10 @@
 """The interface of every engine: what a worker's engine thread asks of ours and of a server's alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from typing import Protocol
 
-from inference.sequences import FinishedSequence, RunFigures, Sequence
+from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 
 class ServingEngine(Protocol):
@@ -45,6 +45,10 @@ class ServingEngine(Protocol):
 
     def step(self) -> list[FinishedSequence]:
         """Go on for about one token a row; returns the rows that finished since the last step."""
+        ...
+
+    def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
+        """What those of these rows that are running have generated after so many tokens each; rows by their ids."""
         ...
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:

@@ -264,6 +264,14 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
     return set(ids) - set(unfinished)
 
 
+def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
+    """Those of these requests that are final, and None for each that was deleted."""
+    over = finished(session, ids)
+    views = _views(session, select_views().where(StoredRequest.id.in_(over))) if over else ()
+    found = {view.request.id: view for view in views}
+    return {request_id: found.get(request_id) for request_id in over}
+
+
 def _by_arrival(row: Any, oldest_first: bool) -> list[ColumnElement[Any]]:
     """The order of a list of requests; `row` has the columns `arrived_at` and `id`."""
     return [row.arrived_at, row.id] if oldest_first else [row.arrived_at.desc(), row.id.desc()]

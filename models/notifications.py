@@ -1,8 +1,9 @@
-"""Notifications of Postgres: whoever stores requests says so, and the predictors that listen look for them at once.
+"""Notifications of Postgres: who stores requests says so to the predictors, who ends requests to the calls that wait.
 
-One that is lost costs the time until beat's next tick, nothing else.
+One that is lost costs time, nothing else: predictors look at beat's ticks, waiting calls once a second.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from psycopg import Connection as PsycopgConnection
@@ -11,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from models.session_settings import is_pooled
 
-CHANNEL = "magnus_submitted"
+SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
+MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37
 # In one transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither be
 # a submission's commit nor wait for the disk.
-NOTIFY = text(f"select set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
+NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")
 
 
 class Unheard(Exception):
@@ -23,24 +25,30 @@ class Unheard(Exception):
 
 def notify_submitted(session: Session) -> None:
     """Say that requests were stored; the session commits each statement."""
-    session.execute(NOTIFY)
+    session.execute(NOTIFY, {"channel": SUBMITTED, "payload": ""})
 
 
-class Submissions:
-    """A connection that hears of each submission from now on; one thread waits on it."""
+def notify_ended(connection: Connection, ids: Sequence[str]) -> None:
+    """Say that these requests may have ended, after the commit that ended them."""
+    for start in range(0, len(ids), MOST_IDS):
+        connection.execute(NOTIFY, {"channel": ENDED, "payload": " ".join(ids[start : start + MOST_IDS])})
 
-    def __init__(self, engine: Engine) -> None:
+
+class Notifications:
+    """A connection that hears every notification of one channel from now on; one thread waits on it."""
+
+    def __init__(self, engine: Engine, channel: str) -> None:
         """Raises SQLAlchemyError; Unheard if a pooler is in between, which passes no notifications on."""
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
             self.close()
             raise Unheard
-        self._connection.exec_driver_sql(f"listen {CHANNEL}")
+        self._connection.exec_driver_sql(f"listen {channel}")
 
-    def wait(self, within_s: float) -> bool:
-        """Return soon after one came, with all that came by then; False if none came. Raises psycopg.Error."""
+    def wait(self, within_s: float) -> list[str]:
+        """The payloads of those that came, soon after the first; none after `within_s`. Raises psycopg.Error."""
         connection = cast(PsycopgConnection[object], self._connection.connection.driver_connection)
-        return bool(list(connection.notifies(timeout=within_s, stop_after=1)))
+        return [heard.payload for heard in connection.notifies(timeout=within_s, stop_after=1)]
 
     def close(self) -> None:
         """Close the connection rather than give it back to the pool, where it would go on listening."""

@@ -36,6 +36,7 @@ class RequestBody(_Part):
 
     metadata: dict[str, str] = {}
     background: bool = True
+    stream: bool = False  # somebody reads the answer while it is generated
     sampling: StoredSampling = StoredSampling()
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()

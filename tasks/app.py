@@ -38,8 +38,9 @@ def read_installation(url: str) -> str:
 settings = settings_or_end()
 database_url = required("MAGNUS_DATABASE_URL", settings.database_url)
 redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
+installation = read_installation(database_url)
 app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
-app.conf.update(celery_config(redis_url, settings.tick_s, read_installation(database_url)))
+app.conf.update(celery_config(redis_url, settings.tick_s, installation))
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # celery is untyped

@@ -14,6 +14,9 @@ import json_logs
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
 from models import client_requests, notifications, rate_counts
+from models.client_requests import RequestView
+from models.installation import installation_id
+from models.notifications import ENDED, Notifications
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
@@ -35,8 +38,10 @@ from webapp.announcer import Announcer
 from webapp.app_context import AppContext
 from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview, read_overview
+from webapp.ended_notices import EndedNotices
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
+from webapp.streaming.token_feed import TokenFeed
 from webapp.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
@@ -145,9 +150,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return read_overview(session, hours, settings.lease_s)
 
-    def finished(ids: Collection[str]) -> set[str]:
+    listening = make_engine(database_url, pool_size=1, name="magnus web listens")
+
+    def ended(ids: Collection[str]) -> dict[str, RequestView | None]:
         with sessions() as session:
-            return client_requests.finished(session, ids)
+            return client_requests.ended(session, ids)
 
     def share_count(key_id: int, requests: int, period_s: int) -> SharedCount:
         with sessions() as session:
@@ -166,9 +173,25 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
     )
 
+    waiting_calls = WaitingCalls(
+        ended,
+        EndedNotices(lambda: Notifications(listening, ENDED)),
+        max_calls=settings.waiting_calls,
+        max_calls_of_tenant=settings.tenant_waiting_calls,
+    )
+
+    def installation() -> str:
+        with sessions() as session:
+            return installation_id(session.connection())
+
+    token_feed = TokenFeed(settings.redis_url, installation)
+
     def close() -> None:
         announcer.close()
         backlog_limit.close()
+        waiting_calls.close()
+        token_feed.close()
+        listening.dispose()
         engine.dispose()
 
     password = settings.dashboard_password
@@ -183,9 +206,8 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
         overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
-        waiting_calls=WaitingCalls(
-            finished, max_calls=settings.waiting_calls, max_calls_of_tenant=settings.tenant_waiting_calls
-        ),
+        waiting_calls=waiting_calls,
+        token_feed=token_feed,
         rate_limit=RateLimit(settings.rate_limit, share_count),
         backlog_limit=backlog_limit,
         announcer=announcer,

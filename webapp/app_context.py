@@ -13,6 +13,7 @@ from webapp.backlog_limits import BacklogLimit
 from webapp.dashboard_overview import Overview
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
+from webapp.streaming.token_feed import TokenFeed
 from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
 
@@ -27,6 +28,7 @@ class AppContext:
     response_times: TtlCache[ResponseTimeEstimate]
     overviews: Mapping[str, TtlCache[Overview]]  # by the number of hours that the charts show
     waiting_calls: WaitingCalls
+    token_feed: TokenFeed
     rate_limit: RateLimit
     backlog_limit: BacklogLimit
     announcer: Announcer

@@ -3,17 +3,15 @@
 Each is stored, predicted and batched like any other request, and can be read under /v1/responses by its `resp_` id.
 """
 
-from typing import Literal
-
 from apiflask import APIBlueprint
+from flask import Response as FlaskResponse
 from flask import request
 
-from models import client_requests
 from models.client_requests import RequestView
 from models.queue_position import QueuePlace
-from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
+from webapp.chat_answers import finish_reason_of, usage_of
 from webapp.chat_schemas import (
     AssistantMessage,
     ChatChoice,
@@ -21,14 +19,17 @@ from webapp.chat_schemas import (
     CommonFields,
     Completion,
     CompletionChoice,
-    CompletionUsage,
     CreateChatCompletion,
     CreateCompletion,
 )
-from webapp.client_errors import InvalidRequest, NotAnswered, NotInTime
+from webapp.client_connection import connection_of, patience_of
+from webapp.client_errors import NotInTime
 from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
 from webapp.response_objects import magnus_of
-from webapp.submission import Submission, submit_and_wait
+from webapp.streaming.answer_stream import submit_and_stream
+from webapp.streaming.chat_chunks import ChunkKind, chunks
+from webapp.streaming.event_stream import event_stream
+from webapp.submission import Submission, cancel_request, require_answer, submit_and_wait
 
 api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
 
@@ -37,14 +38,20 @@ api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
 @api.input(CreateChatCompletion)
 @api.output(ChatCompletion)
 @api.doc(summary="Answer a chat", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
-def chat(json_data: CreateChatCompletion) -> ChatCompletion:
-    """Waits for the answer, at most as long as the service allows, and cancels the request when that is over."""
+def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
+    """Waits for the answer, at most as long as the service allows, and cancels the request when that is over.
+
+    With `stream: true` it answers at once, with chunks of the answer as they are generated.
+    """
     prompt = prompt_of_turns(None, [Turn(message.role, message.text) for message in json_data.messages])
     if json_data.max_completion_tokens is None:
         limit_tokens, limit_param = json_data.max_tokens, "max_tokens"
     else:
         limit_tokens, limit_param = json_data.max_completion_tokens, "max_completion_tokens"
-    view = wait_for_answer(submission_of(json_data, prompt, limit_tokens, "messages", limit_param))
+    submission = submission_of(json_data, prompt, limit_tokens, "messages", limit_param)
+    if submission.stream:
+        return stream_chunks(submission, "chat.completion.chunk", json_data.includes_usage)
+    view = wait_for_answer(submission)
     return ChatCompletion(
         id=view.request.id.replace("resp_", "chatcmpl-", 1),
         created=int(view.request.arrived_at.timestamp()),
@@ -59,10 +66,13 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion:
 @api.input(CreateCompletion)
 @api.output(Completion)
 @api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
-def completion(json_data: CreateCompletion) -> Completion:
+def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
     """Like a chat with one message of the user's."""
     prompt = ClientPrompt("", json_data.prompt)
-    view = wait_for_answer(submission_of(json_data, prompt, json_data.max_tokens, "prompt", "max_tokens"))
+    submission = submission_of(json_data, prompt, json_data.max_tokens, "prompt", "max_tokens")
+    if submission.stream:
+        return stream_chunks(submission, "text_completion", json_data.includes_usage)
+    view = wait_for_answer(submission)
     return Completion(
         id=view.request.id.replace("resp_", "cmpl-", 1),
         created=int(view.request.arrived_at.timestamp()),
@@ -93,6 +103,7 @@ def submission_of(
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
         body=body,
+        stream=bool(body.stream),
         prompt_param=prompt_param,
         limit_param=limit_param,
     )
@@ -101,34 +112,27 @@ def submission_of(
 def wait_for_answer(submission: Submission) -> RequestView:
     """The answered request; raises NotInTime, NotAnswered, or InvalidRequest if it was cancelled meanwhile."""
     context = current_context()
-    view = submit_and_wait(context, submission)
+    patience = patience_of(request, context.wait_s)
+    view = submit_and_wait(context, submission, patience)
     stored = view.request
     if not stored.status.final:
-        with context.sessions() as session:
-            client_requests.cancel(session, submission.tenant, stored.id)
+        if submission.idempotency_key is not None:
+            raise NotInTime(f"No answer within {patience.wait_s:g} s. The same Idempotency-Key goes on waiting for it.")
+        cancel_request(context, submission.tenant, stored.id)
         raise NotInTime(
-            f"No answer within {context.wait_s:g} s; {stored.id} was cancelled. "
-            "For long work send POST /v1/responses with background=true and poll."
+            f"No answer within {patience.wait_s:g} s; {stored.id} was cancelled. "
+            "For long work send POST /v1/responses with background=true and poll, or an Idempotency-Key and try again."
         )
-    if stored.status is RequestStatus.failed:
-        error = stored.error or {}
-        raise NotAnswered(f"{stored.id} failed: {error.get('message', 'no reason is known')}", code=error.get("code"))
-    if stored.status is RequestStatus.cancelled:
-        raise InvalidRequest(f"{stored.id} was cancelled.", code="cancelled")
+    require_answer(view)
     return view
+
+
+def stream_chunks(submission: Submission, kind: ChunkKind, includes_usage: bool) -> FlaskResponse:
+    """The answer as server-sent events."""
+    stream = submit_and_stream(current_context(), submission, connection_of(request))
+    return event_stream(chunks(stream, kind, includes_usage), stream)
 
 
 def text_of(view: RequestView) -> str:
     """The answer's text."""
     return view.request.output_text or ""
-
-
-def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
-    """Why the answer ended: at its limit, or else by itself or before a stop string."""
-    return "length" if view.request.status is RequestStatus.incomplete else "stop"
-
-
-def usage_of(view: RequestView) -> CompletionUsage:
-    """Tokens of the prompt and of the answer."""
-    prompt, answer = view.request.prompt_tokens, view.request.output_tokens or 0
-    return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.response_objects import ApiObject, Magnus
@@ -21,6 +21,13 @@ class ChatMessage(RoleAndContent):
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
 
 
+class StreamOptions(Body):
+    """What a stream has beside its text."""
+
+    include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
+    include_obfuscation: Literal[False] | None = None
+
+
 class CommonFields(Body):
     """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
@@ -33,11 +40,25 @@ class CommonFields(Body):
     metadata: Metadata | None = Field(default=None, description="`application` names the kind of request")
     user: Annotated[Text, Field(max_length=512)] | None = None
     n: Literal[1] | None = None
-    stream: Literal[False] | None = None
+    stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
+    stream_options: StreamOptions | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
+
+    @field_validator("stream_options")
+    @classmethod
+    def refuse_options_of_no_stream(cls, value: StreamOptions | None, others: ValidationInfo) -> StreamOptions | None:
+        """Refuse options without a stream, as OpenAI does."""
+        if value is not None and not others.data.get("stream"):
+            raise ValueError("only with stream: true")
+        return value
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the tokens used."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def stops(self) -> list[str]:

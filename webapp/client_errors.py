@@ -130,6 +130,12 @@ def register(app: APIFlask) -> None:
     app.register_error_handler(HTTPException, answer_http_error)
 
 
+def error_object(error: ClientError) -> ErrorObject:
+    """OpenAI's error, where it is an event of a stream."""
+    _, type_, code, _ = ERROR_TABLE[type(error)]
+    return ErrorObject(message=error.message, type=type_, param=error.param, code=error.code or code)
+
+
 def answer_known_error(error: Exception) -> Response:
     """Answer an error of the table."""
     kind = next(kind for kind in ERROR_TABLE if isinstance(error, kind))

@@ -5,7 +5,7 @@ An option that Magnus cannot honour is refused by name, never ignored in silence
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
@@ -89,6 +89,12 @@ class ResponseExtras(Extras):
     stop: StopStrings = Field(default=[], description="The answer ends before the first of these")
 
 
+class NoObfuscation(Body):
+    """OpenAI's only option of a stream; there is nothing to obfuscate here."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
 class CreateResponse(Body):
     """POST /v1/responses."""
 
@@ -112,7 +118,8 @@ class CreateResponse(Body):
 
     # fields that OpenAI's clients may send, each with the values that ask for nothing else than what Magnus does
     store: Literal[True] | None = None
-    stream: Literal[False] | None = None
+    stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
+    stream_options: NoObfuscation | None = None
     truncation: Literal["disabled"] | None = None
     service_tier: Literal["auto", "default"] | None = None
     tool_choice: Literal["auto", "none"] | None = None
@@ -136,6 +143,26 @@ class CreateResponse(Body):
             raise ValueError("the last message must be the user's")
         elif not value[-1].text.strip():
             raise ValueError("the last message must not be empty")
+        return value
+
+
+class RetrieveQuery(BaseModel):
+    """GET /v1/responses/{id}."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stream: bool = Field(default=False, description="true: the answer as server-sent events, from its beginning")
+    starting_after: int | None = Field(
+        default=None, ge=0, le=2**53, description="Of a stream: only events after the one with this sequence number"
+    )
+    include_obfuscation: Literal["false"] | None = None
+
+    @field_validator("starting_after")
+    @classmethod
+    def refuse_a_position_of_no_stream(cls, value: int | None, others: ValidationInfo) -> int | None:
+        """Refuse a position without a stream."""
+        if value is not None and not others.data.get("stream"):
+            raise ValueError("only with stream=true")
         return value
 
 

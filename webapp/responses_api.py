@@ -1,21 +1,28 @@
 """/v1/responses: submit, poll, list, cancel, delete. Reads and writes the database alone, never the broker."""
 
 from apiflask import APIBlueprint
+from flask import Response as FlaskResponse
 from flask import request
 
-from models import client_requests
+from models import client_requests, notifications
 from models.client_requests import RequestView
 from models.queue_position import place_in_queue
 from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
+from webapp.client_connection import connection_of, patience_of, preferred_wait_s
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
 from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
-from webapp.response_schemas import CreateResponse, ListQuery
+from webapp.response_schemas import CreateResponse, ListQuery, RetrieveQuery
+from webapp.streaming.answer_stream import find_and_stream, submit_and_stream
+from webapp.streaming.event_stream import event_stream
+from webapp.streaming.response_events import characters_before, response_events
 from webapp.submission import (
     RESPONSE_ID,
     Submission,
+    cancel_request,
+    find_and_wait,
     find_request,
     require_response_id,
     response_not_found,
@@ -30,15 +37,19 @@ api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Respo
 @api.input(CreateResponse)
 @api.output(Response)
 @api.doc(summary="Submit a request", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 503])
-def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]]:
+def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | FlaskResponse:
     """Store a request; it is in the database before the answer leaves.
 
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
-    or after the service's bound in whatever state it then has.
+    or after the service's bound in whatever state it then has. With `stream: true` it comes as it is generated.
     """
-    submission = submission_of(json_data)
-    store = submit if submission.background else submit_and_wait
-    return answer_of(store(current_context(), submission))
+    context, submission = current_context(), submission_of(json_data)
+    if submission.stream:
+        stream = submit_and_stream(context, submission, connection_of(request))
+        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream)
+    if submission.background:
+        return answer_of(submit(context, submission))
+    return answer_of(submit_and_wait(context, submission, patience_of(request, context.wait_s)))
 
 
 @api.get("")
@@ -72,11 +83,24 @@ def list_(query_data: ListQuery) -> ResponseList:
 
 
 @api.get("/<id>")
+@api.input(RetrieveQuery, location="query")
 @api.output(Response)
-@api.doc(summary="Retrieve a response", security="ApiKey", responses=[401, 404, 429, 503])
-def retrieve(id: str) -> tuple[Response, dict[str, str]]:
-    """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again."""
-    return answer_of(find_request(current_context(), current_tenant(), id))
+@api.doc(summary="Retrieve a response", security="ApiKey", responses=[400, 401, 404, 429, 503])
+def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, str]] | FlaskResponse:
+    """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
+
+    `Prefer: wait=N` waits so many seconds for its end, at most as long as the service allows.
+    """
+    context, tenant, after = current_context(), current_tenant(), query_data.starting_after
+    if query_data.stream:
+        stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
+        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream)
+    wait_s = preferred_wait_s(request)
+    if not wait_s:
+        return answer_of(find_request(context, tenant, id))
+    patience = patience_of(request, context.wait_s)
+    answer, headers = answer_of(find_and_wait(context, tenant, id, patience))
+    return answer, headers | {"Preference-Applied": f"wait={wait_s}"}
 
 
 @api.post("/<id>/cancel")
@@ -85,8 +109,7 @@ def retrieve(id: str) -> tuple[Response, dict[str, str]]:
 def cancel(id: str) -> tuple[Response, dict[str, str]]:
     """What waits is cancelled at once, what runs as soon as its worker hears of it; a final one stays as it is."""
     require_response_id(id)
-    with current_context().sessions() as session:
-        client_requests.cancel(session, current_tenant(), id)
+    cancel_request(current_context(), current_tenant(), id)
     return answer_of(find_request(current_context(), current_tenant(), id))
 
 
@@ -99,6 +122,7 @@ def delete(id: str) -> Deleted:
     with current_context().sessions() as session:
         if not client_requests.remove(session, current_tenant(), id):
             raise response_not_found(id)
+        notifications.notify_ended(session.connection(), [id])
     return Deleted(id=id)
 
 
@@ -124,6 +148,7 @@ def submission_of(body: CreateResponse) -> Submission:
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
         body=body,
+        stream=bool(body.stream),
     )
 
 

@@ -6,6 +6,7 @@ Everything that it needs comes as an argument; it reads none of Flask's globals.
 import hashlib
 import json
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +14,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models import client_requests
+from models import client_requests, notifications
 from models.client_requests import NewRequest, RequestView
+from models.tables import RequestStatus
 from models.tenant_applications import scoped_application
 from webapp.app_context import AppContext
-from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_connection import Patience
+from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
+from webapp.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
+
+MOST_SEEDS = 2**31  # every engine takes a seed below; any number does that makes two alike rare
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Submission:
     priority: int
     deadline_s: float | None
     body: BaseModel
+    stream: bool = False
     prompt_param: str = "input"
     limit_param: str = "max_output_tokens"
 
@@ -61,15 +68,58 @@ def submit(context: AppContext, submission: Submission) -> RequestView:
     return stored
 
 
-def submit_and_wait(context: AppContext, submission: Submission) -> RequestView:
-    """Store a request and wait until it is final, at most `wait_s`; raises Busy before anything is stored."""
-    context.waiting_calls.reserve_slot(submission.tenant)
+def submit_and_wait(context: AppContext, submission: Submission, patience: Patience) -> RequestView:
+    """Store a request and wait until it is final; raises Busy before anything is stored.
+
+    It is cancelled if its client leaves meanwhile, unless an Idempotency-Key says that the client may come back.
+    """
+    with context.waiting_calls.slot(submission.tenant):
+        stored = submit(context, submission)
+        if stored.request.status.final:
+            return stored
+        call = wait_for_end(context, stored.request.id, patience)
+    if call.over == "left" and submission.idempotency_key is None:
+        cancel_request(context, submission.tenant, stored.request.id)
+    return call.view or find_request(context, submission.tenant, stored.request.id)
+
+
+def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:
+    """A request of this tenant, final or as it is when the patience is over; raises NotFound, Busy."""
+    with context.waiting_calls.slot(tenant):
+        found = find_request(context, tenant, id)
+        if found.request.status.final:
+            return found
+        return wait_for_end(context, id, patience).view or find_request(context, tenant, id)
+
+
+def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCall:
+    """Wait for a stored request; the call says how that ended."""
+    call = context.waiting_calls.begin(id)
+    stop_watching = patience.connection.on_close(call.leave) if patience.connection else None
     try:
-        request_id = submit(context, submission).request.id
-        context.waiting_calls.wait(request_id, context.wait_s)
+        call.wait_until_over(patience.wait_s)
     finally:
-        context.waiting_calls.release_slot(submission.tenant)
-    return find_request(context, submission.tenant, request_id)
+        if stop_watching is not None:
+            stop_watching()
+        context.waiting_calls.end(call)
+    return call
+
+
+def cancel_request(context: AppContext, tenant: str, id: str) -> None:
+    """Cancel what waits, have what runs cancelled, and say so to the calls that wait for it."""
+    with context.sessions() as session:
+        client_requests.cancel(session, tenant, id)
+        notifications.notify_ended(session.connection(), [id])
+
+
+def require_answer(view: RequestView) -> None:
+    """Return if a final request has an answer; raises NotAnswered, or InvalidRequest if it was cancelled."""
+    stored = view.request
+    if stored.status is RequestStatus.failed:
+        error = stored.error or {}
+        raise NotAnswered(f"{stored.id} failed: {error.get('message', 'no reason is known')}", code=error.get("code"))
+    if stored.status is RequestStatus.cancelled:
+        raise InvalidRequest(f"{stored.id} was cancelled.", code="cancelled")
 
 
 def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
@@ -125,7 +175,13 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
 
 
 def stored_body(submission: Submission) -> dict[str, Any]:
-    """The row's `body`; greedy decoding is the default."""
+    """The row's `body`; greedy decoding is the default.
+
+    What is streamed has a seed: after the loss of a worker the same text is generated again.
+    """
+    seed = submission.seed
+    if submission.stream and submission.temperature and seed is None:
+        seed = secrets.randbelow(MOST_SEEDS)
     body: dict[str, Any] = {
         "metadata": dict(submission.metadata),
         "background": submission.background,
@@ -133,10 +189,12 @@ def stored_body(submission: Submission) -> dict[str, Any]:
             "temperature": submission.temperature or 0.0,
             "top_p": 1.0 if submission.top_p is None else submission.top_p,
             "top_k": submission.top_k,
-            "seed": submission.seed,
+            "seed": seed,
         },
         "stop": submission.stop,
     }
+    if submission.stream:
+        body["stream"] = True
     if submission.prompt.messages:
         body["messages"] = submission.prompt.stored_messages
     return body

@@ -1,43 +1,106 @@
-"""Calls that wait for their answer: one thread polls the database for all of them, and runs only while any waits."""
+"""Calls that wait for their answers, streams among them: one thread listens for all of them.
+
+A waiting call keeps no database connection. It is woken when its request has ended, when its client has left, when the
+process is about to stop, and by whoever has something new for it.
+"""
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, Protocol
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.client_requests import RequestView
 from webapp.client_errors import Busy, TooManyWaiting
 
 log = structlog.get_logger()
 
-# Adds half of this to a call's response time on average, and costs one statement each time while any call waits.
-# Not tuned.
-POLL_INTERVAL_S = 0.03
-POLLING_SHARE = 0.1  # of one connection's time that may go into polling: a thousand waiting ids take longer; not tuned
+# So often all waiting requests are looked at, whatever was heard: a notification may be lost, and not all that end
+# requests send one. It costs one statement. Not tuned.
+LOOK_AT_ALL_S = 1.0
+POLLING_SHARE = 0.1  # of one connection's time that may go into looking at all: a thousand take longer; not tuned
+TURN_S = 0.25  # longest that the thread listens without looking around; a stop may take as long
+LINGER_S = 10.0  # so long it listens on after the last call, so that calls one by one find it listening; not tuned
+
+
+class Notices(Protocol):
+    """Where the thread hears of requests that ended."""
+
+    def wait(self, within_s: float) -> set[str] | None:
+        """The ids heard within that time; None: any may have ended."""
+        ...
+
+    def close(self) -> None:
+        """Listen no more, until the next `wait`."""
+        ...
+
+
+class WaitingCall:
+    """One call that waits for one request; any thread may wake it."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.over: Literal["ended", "left", "stopping"] | None = None  # why there is nothing more to wait for
+        self.view: RequestView | None = None  # of the ended request; None if it was deleted
+        self._changed = threading.Event()
+
+    def wake(self) -> None:
+        """Let `wait` return."""
+        self._changed.set()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self._end("left")
+
+    def stop(self) -> None:
+        """The process is about to stop."""
+        self._end("stopping")
+
+    def finish(self, view: RequestView | None) -> None:
+        """The request has ended."""
+        self._end("ended", view)
+
+    def wait(self, within_s: float) -> bool:
+        """Return once woken, at once if that was since the last wait; False if nobody did in time."""
+        woken = self._changed.wait(within_s)
+        self._changed.clear()
+        return woken
+
+    def wait_until_over(self, within_s: float) -> None:
+        """Return once it is over, or after that time."""
+        until = time.monotonic() + within_s
+        while self.over is None and (left_s := until - time.monotonic()) > 0:
+            self.wait(left_s)
+
+    def _end(self, why: Literal["ended", "left", "stopping"], view: RequestView | None = None) -> None:
+        if self.over is None:
+            self.over, self.view = why, view
+        self._changed.set()
 
 
 class WaitingCalls:
-    """Wakes calls when their requests are final; a waiting call keeps no database connection."""
+    """The calls of this process that wait, in a bounded number."""
 
     def __init__(
         self,
-        finished: Callable[[Collection[str]], Collection[str]],
+        ended: Callable[[Collection[str]], Mapping[str, RequestView | None]],
+        notices: Notices,
         *,
         max_calls: int,
         max_calls_of_tenant: int,
-        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
-        """`finished` returns those of the given request ids that are final; at most `max_calls` may wait at once."""
-        self._finished = finished
+        """`ended` reads which of these requests are final, None for deleted ones; at most `max_calls` wait at once."""
+        self._ended, self._notices = ended, notices
         self._max_calls, self._max_calls_of_tenant = max_calls, max_calls_of_tenant
-        self._poll_interval_s = poll_interval_s
         self._lock = threading.Lock()
-        self._events: dict[str, list[threading.Event]] = {}
-        self._waiting: Counter[str] = Counter()  # reserved slots by tenant
-        self._stopped = threading.Event()
-        self._polling = False
+        self._calls: dict[str, list[WaitingCall]] = {}
+        self._slots: Counter[str] = Counter()  # reserved, by tenant
+        self._stopping = False
+        self._thread: threading.Thread | None = None
 
     def reserve_slot(self, tenant: str) -> None:
         """Reserve a slot before the request is stored; raises Busy if none is free, TooManyWaiting if too many are its.
@@ -45,70 +108,102 @@ class WaitingCalls:
         Each reserved slot needs one `release_slot`.
         """
         with self._lock:
-            if self._stopped.is_set():
+            if self._stopping:
                 raise Busy("This process of the service is about to stop. Try again at once.")
-            if self._waiting[tenant] >= self._max_calls_of_tenant:
+            if self._slots[tenant] >= self._max_calls_of_tenant:
                 raise TooManyWaiting(
-                    f"{self._waiting[tenant]:,} of your calls wait for answers already, as many as this service allows "
+                    f"{self._slots[tenant]:,} of your calls wait for answers already, as many as this service allows "
                     "one tenant (MAGNUS_TENANT_WAITING_CALLS). Send background=true and poll, or try again shortly."
                 )
-            if self._waiting.total() >= self._max_calls:
+            if self._slots.total() >= self._max_calls:
                 raise Busy(
                     f"{self._max_calls:,} calls wait for answers already. "
                     "Send background=true and poll, or try again shortly."
                 )
-            self._waiting[tenant] += 1
+            self._slots[tenant] += 1
 
     def release_slot(self, tenant: str) -> None:
         """Free a reserved slot."""
         with self._lock:
-            self._waiting[tenant] -= 1
-            if not self._waiting[tenant]:
-                del self._waiting[tenant]
+            self._slots[tenant] -= 1
+            if not self._slots[tenant]:
+                del self._slots[tenant]
 
-    def wait(self, id: str, timeout_s: float) -> bool:
-        """Block until the request is final; False if it is not after `timeout_s`, or when the process stops."""
-        event = threading.Event()
-        with self._lock:
-            if self._stopped.is_set():
-                return False
-            self._events.setdefault(id, []).append(event)
-            if not self._polling:
-                self._polling = True
-                threading.Thread(target=self._poll, name="waiting-calls", daemon=True).start()
+    @contextmanager
+    def slot(self, tenant: str) -> Iterator[None]:
+        """Hold a slot meanwhile; raises as `reserve_slot` does."""
+        self.reserve_slot(tenant)
         try:
-            return event.wait(timeout_s) and not self._stopped.is_set()
+            yield
         finally:
-            with self._lock:
-                waiting = self._events.get(id, [])
-                if event in waiting:
-                    waiting.remove(event)
-                if not waiting:
-                    self._events.pop(id, None)
+            self.release_slot(tenant)
+
+    def begin(self, id: str) -> WaitingCall:
+        """A call that waits for this request from now on, until `end`."""
+        call = WaitingCall(id)
+        with self._lock:
+            if self._stopping:
+                call.stop()
+                return call
+            self._calls.setdefault(id, []).append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="waiting-calls", daemon=True)
+                self._thread.start()
+        return call
+
+    def end(self, call: WaitingCall) -> None:
+        """It waits no more."""
+        with self._lock:
+            calls = self._calls.get(call.id, [])
+            if call in calls:
+                calls.remove(call)
+            if not calls:
+                self._calls.pop(call.id, None)
 
     def stop(self) -> None:
         """End every wait now: the process is about to stop, and its calls are answered with what there is."""
         with self._lock:
-            self._stopped.set()
-            for events in self._events.values():
-                for event in events:
-                    event.set()
+            self._stopping = True
+            calls = [call for of_one in self._calls.values() for call in of_one]
+        for call in calls:
+            call.stop()
 
-    def _poll(self) -> None:
+    def close(self) -> None:
+        """Stop, and return once the thread has ended."""
+        self.stop()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _watch(self) -> None:
+        last_call_at, next_look_at, not_before = time.monotonic(), 0.0, 0.0
         while True:
-            with self._lock:
-                ids = list(self._events)
-                if not ids or self._stopped.is_set():
-                    self._polling = False
-                    return
+            heard = self._notices.wait(TURN_S)
             began = time.monotonic()
-            try:
-                finished = self._finished(ids)
-            except SQLAlchemyError as error:  # the database is away: each call still ends at its own time limit
-                log.warning("waiting_without_database", error=error)
-                finished = ()
             with self._lock:
-                for request_id in finished:
-                    for event in self._events.get(request_id, []):
-                        event.set()
-            self._stopped.wait(max(self._poll_interval_s, (time.monotonic() - began) / POLLING_SHARE))
+                waiting = list(self._calls)
+                if waiting:
+                    last_call_at = began
+                if self._stopping or began - last_call_at > LINGER_S:
+                    self._notices.close()
+                    self._thread = None
+                    return
+            look_at_all = began >= (not_before if heard is None else next_look_at)
+            ids = waiting if look_at_all else [one for one in waiting if heard and one in heard]
+            if ids:
+                self._end_those_of(ids)
+            if look_at_all:
+                took_s = time.monotonic() - began
+                not_before = began + took_s / POLLING_SHARE
+                next_look_at = max(not_before, began + LOOK_AT_ALL_S)
+
+    def _end_those_of(self, ids: Collection[str]) -> None:
+        try:
+            ended = self._ended(ids)
+        except SQLAlchemyError as error:  # the next look may do better; each call still ends at its own time limit
+            log.warning("waiting_without_database", error=error)
+            return
+        with self._lock:
+            over = [(call, view) for one, view in ended.items() for call in self._calls.get(one, ())]
+        for call, view in over:
+            call.finish(view)

@@ -5,13 +5,14 @@ arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S, and a clie
 """
 
 import logging
-from collections.abc import Iterable
-from socket import socket
+from collections.abc import Callable, Iterable
+from socket import MSG_PEEK, socket
 from time import monotonic
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import gevent
+import gevent.socket
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 from gunicorn.workers.base_async import AsyncWorker
@@ -19,6 +20,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import RequestTimeout
 
 import json_logs
+from webapp.client_connection import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
 STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
@@ -34,7 +36,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         super().load_wsgi()
         json_logs.configure_uncaught()
         self.app_of_worker = self.wsgi
-        self.wsgi = bodies_in_time(self.wsgi, BODY_WITHIN_S)
+        self.wsgi = with_connection(bodies_in_time(self.wsgi, BODY_WITHIN_S))
 
     def handle(self, listener: Any, client: socket, addr: Any) -> None:
         """Serve one connection; every single read and write must end within STALLED_S."""
@@ -70,6 +72,37 @@ def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
         return app(environ, start_response)
 
     return bounded
+
+
+class WatchedConnection:
+    """A client's connection that says when the client closes it, while its call waits and reads nothing from it."""
+
+    def __init__(self, client: socket) -> None:
+        self._client = client
+
+    def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once the client has closed; returns what ends the watch."""
+        watch = gevent.spawn(self._watch, callback)
+        return lambda: watch.kill(block=False)
+
+    def _watch(self, callback: Callable[[], None]) -> None:
+        gevent.socket.wait_read(self._client.fileno())
+        try:
+            if self._client.recv(1, MSG_PEEK):
+                return  # its next request, sent ahead: whether it leaves later is not seen
+        except OSError:  # the connection was reset
+            pass
+        callback()
+
+
+def with_connection(app: WSGIApplication) -> WSGIApplication:
+    """The app, which finds the connection of each request in its environment."""
+
+    def connected(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ[CONNECTION] = WatchedConnection(environ["gunicorn.socket"])
+        return app(environ, start_response)
+
+    return connected
 
 
 class WebLogger(Logger):  # type: ignore[misc]

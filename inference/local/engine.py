@@ -6,7 +6,7 @@ batching (BATON) gives the index of a finished row to the next joiner, or to the
 An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +20,7 @@ from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
-from inference.sequences import FinishedSequence, RunFigures, Sequence
+from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
 # A larger bound saves more prefills and takes more memory; it was not tuned.
@@ -130,6 +130,14 @@ class Engine:
         """Generated tokens of each row that is running, or that finished and was not yet returned by `step`."""
         finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
+
+    def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
+        """What those of these rows that are running have generated after so many tokens each; rows by their ids."""
+        return {
+            row.sequence.id: Generated(tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop)
+            for row in self._running_rows()
+            if row.sequence.id in since
+        }
 
     @property
     def kv_bytes(self) -> int:

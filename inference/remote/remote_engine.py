@@ -7,7 +7,7 @@ Nothing here loads a model, or torch.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from dataclasses import replace
@@ -21,7 +21,7 @@ from inference.remote.row_stream import StreamListener, StreamTerms, serve_row
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_watch import ServerWatch
 from inference.remote.stream_figures import StreamFigures
-from inference.sequences import FinishedSequence, RunFigures, Sequence
+from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 from inference.stop_strings import Detokenizer
 
 # Longest that a step waits for a row to end: what other threads ask for (cancels, joiners) is done between two steps.
@@ -83,6 +83,14 @@ class RemoteEngine:
     def rows(self) -> dict[str, int]:
         """Generated tokens of each row that is running, or that ended and was not yet returned by `step`."""
         return {row_id: row.tokens for row_id, row in list(self._rows.items())}
+
+    def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
+        """What those of these rows that are running have generated after so many tokens each; rows by their ids.
+
+        Of a row that a server gives as text: all of it.
+        """
+        rows = [(row_id, row) for row_id, row in list(self._rows.items()) if row_id in since]
+        return {row_id: row.generated(since[row_id]) for row_id, row in rows}
 
     @property
     def kv_bytes(self) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from inference.remote.server_errors import ServerGarbage
 from inference.remote.wire_formats import Chunk, RowRequest
-from inference.sequences import FinishedSequence, FinishReason, Sequence
+from inference.sequences import FinishedSequence, FinishReason, Generated, Sequence
 from inference.stop_strings import Detokenizer, ends_in_stop_string
 
 
@@ -75,6 +75,12 @@ class RemoteRow:
     def _reason(self, reason: FinishReason) -> FinishReason:
         """The limit of a slice is no end."""
         return "unfinished" if reason == "limit" and self.until < self.limit else reason
+
+    def generated(self, since: int) -> Generated:
+        """What has come after so many tokens, or without ids all the text."""
+        if self.by_ids:
+            return Generated(tuple(self.ids[since:]), None, self.sequence.stop)
+        return Generated((), self.text, self.sequence.stop)
 
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:
         """The row as it leaves, for `reason` unless it has ended by itself."""

@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.notifications import Submissions, Unheard
+from models.notifications import SUBMITTED, Notifications, Unheard
 
 # Between two looks, so that requests that arrive close together are predicted together. It is the mean wait that a tick
 # every 0.1 s would cost a request, and only requests that follow another one pay it. Not tuned otherwise.
@@ -32,7 +32,7 @@ class SubmissionListener(Thread):
         """Listen until stopped, and again after an error."""
         while not self._stopping.is_set():
             try:
-                submissions = Submissions(self._engine)
+                submissions = Notifications(self._engine, SUBMITTED)
             except Unheard:
                 log.info("no notifications through a pooler", remedy="none needed: the predictor looks often instead")
                 return self._on_unheard()
@@ -47,7 +47,7 @@ class SubmissionListener(Thread):
         self._stopping.set()
         self.join()
 
-    def _listen(self, submissions: Submissions) -> None:
+    def _listen(self, submissions: Notifications) -> None:
         """Until stopped or an error."""
         try:
             self._look()  # at what was submitted before

@@ -8,7 +8,7 @@ from jinja2 import TemplateError
 from inference.prompt_format import PromptFormat, Turn
 from inference.sequences import Sampling, Sequence
 from models.leases import Lease, TakenBatch, TakenRequest
-from models.request_body import read_body
+from models.request_body import RequestBody, read_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class BatchJob:
     preempts: tuple[str, ...]
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
+    streamed: frozenset[str] = frozenset()  # requests whose answers somebody reads while they are generated
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -40,9 +41,11 @@ def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) 
     """
     sequences: list[Sequence] = []
     unservable: list[Unservable] = []
+    streamed: set[str] = set()
     for request in batch.prompts:
         try:
-            sequence = _sequence(request, prompt_format)
+            body = read_body(request.body)
+            sequence = _sequence(request, body, prompt_format)
         except TemplateError as error:
             message = f"The model's chat template refuses it: {error}."
             unservable.append(Unservable(request.id, "invalid_prompt", message))
@@ -51,16 +54,23 @@ def prepare(batch: TakenBatch, prompt_format: PromptFormat, max_positions: int) 
         else:
             if sequence.length < max_positions:
                 sequences.append(sequence)
+                if body.stream:
+                    streamed.add(request.id)
                 continue
             message = f"The prompt has {len(sequence.prompt_ids)} tokens, the model {max_positions} positions."
             unservable.append(Unservable(request.id, "context_length_exceeded", message))
     return BatchJob(
-        batch.lease, batch.joins, batch.iteration_limit, batch.preempts, tuple(sequences), tuple(unservable)
+        batch.lease,
+        batch.joins,
+        batch.iteration_limit,
+        batch.preempts,
+        tuple(sequences),
+        tuple(unservable),
+        frozenset(streamed),
     )
 
 
-def _sequence(request: TakenRequest, prompt_format: PromptFormat) -> Sequence:
-    body = read_body(request.body)
+def _sequence(request: TakenRequest, body: RequestBody, prompt_format: PromptFormat) -> Sequence:
     messages = tuple((turn.role, turn.content) for turn in body.messages)
     return Sequence(
         id=request.id,

@@ -16,6 +16,7 @@ from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms
+from tasks.serving.live_rows import LiveRows
 from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
 
@@ -38,6 +39,7 @@ class BatchRunner:
         terms: LeaseTerms,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
+        live_rows: LiveRows,
         offer: Callable[[], WorkerOffer] = WorkerOffer,
     ) -> None:
         """Make the engine and the threads; nothing runs before `start`."""
@@ -51,7 +53,7 @@ class BatchRunner:
             on_closed=self._jobs.close,
             on_written=kick_planner,
         )
-        self._engine = EngineThread(make_engine, self._writer.record)
+        self._engine = EngineThread(make_engine, self._writer.record, live_rows)
         self._heartbeat = LeaseHeartbeat(
             database, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer
         )

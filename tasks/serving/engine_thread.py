@@ -19,6 +19,7 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed
+from tasks.serving.live_rows import LiveRows
 from tasks.serving.static_batch import StaticBatch
 
 # What a new engine must serve after a failure before any request: a prefill and a decode step. After an error that CUDA
@@ -34,9 +35,9 @@ class EngineThread(Thread):
     If the new engine does not work either, the device is broken, and the thread ends.
     """
 
-    def __init__(self, make_engine: Callable[[], ServingEngine], record: Record) -> None:
+    def __init__(self, make_engine: Callable[[], ServingEngine], record: Record, live_rows: LiveRows) -> None:
         super().__init__(name="engine", daemon=True)
-        self._make_engine, self._record = make_engine, record
+        self._make_engine, self._record, self._live_rows = make_engine, record, live_rows
         self._engine = make_engine()
         self._queue: deque[BatchJob] = deque()
         self._changed = Condition()  # guards the queue and `_stop_at`
@@ -110,16 +111,19 @@ class EngineThread(Thread):
         """Decode until no row is left; after each step, the next jobs may join."""
         batches = ContinuousBatches(self._engine, self._record)
         batches.admit(job)
+        self._live_rows.collect(self._engine)  # the first tokens, which the prefill gave
         while batches.open:
             batches.step()
             self._after_step(batches)
             while (joiner := self._next_joiner()) is not None:
                 batches.admit(joiner)
+                self._live_rows.collect(self._engine)
 
     def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
         """Note the step, then do what other threads asked for since the last one."""
         self.steps += 1
         self.last_step_at = now = monotonic()
+        self._live_rows.collect(self._engine)
         while not self._removals.empty():
             request_ids = self._removals.get()
             batch.remove(request_ids)
@@ -143,6 +147,7 @@ class EngineThread(Thread):
         job = self._queue.popleft()
         self.last_step_at = monotonic()
         self._running.append(job)
+        self._live_rows.begin(job.streamed)
         self._record(BatchBegan(job.lease, self.last_step_at))
         for request in job.unservable:
             self._record(RowFailed(job.lease, request.request_id, request.code, request.message, self.last_step_at))

@@ -11,10 +11,10 @@ from time import monotonic
 
 import structlog
 from sqlalchemy import Engine as Database
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from inference.stop_strings import cut_at_stop
-from models import batch_results
+from models import batch_results, notifications
 from models.batch_results import Answer, Closed, Returned, Started
 from models.leases import Lease, lock_held
 from models.requeue import Failure
@@ -82,6 +82,19 @@ class ResultWriter(Thread):
                 self._write_one_batch(lease, [event for event in events if event.lease == lease])
         self._on_closed({event.lease for event in events if isinstance(event, BatchEnded)})
         self._on_written()
+        self._notify_waiting_calls(events)
+
+    def _notify_waiting_calls(self, events: Sequence[EngineEvent]) -> None:
+        """Wake the calls that wait for these rows; without it they look once a second."""
+        ended = [event.ended.id for event in events if isinstance(event, RowEnded)]
+        ended += [event.request_id for event in events if isinstance(event, RowFailed)]
+        if not ended:
+            return
+        try:
+            with self._database.begin() as connection:
+                notifications.notify_ended(connection, ended)
+        except SQLAlchemyError as error:
+            log.warning("waiting calls not notified", error=str(error))
 
     def _write_one_batch(self, lease: Lease, events: Sequence[EngineEvent]) -> None:
         """Write one batch's events; if the database refuses them, the batch has failed."""

@@ -16,11 +16,13 @@ from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
 from models.session import make_engine
 from tasks import logs
-from tasks.app import app, database_url, redis_url, settings
+from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.messages import Messages
 from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
+from tasks.serving.live_rows import LiveRows
+from tasks.serving.token_publisher import AskListener, TokenPublisher
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
@@ -47,6 +49,9 @@ def serve_until_signal(
 ) -> int:
     """Announce the worker and serve its queue until SIGTERM or SIGINT; returns the process's exit status."""
     name = announcement.name
+    publisher = TokenPublisher(redis_url, installation, prompt_format.decode)
+    live_rows = LiveRows(publisher.put)
+    asks = AskListener(redis_url, installation, live_rows.ask)
     runner = BatchRunner(
         make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
         make_serving_engine,
@@ -55,8 +60,11 @@ def serve_until_signal(
         LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
         kick_planner=Messages(app, redis_url).kick_planner,
         on_broken=_exit_at_once,
+        live_rows=live_rows,
         offer=offer,
     )
+    for thread in (publisher, asks):
+        thread.start()
     runner.start()
     Pulse(lambda: runner.works).start()
     try:
@@ -66,6 +74,8 @@ def serve_until_signal(
         return _consume(name, runner)
     finally:
         runner.stop()
+        asks.stop()
+        publisher.stop()
 
 
 def _exit_at_once(reason: str) -> None:

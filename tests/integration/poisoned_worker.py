@@ -14,6 +14,7 @@ from inference.local.engine import Engine
 from models.leases import WorkerRegistration
 from models.session import make_engine
 from tasks.serving.batch_runner import BatchRunner
+from tasks.serving.live_rows import LiveRows
 from tests.integration.database_stage import MODEL
 from tests.integration.serving_worker import TERMS, small_model
 from tests.integration.small_model import LETTERS
@@ -57,6 +58,7 @@ def serve(database_url: str, directory: Path, batch_ids: Connection) -> None:
         WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
         TERMS,
         kick_planner=lambda: None,
+        live_rows=LiveRows(lambda step: None),
         on_broken=lambda _: os._exit(1),
     )
     runner.start()

@@ -15,6 +15,7 @@ from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
+from tasks.serving.live_rows import LiveRows, StepTokens
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.small_model import make_small_model
 
@@ -43,6 +44,8 @@ class Serving:
     ) -> None:
         self.stage, self.loaded, self.format = stage, loaded, prompt_format
         self.broken: list[str] = []
+        self.steps: list[StepTokens] = []  # what was passed on of rows that somebody reads
+        self.live_rows = LiveRows(self.steps.append)
         budget = kv_tokens * loaded.delta_bytes
         self.runner = BatchRunner(
             stage.database,
@@ -52,6 +55,7 @@ class Serving:
             terms,
             kick_planner=lambda: None,
             on_broken=self.broken.append,
+            live_rows=self.live_rows,
             offer=offer,
         )
         self.runner.start()

@@ -12,6 +12,7 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import Unservable
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 from tasks.serving.engine_thread import EngineThread
+from tasks.serving.live_rows import LiveRows, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 
@@ -27,8 +28,9 @@ class Setting:
 
     def __init__(self, batches: int, failing: bool = False) -> None:
         self.events: list[EngineEvent] = []
+        self.steps: list[StepTokens] = []  # what was passed on of rows that somebody reads
         self.left, self.failing, self.made = batches, failing, 0
-        self.thread = EngineThread(self.make_engine, self.record)
+        self.thread = EngineThread(self.make_engine, self.record, LiveRows(self.steps.append))
 
     def make_engine(self) -> TinyEngine:
         self.made += 1
@@ -107,7 +109,7 @@ def test_all_batches_that_an_engine_had_share_its_failure():
             first_engine.device.error = RuntimeError("in the prefill of the second")
 
     engines = iter([first_engine, TinyEngine()])
-    setting.thread = EngineThread(lambda: next(engines), fail_on_the_joiner)
+    setting.thread = EngineThread(lambda: next(engines), fail_on_the_joiner, LiveRows(setting.steps.append))
     setting.thread.submit(job(1, row("a", 9), joins=True))
     setting.thread.submit(job(2, row("b"), joins=True))
     setting.thread.run()
@@ -144,7 +146,7 @@ def test_rows_that_still_run_when_the_time_is_over_go_back_with_their_tokens():
         if isinstance(events[0], BatchBegan):
             setting.thread.stop(within_s=0.0)
 
-    setting.thread = EngineThread(setting.make_engine, stop_at_once)
+    setting.thread = EngineThread(setting.make_engine, stop_at_once, LiveRows(setting.steps.append))
     setting.thread.submit(job(1, row("a", 50)))
     setting.thread.run()
     assert [len(e.generated_ids) for e in setting.events if isinstance(e, RowReturned)] == [1]

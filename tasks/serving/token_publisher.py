@@ -1,0 +1,145 @@
+"""Publishes the text of rows that somebody streams, one message for each step of this worker, in a thread of its own.
+
+Nothing is stored and nothing is tried again: a web process that misses a piece asks for the whole, and the answer in
+Postgres has all of it. Text never stands in a log line.
+"""
+
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_config import BROKER_TIMEOUT_S
+from inference.growing_text import GrowingText
+from tasks.serving.live_rows import StepTokens
+from token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
+
+# After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
+PAUSE_S = 2.0
+LISTEN_S = 0.5  # how often the listener looks whether it is to stop; any value that a stop may take does
+
+log = structlog.get_logger()
+
+
+def broker_client(redis_url: str) -> redis.Redis:
+    """A client whose every use ends within BROKER_TIMEOUT_S."""
+    return redis.Redis.from_url(
+        redis_url,
+        socket_timeout=BROKER_TIMEOUT_S,
+        socket_connect_timeout=BROKER_TIMEOUT_S,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
+    )
+
+
+class LiveTexts:
+    """The texts of rows in the making, and how much of each was published. No I/O."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._rows: dict[str, GrowingText] = {}
+        self._published: dict[str, int] = {}  # characters
+
+    def add(self, step: StepTokens) -> list[Piece]:
+        """Add what was generated; what of it can be published."""
+        pieces = []
+        for row_id, generated in step.generated.items():
+            if row_id in step.begun:
+                self._rows[row_id], self._published[row_id] = GrowingText(self._decode, generated.stop), 0
+            row = self._rows[row_id]
+            if generated.text is not None:
+                row.set_text(generated.text)
+            elif generated.ids:
+                row.add_ids(generated.ids)
+            start = 0 if row_id in step.wanted else self._published[row_id]
+            if len(row.text) > start:
+                pieces.append((row_id, start, row.text[start:]))
+                self._published[row_id] = len(row.text)
+        for row_id in step.gone:
+            self._rows.pop(row_id, None)
+            self._published.pop(row_id, None)
+        return pieces
+
+
+class TokenPublisher(Thread):
+    """Publishes what is `put`; any thread may put."""
+
+    def __init__(self, redis_url: str, installation: str, decode: Callable[[Sequence[int]], str]) -> None:
+        super().__init__(name="token publisher", daemon=True)
+        self._client, self._channel = broker_client(redis_url), pieces_channel(installation)
+        self._texts = LiveTexts(decode)
+        self._steps: SimpleQueue[StepTokens | None] = SimpleQueue()  # None: stop
+        self._paused_until = 0.0
+
+    def put(self, step: StepTokens) -> None:
+        """Have it published soon."""
+        self._steps.put(step)
+
+    def stop(self) -> None:
+        """Return once what was put before is published."""
+        self._steps.put(None)
+        self.join()
+
+    def run(self) -> None:
+        """Publish until stopped."""
+        while True:
+            taken = [self._steps.get()]
+            while not self._steps.empty():
+                taken.append(self._steps.get())
+            steps = [step for step in taken if step is not None]
+            if steps:
+                try:
+                    self._send([piece for step in steps for piece in self._texts.add(step)])
+                except Exception:  # an error of one row must not end the thread; its stream ends from Postgres
+                    log.exception("tokens not published")
+            if None in taken:
+                return self._client.close()
+
+    def _send(self, pieces: Sequence[Piece]) -> None:
+        if not pieces or monotonic() < self._paused_until:
+            return
+        try:
+            self._client.publish(self._channel, encode_pieces(pieces))
+        except redis.RedisError as error:
+            self._paused_until = monotonic() + PAUSE_S
+            log.warning("broker away", pause_s=PAUSE_S, error=str(error))
+
+
+class AskListener(Thread):
+    """Hears which answers web processes want from their beginning on."""
+
+    def __init__(self, redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> None:
+        super().__init__(name="asks for tokens", daemon=True)
+        self._redis_url, self._channel, self._on_asks = redis_url, asks_channel(installation), on_asks
+        self._stopping = Event()
+
+    def run(self) -> None:
+        """Listen until stopped, and again after an error."""
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except redis.RedisError as error:
+                log.warning("broker away", pause_s=PAUSE_S, error=str(error))
+                self._stopping.wait(PAUSE_S)
+
+    def stop(self) -> None:
+        """Return once it listens no more."""
+        self._stopping.set()
+        self.join()
+
+    def _listen(self) -> None:
+        client = broker_client(self._redis_url)
+        with client, client.pubsub(ignore_subscribe_messages=True) as subscription:  # type: ignore[no-untyped-call]
+            subscription.subscribe(self._channel)
+            while not self._stopping.is_set():
+                message = subscription.get_message(timeout=LISTEN_S)
+                if message is not None:
+                    try:
+                        self._on_asks(decode_asks(message["data"]))
+                    except ValueError:
+                        log.warning("a message on the channel of asks is none")

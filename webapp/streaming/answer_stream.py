@@ -1,0 +1,121 @@
+"""One answer as it comes, for one client: pieces from the broker while it is generated, the rest from Postgres."""
+
+from collections.abc import Callable, Iterator
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from models.client_requests import RequestView
+from webapp.app_context import AppContext
+from webapp.client_connection import Connection
+from webapp.client_errors import Busy, NotAnswered
+from webapp.streaming.live_text import LiveText
+from webapp.submission import Submission, cancel_request, find_request, response_not_found, submit
+
+# A stream without a new token says so often that it is alive: below the 60 s after which load balancers close what is
+# silent. Not tuned otherwise.
+KEEP_ALIVE_S = 15.0
+
+log = structlog.get_logger()
+
+
+class AnswerStream:
+    """The answer of a stored request, piece by piece; `close` must follow, and gives the slot back."""
+
+    def __init__(
+        self,
+        context: AppContext,
+        view: RequestView,
+        connection: Connection | None,
+        *,
+        cancels: bool,
+        new: bool,
+        sent_characters: int = 0,
+    ) -> None:
+        """Of a request for whose tenant a slot is reserved. A `new` one was not generated yet.
+
+        `cancels`: the request is cancelled if the client leaves. It has `sent_characters` of the answer already.
+        """
+        self.view, self._context, self._cancels = view, context, cancels
+        self._sent_characters = sent_characters
+        self._call = context.waiting_calls.begin(view.request.id)
+        self._text = LiveText(view.request.id, self._call.wake, missed=not new)
+        if view.request.status.final:
+            self._call.finish(view)
+        else:
+            context.token_feed.open(self._text)
+        self._stop_watching: Callable[[], None] = connection.on_close(self._call.leave) if connection else lambda: None
+
+    def pieces(self) -> Iterator[str]:
+        """The pieces of the answer until it has ended, which `view` then shows; an empty one after KEEP_ALIVE_S.
+
+        Raises a ClientError if it does not go on to the end: NotAnswered if the stored answer begins otherwise than
+        what was sent, as after the loss of a worker whose sampling is not repeatable.
+        """
+        call = self._call
+        while call.over is None:
+            woken = call.wait(KEEP_ALIVE_S)
+            piece = self._text.text[self._sent_characters :]
+            if piece or not woken:
+                self._sent_characters += len(piece)
+                yield piece
+        if call.over == "left":
+            return
+        if call.over == "stopping":
+            raise Busy("This process of the service is about to stop. Ask again for the rest.")
+        if call.view is None:
+            raise response_not_found(call.id)
+        self.view = call.view
+        if call.view.request.output_text is None:
+            return
+        answer, sent = call.view.request.output_text, self._text.text[: self._sent_characters]
+        if not answer.startswith(sent):
+            raise NotAnswered(f"{call.id} was generated anew, and differently; retrieve it.", code="stream_diverged")
+        if len(answer) > self._sent_characters:
+            yield answer[self._sent_characters :]
+
+    @property
+    def left(self) -> bool:
+        """Whether the client is gone."""
+        return self._call.over == "left"
+
+    def close(self) -> None:
+        """The client got all, or is gone, or the process stops."""
+        self._stop_watching()
+        self._context.waiting_calls.end(self._call)
+        self._context.token_feed.shut(self._text)
+        self._context.waiting_calls.release_slot(self.view.request.tenant)
+        if self._cancels and self._call.over != "ended":
+            try:
+                cancel_request(self._context, self.view.request.tenant, self.view.request.id)
+            except SQLAlchemyError as error:  # it is answered, and nobody reads it
+                log.warning("not cancelled", request=self.view.request.id, error=error)
+
+
+def submit_and_stream(context: AppContext, submission: Submission, connection: Connection | None) -> AnswerStream:
+    """Store a request and begin its stream; raises Busy before anything is stored.
+
+    If its client leaves it is cancelled, unless it is in the background or its Idempotency-Key says that the client may
+    come back.
+    """
+    context.waiting_calls.reserve_slot(submission.tenant)
+    try:
+        stored = submit(context, submission)
+    except BaseException:
+        context.waiting_calls.release_slot(submission.tenant)
+        raise
+    cancels = not submission.background and submission.idempotency_key is None
+    return AnswerStream(context, stored, connection, cancels=cancels, new=submission.idempotency_key is None)
+
+
+def find_and_stream(
+    context: AppContext, tenant: str, id: str, connection: Connection | None, sent_characters: int
+) -> AnswerStream:
+    """Stream a stored request from behind so many characters of its answer on; raises NotFound, Busy."""
+    context.waiting_calls.reserve_slot(tenant)
+    try:
+        found = find_request(context, tenant, id)
+    except BaseException:
+        context.waiting_calls.release_slot(tenant)
+        raise
+    return AnswerStream(context, found, connection, cancels=False, new=False, sent_characters=sent_characters)

@@ -1,0 +1,25 @@
+"""Server-sent events as bytes, and the HTTP answer that carries them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flask import Response
+from pydantic_core import to_json
+
+from webapp.streaming.answer_stream import AnswerStream
+
+KEEP_ALIVE = b": still there\n\n"  # a comment, which clients skip
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One event."""
+    named = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return named + b"data: " + to_json(data) + b"\n\n"
+
+
+def event_stream(events: Iterable[bytes], stream: AnswerStream) -> Response:
+    """The answer that sends these events as they come; `stream` is closed when it ends or its client is gone."""
+    answer = Response(events, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    answer.call_on_close(stream.close)
+    return answer

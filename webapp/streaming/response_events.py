@@ -1,0 +1,100 @@
+"""The stream of /v1/responses: OpenAI's events, numbered by the position in the answer.
+
+The number of a piece of text is that of the last event before the text plus the characters sent so far. So numbers
+rise, not always by one, and a number means the same place in whatever pieces the text came: a stream resumes behind it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from models.queue_position import QueuePlace
+from models.tables import RequestStatus
+from webapp.client_errors import ClientError, error_object
+from webapp.response_objects import OutputText, Response, response_of
+from webapp.streaming.answer_stream import AnswerStream
+from webapp.streaming.event_stream import KEEP_ALIVE, event
+
+CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
+NOTHING_YET: dict[str, Any] = {
+    "output": [],
+    "usage": None,
+    "completed_at": None,
+    "error": None,
+    "incomplete_details": None,
+}
+LAST_EVENT = {
+    RequestStatus.completed: "response.completed",
+    RequestStatus.incomplete: "response.incomplete",
+    RequestStatus.failed: "response.failed",
+    RequestStatus.cancelled: "response.failed",  # there is no event of its own; the response says `cancelled`
+}
+
+
+def characters_before(starting_after: int | None) -> int:
+    """How much of the answer a client has that has seen the event with this number."""
+    return 0 if starting_after is None else max(0, starting_after - PART_ADDED)
+
+
+def response_events(stream: AnswerStream, response: Response, starting_after: int | None = None) -> Iterator[bytes]:
+    """The events behind `starting_after`; `response` is the object as it was when the stream began."""
+    seen = -1 if starting_after is None else starting_after
+    item_id = response.id.replace("resp_", "msg_", 1)
+    place = {"item_id": item_id, "output_index": 0, "content_index": 0}
+    number = CREATED
+
+    def numbered(kind: str, at: int, **fields: Any) -> Iterator[bytes]:
+        nonlocal number
+        number = max(number, at)
+        if at > seen:
+            yield event({"type": kind, "sequence_number": at, **fields}, kind)
+
+    def opening() -> Iterator[bytes]:
+        started = response.model_copy(update={"status": RequestStatus.in_progress, **NOTHING_YET})
+        item = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        yield from numbered("response.in_progress", IN_PROGRESS, response=started.model_dump(mode="json"))
+        yield from numbered("response.output_item.added", ITEM_ADDED, output_index=0, item=item)
+        yield from numbered("response.content_part.added", PART_ADDED, **place, part=OutputText(text="").model_dump())
+
+    queued = response.model_copy(update={"status": RequestStatus.queued, **NOTHING_YET}).model_dump(mode="json")
+    yield from numbered("response.created", CREATED, response=queued)
+    if response.background:
+        yield from numbered("response.queued", QUEUED, response=queued)
+    position, opened = characters_before(starting_after), False
+    try:
+        for piece in stream.pieces():
+            if not piece:
+                yield KEEP_ALIVE
+                continue
+            if not opened:
+                yield from opening()
+                opened = True
+            position += len(piece)
+            delta = {"delta": piece, "logprobs": []}
+            yield from numbered("response.output_text.delta", PART_ADDED + position, **place, **delta)
+    except ClientError as error:
+        failed = error_object(error)
+        yield event(
+            {
+                "type": "error",
+                "code": failed.code,
+                "message": failed.message,
+                "param": failed.param,
+                "sequence_number": max(number, seen, 0),
+            },
+            "error",
+        )
+        return
+    if stream.left:
+        return
+    final = response_of(stream.view, QueuePlace())
+    end = PART_ADDED + position
+    if final.output:
+        if not opened:
+            yield from opening()
+        (item,) = final.output
+        (part,) = item.content
+        end = PART_ADDED + len(part.text)
+        yield from numbered("response.output_text.done", end + 1, **place, text=part.text, logprobs=[])
+        yield from numbered("response.content_part.done", end + 2, **place, part=part.model_dump())
+        yield from numbered("response.output_item.done", end + 3, output_index=0, item=item.model_dump())
+    yield from numbered(LAST_EVENT[final.status], end + 4, response=final.model_dump(mode="json"))
