@@ -78,7 +78,7 @@ class WaitingCall:
 
     def _end(self, why: Literal["ended", "left", "stopping"], view: RequestView | None = None) -> None:
         if self.over is None:
-            self.over, self.view = why, view
+            self.view, self.over = view, why  # whoever sees that it is over sees the view
         self._changed.set()
 
 

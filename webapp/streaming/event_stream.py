@@ -1,6 +1,7 @@
 """Server-sent events as bytes, and the HTTP answer that carries them."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from flask import Response
@@ -19,7 +20,10 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
 
 
 def event_stream(events: Iterable[bytes], stream: AnswerStream) -> Response:
-    """The answer that sends these events as they come; `stream` is closed when it ends or its client is gone."""
-    answer = Response(events, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    """The answer that sends these events as they come; `stream` is closed when it ends or its client is gone.
+
+    Its headers leave at once: servers send them with the first part of the body.
+    """
+    answer = Response(chain([KEEP_ALIVE], events), mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
     answer.call_on_close(stream.close)
     return answer

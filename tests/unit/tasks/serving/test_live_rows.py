@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from inference.growing_text import GrowingText
 from tasks.serving.continuous_batches import ContinuousBatches
+from tasks.serving.engine_events import EngineEvent, RowEnded
 from tasks.serving.live_rows import LiveRows, StepTokens
 from tasks.serving.token_publisher import LiveTexts
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
@@ -20,7 +21,7 @@ class Setting:
         self.engine = TinyEngine()
         self.steps: list[StepTokens] = []
         self.live = LiveRows(self.steps.append)
-        self.events: list[object] = []
+        self.events: list[EngineEvent] = []
         self.batches = ContinuousBatches(self.engine, self.events.append)
         self.live.begin(streamed)
         self.batches.admit(job(1, *(row(one, limit=6) for one in rows), joins=True))
@@ -35,11 +36,8 @@ class Setting:
             self.step()
 
     def answer(self, id: str) -> tuple[int, ...]:
-        ids: tuple[int, ...]
-        (ids,) = (
-            event.ended.generated_ids for event in self.events if getattr(event, "ended", None) and event.ended.id == id
-        )  # type: ignore[attr-defined]
-        return ids
+        (ended,) = (event.ended for event in self.events if isinstance(event, RowEnded) and event.ended.id == id)
+        return ended.generated_ids
 
 
 def test_a_row_that_is_streamed_is_passed_on_from_its_first_token():

@@ -1,0 +1,268 @@
+"""Streams of the API with a database and a broker behind it, and a test in the place of the worker."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import redis
+
+from models import notifications
+from settings import Settings
+from tests.integration.api_service import Api
+from tests.integration.database_stage import eventually
+from token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
+from webapp.app import create_app
+
+CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}], "stream": True}
+PROMPT = {"model": "words", "prompt": "eins", "stream": True}
+RESPONSE = {"model": "words", "input": "eins", "stream": True}
+
+Event = dict[str, Any]
+
+
+class Stream:
+    """An open stream, event by event."""
+
+    def __init__(self, api: Api, method: str, path: str, **arguments: Any) -> None:
+        self._answer = api.call(method, path, **arguments)
+        assert self._answer.status_code == 200, self._answer.get_data(as_text=True)
+        assert self._answer.mimetype == "text/event-stream"
+        self._parts = cast(Iterator[bytes], self._answer.iter_encoded())
+
+    def __iter__(self) -> Iterator[Event]:
+        for part in self._parts:
+            for line in part.decode().splitlines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    yield json.loads(line.removeprefix("data: "))
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def post(api: Api, path: str, body: dict[str, Any]) -> Stream:
+    return Stream(api, "POST", path, json=body)
+
+
+def end(api: Api, text: str | None, **columns: Any) -> None:
+    """What a worker does at an answer's end."""
+    values = {"status": "completed", "error": None, "tokens": 2} | columns
+    api.sql(
+        """update requests set status = :status, output_text = :text, output_tokens = :tokens,
+        error = cast(:error as jsonb), finished_at = clock_timestamp()""",
+        text=text,
+        **values,
+    )
+    ids = [row.id for row in api.sql("select id from requests")]
+    with api.engine.begin() as connection:
+        notifications.notify_ended(connection, ids)
+
+
+def test_without_a_broker_a_chat_streams_its_answer_at_the_end(api: Api) -> None:
+    events = iter(post(api, "/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}}))
+    first = next(events)
+    assert (first["object"], first["choices"][0]["delta"]) == (
+        "chat.completion.chunk",
+        {"role": "assistant", "content": ""},
+    )
+    end(api, "one two")
+    text, last, usage = events
+    assert text["choices"][0]["delta"] == {"content": "one two"}
+    assert (last["choices"][0]["finish_reason"], last["magnus"]["tokens_so_far"]) == ("stop", 2)
+    assert (usage["choices"], usage["usage"]["completion_tokens"], text["usage"]) == ([], 2, None)
+
+
+def test_a_stream_that_fails_ends_with_an_error(api: Api) -> None:
+    stream = post(api, "/v1/completions", PROMPT)
+    end(api, None, status="failed", error='{"code": "out_of_memory", "message": "Too long."}')
+    (error,) = stream
+    assert (error["error"]["code"], error["error"]["type"]) == ("out_of_memory", "server_error")
+
+
+def test_a_cancelled_response_ends_its_stream(api: Api) -> None:
+    events = iter(post(api, "/v1/responses", RESPONSE))
+    created = next(events)
+    assert (created["type"], created["response"]["status"]) == ("response.created", "queued")
+    api.call("POST", f"/v1/responses/{created['response']['id']}/cancel")
+    (last,) = events
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "cancelled")
+
+
+def test_a_deleted_response_ends_its_stream(api: Api) -> None:
+    events = iter(post(api, "/v1/responses", RESPONSE))
+    api.call("DELETE", f"/v1/responses/{next(events)['response']['id']}")
+    (last,) = events
+    assert (last["type"], last["code"]) == ("error", "response_not_found")
+
+
+def test_an_answer_that_was_there_before_is_streamed_at_once(api: Api) -> None:
+    created = api.submit()
+    end(api, "one two")
+    stream = Stream(api, "GET", f"/v1/responses/{created['id']}?stream=true")
+    assert [event["type"] for event in stream] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+
+
+@pytest.mark.parametrize("after", [0, 3, 4, 5, 9, 11, 12, 14, 15, 400])
+def test_a_stream_goes_on_behind_any_event(api: Api, after: int) -> None:
+    created = api.submit()
+    end(api, "one two")
+    path = f"/v1/responses/{created['id']}?stream=true"
+    whole, rest = list(Stream(api, "GET", path)), list(Stream(api, "GET", f"{path}&starting_after={after}"))
+    assert [event for event in rest if "delta" not in event] == [
+        event for event in whole if event["sequence_number"] > after and "delta" not in event
+    ]
+    assert "".join(event.get("delta", "") for event in rest) == "one two"[max(0, after - 4) :]
+
+
+def test_another_tenants_stream_is_not_found(api: Api) -> None:
+    created = api.submit()
+    answer = api.other_tenant().call("GET", f"/v1/responses/{created['id']}?stream=true")
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "param"),
+    [
+        ("POST", "/v1/chat/completions", CHAT | {"stream": False, "stream_options": {}}, "stream_options"),
+        ("POST", "/v1/chat/completions", CHAT | {"stream_options": {"more": 1}}, "stream_options.more"),
+        ("POST", "/v1/completions", PROMPT | {"stream": "yes"}, "stream"),
+        ("GET", f"/v1/responses/resp_{0:032x}?starting_after=1", None, "starting_after"),
+        ("GET", f"/v1/responses/resp_{0:032x}?stream=true&starting_after=-1", None, "starting_after"),
+        ("GET", f"/v1/responses/resp_{0:032x}?more=1", None, "more"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused_by_name(
+    refusing_api: Api, method: str, path: str, body: dict[str, Any] | None, param: str
+) -> None:
+    answer = refusing_api.call(method, path, json=body)
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, param)
+
+
+def test_what_is_sampled_and_streamed_has_a_seed_so_that_a_lost_worker_changes_nothing(api: Api) -> None:
+    streams = [post(api, "/v1/chat/completions", CHAT | {"temperature": 1.0}) for _ in range(2)]
+    seeds = {row.body["sampling"]["seed"] for row in api.sql("select body from requests")}
+    assert len(seeds) == 2
+    assert None not in seeds
+    for stream in streams:
+        stream.close()
+    assert {row.status for row in api.sql("select status from requests")} == {"cancelled"}
+
+
+class Worker:
+    """Publishes pieces of answers, and hears what it is asked for."""
+
+    def __init__(self, client: redis.Redis, api: Api) -> None:
+        ((installation,),) = api.sql("select value->>'id' from service_state where name = 'installation'")
+        self._client, self.channel = client, pieces_channel(installation)
+        self._asks = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._asks.subscribe(asks_channel(installation))
+        self._api = api
+
+    def publish(self, start: int, text: str) -> None:
+        """A piece of the only request's answer, once the web process listens."""
+        eventually(lambda: self._client.pubsub_numsub(self.channel)[0][1])
+        ((request_id,),) = self._api.sql("select id from requests")
+        self._client.publish(self.channel, encode_pieces([("resp_other", 0, "secret"), (request_id, start, text)]))
+
+    def asked_for(self) -> list[str]:
+        """The ids of the next ask."""
+        message = eventually(lambda: self._asks.get_message(timeout=1.0))
+        return decode_asks(message["data"])
+
+    def close(self) -> None:
+        self._asks.close()
+
+
+@pytest.fixture
+def streaming(web_settings: Settings, api: Api, redis_url: str) -> Iterator[Api]:
+    """The API with a broker."""
+    app = create_app(web_settings.model_copy(update={"redis_url": redis_url}))
+    yield Api(app.test_client(), api.engine, api.key)
+    app.extensions["magnus"].close()
+
+
+@pytest.fixture
+def worker(streaming: Api, redis_url: str) -> Iterator[Worker]:
+    with redis.Redis.from_url(redis_url) as client:
+        worker = Worker(client, streaming)
+        yield worker
+        worker.close()
+
+
+def texts(events: Iterator[Event]) -> Iterator[str]:
+    return (event["delta"] for event in events if event["type"] == "response.output_text.delta")
+
+
+def test_pieces_come_as_they_are_published_and_the_rest_from_the_stored_answer(streaming: Api, worker: Worker) -> None:
+    pieces = texts(iter(post(streaming, "/v1/responses", RESPONSE)))
+    worker.publish(0, "one")
+    assert next(pieces) == "one"
+    worker.publish(3, " two")
+    assert next(pieces) == " two"
+    end(streaming, "one two three")
+    assert list(pieces) == [" three"]
+
+
+def test_what_was_missed_is_asked_for_and_nothing_comes_twice(streaming: Api, worker: Worker) -> None:
+    stream = post(streaming, "/v1/responses", RESPONSE)
+    pieces = texts(iter(stream))
+    worker.publish(3, " two")
+    ((request_id,),) = streaming.sql("select id from requests")
+    while worker.asked_for() != [request_id]:
+        pass
+    worker.publish(0, "one two")
+    assert next(pieces) == "one two"
+    worker.publish(0, "one two")
+    worker.publish(7, " three")
+    assert next(pieces) == " three"
+    stream.close()
+
+
+def test_a_stream_that_is_taken_up_again_asks_for_what_it_missed(streaming: Api, worker: Worker) -> None:
+    created = streaming.submit()
+    stream = Stream(streaming, "GET", f"/v1/responses/{created['id']}?stream=true&starting_after=7")
+    assert worker.asked_for() == [created["id"]]
+    worker.publish(0, "one two")
+    assert next(texts(iter(stream))) == " two"
+    stream.close()
+
+
+def test_an_answer_that_was_generated_anew_and_differently_is_an_error(streaming: Api, worker: Worker) -> None:
+    events = iter(post(streaming, "/v1/completions", PROMPT))
+    worker.publish(0, "one")
+    assert next(events)["choices"][0]["text"] == "one"
+    worker.publish(0, "two")
+    end(streaming, "two three")
+    (error,) = events
+    assert error["error"]["code"] == "stream_diverged"
+
+
+def test_garbage_on_the_channel_harms_no_stream(streaming: Api, worker: Worker, redis_url: str) -> None:
+    pieces = texts(iter(post(streaming, "/v1/responses", RESPONSE)))
+    worker.publish(0, "one")
+    with redis.Redis.from_url(redis_url) as client:
+        for garbage in (b"\xff", b"{}", b'[["a", "b", 3]]', b"[[]]", b"[" * 1000):
+            client.publish(worker.channel, garbage)
+    worker.publish(3, " two")
+    end(streaming, "one two")
+    assert "".join(pieces) == "one two"
+
+
+def test_a_broker_that_is_away_delays_the_text_to_the_end(web_settings: Settings, api: Api) -> None:
+    app = create_app(web_settings.model_copy(update={"redis_url": "redis://127.0.0.1:1/0"}))
+    without = Api(app.test_client(), api.engine, api.key)
+    pieces = texts(iter(post(without, "/v1/responses", RESPONSE)))
+    end(without, "one two")
+    assert list(pieces) == ["one two"]
+    app.extensions["magnus"].close()

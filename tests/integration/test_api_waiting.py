@@ -1,0 +1,75 @@
+"""Calls that wait: woken at an answer's end, as patient as they ask to be, and the same job for the same key."""
+
+import threading
+
+import pytest
+from werkzeug.datastructures import Headers
+
+from models import notifications
+from settings import Settings
+from tests.integration.api_service import Api
+from tests.integration.database_stage import eventually
+from webapp.app import create_app
+
+CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}]}
+KEY = {"Idempotency-Key": "a-key"}
+
+
+def end_all(api: Api) -> None:
+    """What a worker does at the ends of answers."""
+    ids = api.sql(
+        """update requests set status = 'completed', output_text = 'one', output_tokens = 1,
+        finished_at = clock_timestamp() where status = 'queued' returning id"""
+    )
+    with api.engine.begin() as connection:
+        notifications.notify_ended(connection, [row.id for row in ids])
+
+
+def test_a_retry_under_its_key_waits_for_the_job_that_runs_already(api: Api) -> None:
+    first = api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY)
+    assert first.status_code == 504
+    assert "Idempotency-Key" in first.json["error"]["message"]
+    assert [row.status for row in api.sql("select status from requests")] == ["queued"]
+    end_all(api)
+    second = api.call("POST", "/v1/chat/completions", json=CHAT, headers=KEY)
+    assert (second.status_code, second.json["choices"][0]["message"]["content"]) == (200, "one")
+    assert len(api.sql("select id from requests")) == 1
+
+
+@pytest.fixture
+def patient(web_settings: Settings, api: Api):
+    """The API whose calls wait for a minute."""
+    app = create_app(web_settings.model_copy(update={"wait_s": 60.0}))
+    yield Api(app.test_client(), api.engine, api.key)
+    app.extensions["magnus"].close()
+
+
+@pytest.mark.parametrize("prefer", ["wait=60", "respond-async, wait=30", 'WAIT="999999999"', "wait = 9;foo=1, x"])
+def test_a_retrieval_waits_for_the_end_as_long_as_its_client_prefers(patient: Api, prefer: str):
+    created = patient.submit()
+    answers = []
+    call = threading.Thread(
+        target=lambda: answers.append(
+            patient.call("GET", f"/v1/responses/{created['id']}", headers=Headers({"Prefer": prefer}))
+        )
+    )
+    call.start()
+    eventually(lambda: patient.sql("select 1 from pg_stat_activity where application_name = 'magnus web listens'"))
+    end_all(patient)
+    call.join()
+    assert answers[0].json["status"] == "completed"
+    assert answers[0].headers["Preference-Applied"].startswith("wait=")
+
+
+@pytest.mark.parametrize("prefer", ["wait=0", "", "wait=-1", "await=9", "wait=x", "respond-async"])
+def test_without_a_preference_a_retrieval_does_not_wait(patient: Api, prefer: str):
+    created = patient.submit()
+    answer = patient.call("GET", f"/v1/responses/{created['id']}", headers=Headers({"Prefer": prefer}))
+    assert answer.json["status"] == "queued"
+    assert "Preference-Applied" not in answer.headers
+
+
+def test_a_call_waits_no_longer_than_its_client_prefers(patient: Api):
+    body = {"model": "words", "input": "eins"}
+    answer = patient.call("POST", "/v1/responses", json=body, headers=Headers({"Prefer": "wait=1"}))
+    assert answer.json["status"] == "queued"
