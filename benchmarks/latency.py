@@ -64,7 +64,7 @@ def measure(client: Client, model: str, request: ToyRequest) -> dict[str, float]
         raise click.ClickException(f"{response['id']} ended as {response['status']}")
     return {
         "POST": accepted_at - started_at,
-        "stored to answered": response["completed_at"] - response["created_at"],
+        "stored to answered": response["completed_at"] - response["magnus"]["arrived_at"],
         "POST to completed": perf_counter() - started_at,
     }
 

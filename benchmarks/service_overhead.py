@@ -124,7 +124,7 @@ def service_run(console: Console, model: str, policy: str, arrivals: list[DemoAr
                 shares = monitor.figures(since)["cpu_share"]
             client_s = process_time() - client_started
             responses = list(client.responses())
-    seconds = max(one["completed_at"] for one in responses) - min(one["created_at"] for one in responses)
+    seconds = max(one["completed_at"] for one in responses) - min(one["magnus"]["arrived_at"] for one in responses)
     tokens = sum(response["usage"]["output_tokens"] for response in responses)
     cores = {name: round(share * (os.cpu_count() or 1), 3) for name, share in shares.items()}
     return figures(seconds, tokens, stats["mean_batch_size"], cores | {"client": round(client_s / seconds, 3)})

@@ -20,7 +20,7 @@ def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set
     """The run's figures. A request counts as completed if its status is one of `answered`."""
     completed = [response for response in responses if response["status"] in answered]
     ended = [response for response in responses if response["completed_at"] is not None]
-    first = min((response["created_at"] for response in responses), default=0.0)
+    first = min((response["magnus"]["arrived_at"] for response in responses), default=0.0)
     last = max((response["completed_at"] for response in ended), default=first)
     seconds = last - first
     valid = sum(response["usage"]["output_tokens"] for response in responses if response["usage"])
@@ -61,7 +61,7 @@ def _application(responses: Sequence[Json], answered: Set[str]) -> Json:
 
 
 def _response_s(completed: Sequence[Json]) -> Json:
-    times = sorted(response["completed_at"] - response["created_at"] for response in completed)
+    times = sorted(response["completed_at"] - response["magnus"]["arrived_at"] for response in completed)
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {"mean": _mean(times)} | {name: _rounded(percentile(times, share)) for name, share in shares.items()}
 
@@ -79,7 +79,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 def print_answer(console: Console, input: str, response: Json) -> None:
     """Print one answer, below what was asked and how long it was predicted to be."""
     predicted, tokens = response["magnus"]["predicted_tokens"], response["usage"]["output_tokens"]
-    seconds = response["completed_at"] - response["created_at"]
+    seconds = response["completed_at"] - response["magnus"]["arrived_at"]
     title = f"{response['magnus']['application']}: {_first_line(input)}"
     ending = " (cut off)" if response["status"] == "incomplete" else ""
     console.print(f"[bold]{escape(title)}[/bold]  {predicted} tokens predicted, {tokens} came, {seconds:.1f} s")

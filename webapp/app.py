@@ -1,5 +1,6 @@
 """The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
 
+import uuid
 from collections.abc import Collection
 from functools import partial
 from importlib.metadata import version
@@ -7,7 +8,7 @@ from typing import Any
 
 import structlog
 from apiflask import APIFlask
-from flask import Response, request
+from flask import Response, g, request
 from pydantic import ValidationError
 
 import json_logs
@@ -50,10 +51,11 @@ log = structlog.get_logger()
 
 APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
-# A call that finds Postgres frozen is answered with 503 within 3 s: it waits for a connection, then for the statement.
-# Far more than a statement of the API needs. Not tuned otherwise.
+# A call that finds Postgres frozen is answered with 503 within 3 s: once a statement was silent for so long, every call
+# that waits for a connection fails at once. Far more than a statement of the API needs. Not tuned otherwise.
 STATEMENT_TIMEOUT_S = 2.0
-CONNECTION_WITHIN_S = 0.5
+# A thousand calls that come at once wait for their turns: two statements each, at some hundred calls a second.
+CONNECTION_WITHIN_S = 5.0
 CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
@@ -112,7 +114,9 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
     context = make_context(settings, settings.database_url)
+    app.url_map.strict_slashes = False  # with a slash at its end an address is the same
     app.extensions["magnus"] = context
+    app.before_request(name_request)
     health.register_metrics(app, context)
     app.before_request(auth.require_api_key)
     client_errors.register(app)
@@ -120,6 +124,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(add_security_headers)
+    app.after_request(add_request_name)
     app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
     return app
 
@@ -216,6 +221,18 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         worker_alive_s=settings.lease_s,
         close=close,
     )
+
+
+def name_request() -> None:
+    """Draw the name by which this HTTP request stands in the log; a client reads it in the header x-request-id."""
+    g.request_name = f"req_{uuid.uuid4().hex}"
+    structlog.contextvars.bind_contextvars(http_request=g.request_name)
+
+
+def add_request_name(response: Response) -> Response:
+    """Add the header x-request-id."""
+    response.headers["x-request-id"] = g.request_name
+    return response
 
 
 def add_security_headers(response: Response) -> Response:

@@ -6,7 +6,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.response_objects import ApiObject, Magnus
-from webapp.response_schemas import TEXT_OR_LIST, Extras, RoleAndContent, TextFormat
+from webapp.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent, TextFormat
 
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
@@ -16,8 +16,14 @@ Stop = Annotated[
 
 
 class ChatMessage(RoleAndContent):
-    """One message of a chat."""
+    """One message of a chat; an answer's message can be sent back as it came."""
 
+    content: Content | None = None  # type: ignore[assignment]  # clients send null where there is no text
+    refusal: None = None
+    tool_calls: EmptyList | None = None
+    function_call: None = None
+    audio: None = None
+    annotations: EmptyList | None = None
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
 
 
@@ -45,6 +51,10 @@ class CommonFields(Body):
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    # extensions of other servers, with the values that ask for nothing
+    repetition_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=0)] | None = None
+    top_k: Literal[-1, 0] | None = Field(default=None, description="All tokens; `magnus.top_k` takes the likeliest")
     magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
 
     @field_validator("stream_options")

@@ -26,6 +26,7 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # the la
 DURATION_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
+@pages.get("/health")
 @pages.get("/healthz")
 def healthz() -> Response:
     """200 whenever this process answers."""

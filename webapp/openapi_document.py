@@ -11,11 +11,23 @@ IDEMPOTENCY_KEY = {
     "description": "A retry with the same key and the same body gives the first response again",
     "schema": {"type": "string", "pattern": "^[ -~]{1,255}$"},
 }
+PREFER = {
+    "in": "header",
+    "name": "Prefer",
+    "description": "`wait=N`: wait at most so many seconds for the end; a retrieval waits only if asked to",
+    "schema": {"type": "string"},
+}
+WAIT_OR_STREAM = {  # by path: the method whose calls may wait, and may answer with a stream
+    "/v1/responses": "post",
+    "/v1/responses/{id}": "get",
+    "/v1/chat/completions": "post",
+    "/v1/completions": "post",
+}
 RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
 
 
 def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
-    """Add to `spec`, and return it: the error bodies, the headers Idempotency-Key and Retry-After, the model's name."""
+    """Add to `spec`, and return it: error bodies, streams, the headers of requests and answers, the model's name."""
     schemas = spec["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
     schemas |= problem.pop("$defs") | {"Problem": problem}
@@ -24,6 +36,10 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
     for name in ("CreateResponse", "CreateChatCompletion", "CreateCompletion"):
         if name in schemas:
             schemas[name]["properties"]["model"]["enum"] = [model]
+    for path, method in WAIT_OR_STREAM.items():
+        operation = spec["paths"][path][method]
+        operation["parameters"].append(PREFER)
+        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     for operations in spec["paths"].values():
         for operation in operations.values():
             if "requestBody" in operation:

@@ -24,6 +24,7 @@ class Magnus(ApiObject):
     """What only Magnus knows of a request; null where it does not know."""
 
     application: str
+    arrived_at: float = Field(description="As a Unix time of the database's clock; `created_at` has whole seconds")
     prompt_tokens: int = Field(description="Tokens of the whole prompt, instructions included")
     predicted_tokens: int | None = Field(description="Predicted tokens of the answer, the median")
     predicted_upper_tokens: int | None = Field(description="Their upper quantile, what memory is reserved for")
@@ -96,7 +97,7 @@ class Response(ApiObject):
 
     id: str
     object: Literal["response"] = "response"
-    created_at: float
+    created_at: int
     completed_at: float | None
     status: RequestStatus
     background: bool
@@ -148,7 +149,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         body, error = RequestBody(), error or ResponseError(code="unreadable_request", message=str(unreadable))
     return Response(
         id=request.id,
-        created_at=request.arrived_at.timestamp(),
+        created_at=int(request.arrived_at.timestamp()),
         completed_at=request.finished_at.timestamp() if request.finished_at else None,
         status=request.status,
         background=body.background,
@@ -187,6 +188,7 @@ def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
         tokens = min(tokens + batch.progress_tokens, request.limit_tokens)
     return Magnus(
         application=request.application,
+        arrived_at=request.arrived_at.timestamp(),
         prompt_tokens=request.prompt_tokens,
         predicted_tokens=request.predicted_tokens,
         predicted_upper_tokens=request.predicted_upper_tokens,

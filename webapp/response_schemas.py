@@ -45,7 +45,7 @@ class RoleAndContent(Body):
     @property
     def text(self) -> str:
         """The content as one string."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
 
 
 class Message(RoleAndContent):

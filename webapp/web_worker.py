@@ -5,6 +5,7 @@ arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S, and a clie
 """
 
 import logging
+import resource
 from collections.abc import Callable, Iterable
 from socket import MSG_PEEK, socket
 from time import monotonic
@@ -23,6 +24,7 @@ import json_logs
 from webapp.client_connection import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
+OPEN_FILES = 8192  # twice the --worker-connections; most systems let a process begin with 1,024
 STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
 
 
@@ -30,6 +32,15 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's gevent worker with bounds on bodies and answers, whose calls that wait end when it shuts down."""
 
     wsgi: Any
+
+    def init_process(self) -> None:
+        """Let the process open as many files as its connections are."""
+        files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files < OPEN_FILES:
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most), most)
+            )
+        super().init_process()
 
     def load_wsgi(self) -> None:
         """Load the app."""

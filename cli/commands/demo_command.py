@@ -231,7 +231,7 @@ def final_responses(
         submission.result()
     if any(response["id"] in sent for state in OPEN_STATES for response in client.responses(status=state)):
         return None
-    newest_first = takewhile(lambda response: response["created_at"] >= since, client.responses(order="desc"))
+    newest_first = takewhile(lambda response: response["magnus"]["arrived_at"] >= since, client.responses(order="desc"))
     responses = [response for response in newest_first if response["id"] in sent]
     # a response that went back to the queue between the calls for the two open states was in neither list
     return None if any(response["status"] in OPEN_STATES for response in responses) else responses

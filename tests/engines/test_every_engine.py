@@ -6,6 +6,8 @@ import pytest
 
 from inference.sequences import Sampling, Sequence
 from inference.toy.toy_applications import draw_request
+from tasks.serving.live_rows import LiveRows
+from tasks.serving.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
@@ -150,3 +152,19 @@ def test_a_batch_runs_to_completion_in_the_order_given(tested, right_answers):
     assert [row.id for row in results] == [one.id for one in sequences]
     assert [row.tokens for row in results] == [right_answers[one.id].tokens for one in sequences]
     assert figures.valid_tokens == sum(row.tokens for row in results)
+
+
+def test_what_a_row_generates_can_be_read_between_steps(tested):
+    rows = long_rows(tested)[:3]
+    texts, pieces = LiveTexts(tested.prompts.decode), []
+    live = LiveRows(lambda step: pieces.extend(texts.add(step)))
+    live.begin([rows[0].id])
+    tested.engine.insert(rows)
+    answers = {}
+    while tested.engine.rows:
+        live.collect(tested.engine)
+        answers |= {row.id: row for row in tested.engine.step()}
+    streamed = "".join(piece for _, _, piece in pieces)
+    assert len(pieces) > 1
+    assert {row_id for row_id, _, _ in pieces} == {rows[0].id}
+    assert tested.text(answers[rows[0].id]).startswith(streamed)

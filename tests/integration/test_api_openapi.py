@@ -51,7 +51,8 @@ def answering_api(refusing_api: Api) -> Iterator[Api]:
         while not stop.is_set():
             refusing_api.sql(
                 """update requests set status = 'completed', output_text = 'x', output_tokens = 1,
-                finished_at = clock_timestamp() where status = 'queued' and not (body->>'background')::bool"""
+                finished_at = clock_timestamp()
+                where status = 'queued' and (body ? 'stream' or not (body->>'background')::bool)"""
             )
             stop.wait(0.01)
 

@@ -329,3 +329,17 @@ def test_whatever_the_bounds_admit_is_accepted_and_stored(api: Api, fields: dict
     (stored,) = api.sql("select body from requests where id = :id", id=body["id"])[0]
     assert stored["sampling"]["temperature"] == fields.get("temperature", 0.0)
     assert stored["sampling"]["top_p"] == fields.get("top_p", 1.0)
+
+
+def test_every_answer_has_a_name_that_the_log_has_too(api: Api) -> None:
+    names = {
+        api.call(method, path).headers["x-request-id"]
+        for method, path in (("GET", "/v1/models"), ("GET", "/v1/models/"), ("PUT", "/v1/models"), ("GET", "/health"))
+    }
+    assert len(names) == 4
+
+
+def test_created_at_has_whole_seconds_and_magnus_the_rest(api: Api) -> None:
+    created = api.submit()
+    assert isinstance(created["created_at"], int)
+    assert int(created["magnus"]["arrived_at"]) == created["created_at"]

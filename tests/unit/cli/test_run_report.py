@@ -23,10 +23,9 @@ def response(
 ) -> dict[str, Any]:
     return {
         "status": "completed",
-        "created_at": arrived_at,
         "completed_at": ended_at,
         "usage": {"output_tokens": actual},
-        "magnus": {"application": application, "predicted_tokens": predicted},
+        "magnus": {"application": application, "arrived_at": arrived_at, "predicted_tokens": predicted},
     } | more
 
 
