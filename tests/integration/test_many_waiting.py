@@ -1,0 +1,105 @@
+"""Calls that wait, streams, and clients that leave them, in a web process as it runs in production."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models import notifications
+from settings import Settings
+from tests.integration.api_service import Api
+from tests.integration.database_stage import eventually
+from tests.integration.web_process import WebProcess, running_web
+
+WAITING, STREAMS = 200, 100  # `python -m benchmarks.waiting` has five times as many
+BODY = {"model": "words", "input": "eins zwei"}
+
+
+@pytest.fixture
+def web(web_settings: Settings, api: Api, redis_url: str, tmp_path: Path) -> Iterator[WebProcess]:
+    """A web process on the database of the fixture `api`, whose calls wait for a minute."""
+    settings = web_settings.model_copy(update={"wait_s": 60.0, "redis_url": redis_url})
+    with running_web(settings, tmp_path) as web:
+        yield web
+
+
+def posted(web: WebProcess, api: Api, *headers: str, **fields: object) -> socket.socket:
+    """A connection on which a request was sent."""
+    body = json.dumps(BODY | fields).encode()
+    lines = [
+        "POST /v1/responses HTTP/1.1",
+        "Host: here",
+        f"Authorization: Bearer {api.key}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
+    return web.connection("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+def stored(api: Api, count: int) -> list[str]:
+    """The states of the requests, once there are so many, by their arrival."""
+    eventually(lambda: api.sql("select count(*) from requests")[0][0] == count)
+    return [row.status for row in api.sql("select status from requests order by arrived_at")]
+
+
+def test_hundreds_of_waiting_calls_and_streams_keep_nobody_out_and_are_all_answered(web: WebProcess, api: Api):
+    with ExitStack() as held:
+        waiting = [held.enter_context(posted(web, api)) for _ in range(WAITING)]
+        streams = [held.enter_context(posted(web, api, stream=True)) for _ in range(STREAMS)]
+        stored(api, WAITING + STREAMS)
+        with httpx.Client(base_url=web.url, headers={"Authorization": f"Bearer {api.key}"}, timeout=60) as client:
+            answers = [client.post("/v1/responses", json=BODY | {"background": True}) for _ in range(20)]
+            assert [answer.status_code for answer in answers] == [200] * 20
+        ended = api.sql(
+            """update requests set status = 'completed', output_text = 'one two', output_tokens = 2,
+            finished_at = clock_timestamp() where not (body->>'background')::bool returning id"""
+        )
+        with api.engine.begin() as connection:
+            notifications.notify_ended(connection, [row.id for row in ended])
+        for call in waiting:
+            answer = received(call, b'"truncation"')
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b'"status":"completed"' in answer
+        for stream in streams:
+            events = received(stream, b"event: response.completed")
+            assert events.startswith(b"HTTP/1.1 200")
+            assert events.count(b"event: response.output_text.delta") == 1
+
+
+def received(client: socket.socket, until: bytes) -> bytes:
+    """What has come on this connection once these bytes have."""
+    data = b""
+    while until not in data:
+        part = client.recv(65536)
+        assert part, data
+        data += part
+    return data
+
+
+def test_a_client_that_leaves_cancels_what_nobody_else_will_read(web: WebProcess, api: Api):
+    with (
+        posted(web, api),
+        posted(web, api, stream=True),
+        posted(web, api, "Idempotency-Key: a"),
+        posted(web, api, "Idempotency-Key: b", stream=True),
+        posted(web, api, stream=True, background=True),
+    ):
+        assert stored(api, 5) == ["queued"] * 5
+        assert api.sql("select count(*) from requests where body ? 'stream'")[0][0] == 3
+    eventually(lambda: api.sql("select count(*) from requests where status = 'cancelled'")[0][0] == 2)
+    cancelled = api.sql("select idempotency_key, body from requests where status = 'cancelled'")
+    assert [(row.idempotency_key, row.body["background"]) for row in cancelled] == [(None, False)] * 2
+
+
+def test_a_request_sent_ahead_is_no_sign_that_the_client_leaves(web: WebProcess, api: Api):
+    with posted(web, api) as client:
+        stored(api, 1)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        api.sql("update requests set status = 'completed', output_text = 'one', output_tokens = 1")
+        answers = received(client, b'{"status":"ok"}')
+        assert answers.count(b"HTTP/1.1 200") == 2
