@@ -4,11 +4,12 @@ import random
 
 import pytest
 
-from inference.sequences import Sampling, Sequence
+from inference.sequences import FinishedSequence, Sampling, Sequence
 from inference.toy.toy_applications import draw_request
 from tasks.serving.live_rows import LiveRows
 from tasks.serving.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
+from token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
@@ -156,11 +157,12 @@ def test_a_batch_runs_to_completion_in_the_order_given(tested, right_answers):
 
 def test_what_a_row_generates_can_be_read_between_steps(tested):
     rows = long_rows(tested)[:3]
-    texts, pieces = LiveTexts(tested.prompts.decode), []
+    texts = LiveTexts(tested.prompts.decode)
+    pieces: list[Piece] = []
+    answers: dict[str, FinishedSequence] = {}
     live = LiveRows(lambda step: pieces.extend(texts.add(step)))
     live.begin([rows[0].id])
     tested.engine.insert(rows)
-    answers = {}
     while tested.engine.rows:
         live.collect(tested.engine)
         answers |= {row.id: row for row in tested.engine.step()}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -28,7 +28,7 @@ class Stream:
         self._answer = api.call(method, path, **arguments)
         assert self._answer.status_code == 200, self._answer.get_data(as_text=True)
         assert self._answer.mimetype == "text/event-stream"
-        self._parts = cast(Iterator[bytes], self._answer.iter_encoded())
+        self._parts = self._answer.iter_encoded()
 
     def __iter__(self) -> Iterator[Event]:
         for part in self._parts:
@@ -165,7 +165,7 @@ class Worker:
     def __init__(self, client: redis.Redis, api: Api) -> None:
         ((installation,),) = api.sql("select value->>'id' from service_state where name = 'installation'")
         self._client, self.channel = client, pieces_channel(installation)
-        self._asks = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._asks = client.pubsub(ignore_subscribe_messages=True)
         self._asks.subscribe(asks_channel(installation))
         self._api = api
 

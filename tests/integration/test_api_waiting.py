@@ -1,9 +1,9 @@
 """Calls that wait: woken at an answer's end, as patient as they ask to be, and the same job for the same key."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
-from werkzeug.datastructures import Headers
 
 from models import notifications
 from settings import Settings
@@ -49,9 +49,7 @@ def test_a_retrieval_waits_for_the_end_as_long_as_its_client_prefers(patient: Ap
     created = patient.submit()
     answers = []
     call = threading.Thread(
-        target=lambda: answers.append(
-            patient.call("GET", f"/v1/responses/{created['id']}", headers=Headers({"Prefer": prefer}))
-        )
+        target=lambda: answers.append(patient.call("GET", f"/v1/responses/{created['id']}", headers={"Prefer": prefer}))
     )
     call.start()
     eventually(lambda: patient.sql("select 1 from pg_stat_activity where application_name = 'magnus web listens'"))
@@ -64,12 +62,39 @@ def test_a_retrieval_waits_for_the_end_as_long_as_its_client_prefers(patient: Ap
 @pytest.mark.parametrize("prefer", ["wait=0", "", "wait=-1", "await=9", "wait=x", "respond-async"])
 def test_without_a_preference_a_retrieval_does_not_wait(patient: Api, prefer: str):
     created = patient.submit()
-    answer = patient.call("GET", f"/v1/responses/{created['id']}", headers=Headers({"Prefer": prefer}))
+    answer = patient.call("GET", f"/v1/responses/{created['id']}", headers={"Prefer": prefer})
     assert answer.json["status"] == "queued"
     assert "Preference-Applied" not in answer.headers
 
 
 def test_a_call_waits_no_longer_than_its_client_prefers(patient: Api):
     body = {"model": "words", "input": "eins"}
-    answer = patient.call("POST", "/v1/responses", json=body, headers=Headers({"Prefer": "wait=1"}))
+    answer = patient.call("POST", "/v1/responses", json=body, headers={"Prefer": "wait=1"})
     assert answer.json["status"] == "queued"
+
+
+def answered(api: Api, meanwhile: Callable[[], object]) -> str:
+    """The text that a waiting call gets when its answer ends after `meanwhile`."""
+    answers = []
+    call = threading.Thread(
+        target=lambda: answers.append(api.call("POST", "/v1/chat/completions", json=CHAT).json["choices"][0])
+    )
+    call.start()
+    eventually(lambda: api.sql("select id from requests where status = 'queued'"))
+    meanwhile()
+    end_all(api)
+    call.join()
+    return str(answers[0]["message"]["content"])
+
+
+def test_a_cut_connection_is_made_again_and_nobody_waits_in_vain(patient: Api):
+    def cut() -> None:
+        cut_off = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'magnus web listens'"
+        eventually(lambda: patient.sql(cut_off))
+
+    assert answered(patient, cut) == "one"
+
+
+def test_behind_a_pooler_waiting_calls_look_for_themselves(patient: Api, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notifications, "is_pooled", lambda connection: True)
+    assert answered(patient, lambda: None) == "one"

@@ -23,7 +23,7 @@ def test_a_chat_whose_last_message_asks_nothing_is_refused(last: dict[str, str])
 
 
 def test_an_answers_message_can_be_sent_back_with_every_field_that_it_has() -> None:
-    answer = {
+    answer: dict[str, object] = {
         "role": "assistant",
         "content": None,
         "refusal": None,
