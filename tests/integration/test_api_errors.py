@@ -53,7 +53,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str]] = {
     "background as text": ({"background": "yes"}, 400, "background"),
     "hot": ({"temperature": 2.1}, 400, "temperature"),
     "no nucleus": ({"top_p": 0}, 400, "top_p"),
-    "streaming": ({"stream": True}, 400, "stream"),
+    "streaming": ({"stream": 1}, 400, "stream"),
     "tools": ({"tools": [{"type": "web_search"}]}, 400, "tools"),
     "not stored": ({"store": False}, 400, "store"),
     "earlier response": ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
