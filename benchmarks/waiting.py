@@ -26,6 +26,7 @@ from benchmarks.accept import figures, submit_all
 from cli.api_client import Client
 from cli.hosting.service_files import api_address
 from cli.options import service_options, settings_with
+from inference.toy.toy_applications import APPLICATIONS
 
 HELD_TOKENS = 40  # of each held answer: enough of them for many seconds of a worker's time
 SETTLE_S = 2.0  # what is left of the burst of their own submissions then belongs to the measurement
@@ -40,7 +41,10 @@ class Held:
         self.first_text_s: list[float] = []
         self._body = {
             "model": model,
-            "messages": [{"role": "user", "content": "one two three"}],
+            "messages": [
+                {"role": "system", "content": APPLICATIONS["double"].instruction},
+                {"role": "user", "content": "river cloud " * 10},
+            ],
             "max_tokens": HELD_TOKENS,
             "metadata": {"application": "held"},
         }

@@ -23,6 +23,10 @@ WAIT_OR_STREAM = {  # by path: the method whose calls may wait, and may answer w
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
 }
+EVENT = {  # one of the server-sent events of a stream
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
+}
 RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
 
 
@@ -39,7 +43,7 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
     for path, method in WAIT_OR_STREAM.items():
         operation = spec["paths"][path][method]
         operation["parameters"].append(PREFER)
-        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": EVENT}
     for operations in spec["paths"].values():
         for operation in operations.values():
             if "requestBody" in operation:

@@ -100,6 +100,6 @@ def test_a_request_sent_ahead_is_no_sign_that_the_client_leaves(web: WebProcess,
     with posted(web, api) as client:
         stored(api, 1)
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
-        api.sql("update requests set status = 'completed', output_text = 'one', output_tokens = 1")
+        api.sql("update requests set status = 'completed', output_text = 'one', output_tokens = 1, finished_at = now()")
         answers = received(client, b'{"status":"ok"}')
         assert answers.count(b"HTTP/1.1 200") == 2
