@@ -6,7 +6,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models import leadership, planner_state
 from models.leadership import Lead, LeadLost
-from tasks.planning.planner import Planner, PlannerRules
+from tasks.planning.planner import Planner
+from tasks.planning.planner_rules import PlannerRules
 
 log = structlog.get_logger()
 

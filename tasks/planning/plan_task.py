@@ -19,7 +19,7 @@ from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
 from tasks.planning.plan_queue import PlanQueue
-from tasks.planning.planner import PlannerRules
+from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.step_pacer import StepPacer
 from tasks.pulse import Pulse
 from tasks.regular_work import RegularWork

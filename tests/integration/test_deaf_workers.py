@@ -9,7 +9,8 @@ from models import leases
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader
-from tasks.planning.planner import MOST_SENDS, PlannerRules
+from tasks.planning.planner import MOST_SENDS
+from tasks.planning.planner_rules import PlannerRules
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually

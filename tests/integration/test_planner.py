@@ -9,7 +9,7 @@ import pytest
 from models import planner_state
 from scheduling.policies.policy_factory import POLICIES, PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner import PlannerRules
+from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import Stage, eventually
 
 RULES = PlannerRules(policy="magnus", settings=PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)

@@ -27,7 +27,8 @@ from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
-from tasks.planning.planner import Planner, PlannerRules
+from tasks.planning.planner import Planner
+from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import CURVES, Stage
 
 (P1, P2, P3, P4), (D1, D2, D3, D4) = CURVES["prefill"], CURVES["decode"]

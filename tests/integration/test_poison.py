@@ -12,7 +12,7 @@ import pytest
 
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner import PlannerRules
+from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.poisoned_worker import BREAKS_DEVICE, EXHAUSTS, KILLS, serve
 from tests.integration.serving_worker import small_model

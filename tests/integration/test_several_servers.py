@@ -14,7 +14,7 @@ from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner import PlannerRules
+from tasks.planning.planner_rules import PlannerRules
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.live_rows import LiveRows
 from tests.integration.database_stage import MODEL, Stage
