@@ -181,10 +181,14 @@ def select_views(logprobs: ColumnElement[Any] | None = None) -> View:
     )
 
 
+def select_whole_views() -> View:
+    """The same with the log probabilities of the answers, which may be long: of single requests only."""
+    return select_views(type_coerce(StoredRequest.logprobs, JSONB))
+
+
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
     """One request of this tenant; with None of any tenant, which only the operator's pages may ask for."""
-    whole = select_views(type_coerce(StoredRequest.logprobs, JSONB))
-    return next(_views(session, whole.where(StoredRequest.id == id, *_of_tenant(tenant))), None)
+    return next(_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
 
 
 def page(
@@ -283,7 +287,7 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
 def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
     """Those of these requests that are final, and None for each that was deleted."""
     over = finished(session, ids)
-    views = _views(session, select_views().where(StoredRequest.id.in_(over))) if over else ()
+    views = _views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
     found = {view.request.id: view for view in views}
     return {request_id: found.get(request_id) for request_id in over}
 

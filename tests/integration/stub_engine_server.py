@@ -46,6 +46,7 @@ class StubServer(ThreadingHTTPServer):
         self.always: Fault | None = None
         self.model = "stub"
         self.root: str | None = None  # the directory that it says it loaded its model from
+        self.tokenizes = True
         self.answer_tokens = 8  # of prompts that do not say how long their answers are
         self.pages: dict[str, str] = {}  # further pages, or others in place of these; an empty one is not there
         self.posts: dict[str, tuple[int, str]] = {}  # what other pages answer to what is posted there
@@ -113,6 +114,8 @@ class StubHandler(BaseHTTPRequestHandler):
             self.server.bodies.append(body)
             once = self.server.posts_once
             return self.answer(*(once.pop(0) if once else self.server.posts[self.path]))
+        if self.path == "/tokenize" and not self.server.tokenizes:
+            return self.answer(404, "{}")
         if self.path != "/v1/completions" or not body.get("stream"):
             return self.answer(200, json.dumps({"choices": [{"token_ids": [EOS], "finish_reason": "stop"}]}))
         trial = body["prompt"] == [0]

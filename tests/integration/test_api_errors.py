@@ -57,7 +57,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str]] = {
     "tools": ({"tools": [{"type": "web_search"}]}, 400, "tools"),
     "not stored": ({"store": False}, 400, "store"),
     "earlier response": ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
-    "json output": ({"text": {"format": {"type": "json_object"}}}, 400, "text.format.type"),
+    "unknown output": ({"text": {"format": {"type": "xml"}}}, 400, "text.format"),
     "misspelt": ({"max_ouput_tokens": 5}, 400, "max_ouput_tokens"),
     "misspelt extra": ({"magnus": {"prio": 5}}, 400, "magnus.prio"),
     "priority": ({"magnus": {"priority": 101}}, 400, "magnus.priority"),

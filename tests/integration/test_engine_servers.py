@@ -47,6 +47,9 @@ def test_doctor_says_what_a_server_can_do_and_what_is_lost(server: StubServer):
     assert (found["token ids in"].found, found["tokenizer"].remedy) == ("yes", None)
     server.root = None
     found = {finding.check: finding for finding in engine_findings(Settings(), server.url)}
+    assert found["tokenizer"].found == f"from vllm+{server.url}"
+    server.tokenizes = False
+    found = {finding.check: finding for finding in engine_findings(Settings(), server.url)}
     assert "MAGNUS_MODEL" in (found["tokenizer"].remedy or "")
     server.die()
     (unreachable,) = engine_findings(Settings(), server.url)

@@ -217,7 +217,7 @@ def test_answers_whose_tokenizer_is_away_are_generated_again_at_no_attempts_cost
         tokenizer.cannot_encode = True
         stage.request("r2", limit_tokens=100)
         worker.serve("r2", joins=True)
-        assert stage.requests("status", "attempts", "suspected")["r2"] == ("queued", 0, 0)
+        eventually(lambda: stage.requests("status", "attempts", "suspected")["r2"] == ("queued", 0, 0))
     finally:
         worker.close()
         structlog.reset_defaults()
