@@ -126,6 +126,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         app.register_blueprint(blueprint)
     app.after_request(add_security_headers)
     app.after_request(add_request_name)
+    app.teardown_request(forget_request_name)
     app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
     return app
 
@@ -229,6 +230,11 @@ def name_request() -> None:
     """Draw the name by which this HTTP request stands in the log; a client reads it in the header x-request-id."""
     g.request_name = f"req_{uuid.uuid4().hex}"
     structlog.contextvars.bind_contextvars(http_request=g.request_name)
+
+
+def forget_request_name(error: BaseException | None) -> None:
+    """What the same thread logs later is not about this HTTP request."""
+    structlog.contextvars.unbind_contextvars("http_request")
 
 
 def add_request_name(response: Response) -> Response:

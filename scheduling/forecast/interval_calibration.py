@@ -22,7 +22,8 @@ UNKNOWN = (-1.645, 0.0, 1.645)
 OTHER_SPREAD = 0.25
 SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
 LONGEST_S = 1e7  # four months: no instant that a forecast names leaves the calendar
-MOST_RATIO = 100.0  # of real and expected seconds; an error beyond counts as this one
+MOST_RATIO = 100.0  # of real and expected seconds; an error beyond counts as this one, and none is expected
+MOST_LOG = math.log(MOST_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,11 @@ class Band:
 
     def around(self, seconds: float, spread: float) -> Expectation:
         """The expectation that a forecast of so many seconds, of this spread, is worth."""
-        seconds = min(max(seconds, SHORTEST_S), LONGEST_S)
-        low, middle, high = (seconds * math.exp(score * spread) for score in (self.low, self.middle, self.high))
+        seconds = max(seconds, SHORTEST_S)
+        low, middle, high = (
+            min(LONGEST_S, seconds * math.exp(min(max(score * spread, -MOST_LOG), MOST_LOG)))
+            for score in (self.low, self.middle, self.high)
+        )
         return Expectation(middle, low, high)
 
 
@@ -63,7 +67,7 @@ class IntervalCalibration:
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
         """A forecast has come true."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
-        self._scores[stage].append(math.log(min(max(ratio, 1 / MOST_RATIO), MOST_RATIO)) / spread)
+        self._scores[stage].append(min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread)
 
     def band(self, stage: Stage) -> Band:
         """Quantiles of the latest scores; with n of them the outer ones are a rank of n + 1 further out."""

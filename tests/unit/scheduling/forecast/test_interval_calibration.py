@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scheduling.forecast.interval_calibration import (
     FEWEST,
     KEPT,
+    LONGEST_S,
     OTHER_SPREAD,
     UNKNOWN,
     Band,
@@ -46,11 +47,19 @@ def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> 
     assert calibration.band("waiting") == Band(*UNKNOWN)
 
 
-def test_no_error_however_large_leads_out_of_the_calendar() -> None:
+@given(
+    st.lists(st.tuples(st.floats(0, 1e300), st.floats(OTHER_SPREAD, 50), st.floats(0, 1e300)), max_size=2 * FEWEST),
+    st.floats(0, 1e300),
+    st.floats(OTHER_SPREAD, 50),
+)
+def test_no_error_however_large_leads_out_of_the_calendar(
+    errors: list[tuple[float, float, float]], expected_s: float, spread: float
+) -> None:
     calibration = IntervalCalibration()
-    for _ in range(FEWEST):
-        calibration.learn("waiting", 1e-9, 0.25, 1e12)
-    assert calibration.band("waiting").around(1e12, 0.5).high_s < 1e12
+    for one in [*errors, *FEWEST * [(1e-9, OTHER_SPREAD, 1e12)]]:
+        calibration.learn("waiting", *one)
+    told = calibration.band("waiting").around(expected_s, spread)
+    assert 0 < told.low_s <= told.seconds <= told.high_s <= LONGEST_S
 
 
 def test_the_own_length_counts_as_far_as_serving_it_is_part_of_the_time_left() -> None:
