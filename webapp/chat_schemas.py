@@ -6,7 +6,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.output_options import ChatFormat, TopLogprobs
-from webapp.response_objects import ApiObject, Magnus, TokenLogprob
+from webapp.response_objects import ApiObject, ChosenToken, Magnus
 from webapp.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
 
 EmptyList = Annotated[list[Any], Field(max_length=0)]
@@ -150,7 +150,7 @@ class AssistantMessage(ApiObject):
 class ChatLogprobs(ApiObject):
     """The log probabilities of a chat's answer, one for each of its tokens."""
 
-    content: list[TokenLogprob]
+    content: list[ChosenToken]
     refusal: None = None
 
 

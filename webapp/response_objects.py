@@ -62,7 +62,7 @@ class LikelyToken(ApiObject):
     bytes: list[int] | None = None
 
 
-class TokenLogprob(LikelyToken):
+class ChosenToken(LikelyToken):
     """The token that does stand there, and the likeliest ones."""
 
     top_logprobs: list[LikelyToken] = []
@@ -74,7 +74,7 @@ class OutputText(ApiObject):
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: list[Any] = []
-    logprobs: list[TokenLogprob] = Field(default=[], description="If they were asked for; lists leave them out")
+    logprobs: list[ChosenToken] = Field(default=[], description="If they were asked for; lists leave them out")
 
 
 class OutputMessage(ApiObject):
@@ -229,9 +229,9 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
     return None if at is None else round(max(0.0, (at - view.now).total_seconds()), 3)
 
 
-def logprobs_of(view: RequestView) -> list[TokenLogprob]:
+def logprobs_of(view: RequestView) -> list[ChosenToken]:
     """Those of the answer's tokens; none where they were not asked for, or were not read with the request."""
-    return [TokenLogprob.model_validate(one) for one in view.logprobs or ()]
+    return [ChosenToken.model_validate(one) for one in view.logprobs or ()]
 
 
 def _format(body: RequestBody) -> dict[str, Any]:

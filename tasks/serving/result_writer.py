@@ -164,10 +164,10 @@ class ResultWriter(Thread):
             error = {"code": event.code, "message": event.message}
             return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
         ended = event.ended
-        # Postgres stores no NUL, which a model of bytes may generate as any other
         # a server's detokenizer writes the end of sequence out
         ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
         answer = self._tokens.decode(ids) if ended.text is None else ended.text
+        # Postgres stores no NUL, which a model of bytes may generate as any other
         text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
         logprobs = None
         if event.with_logprobs:

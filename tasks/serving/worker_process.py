@@ -21,8 +21,8 @@ from tasks.messages import Messages
 from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.live_rows import LiveRows
-from tasks.serving.token_publisher import AskListener, TokenPublisher
+from tasks.serving.streaming.live_rows import LiveRows
+from tasks.serving.streaming.token_publisher import AskListener, TokenPublisher
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.

@@ -8,8 +8,8 @@ import pytest
 
 from inference.sequences import FinishedSequence, JsonFormat, Sampling, Sequence
 from inference.toy.toy_applications import draw_request
-from tasks.serving.live_rows import LiveRows
-from tasks.serving.token_publisher import LiveTexts
+from tasks.serving.streaming.live_rows import LiveRows
+from tasks.serving.streaming.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
 from token_messages import Piece
 

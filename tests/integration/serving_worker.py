@@ -16,7 +16,7 @@ from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer, WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.live_rows import LiveRows, StepTokens
+from tasks.serving.streaming.live_rows import LiveRows, StepTokens
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.small_model import make_small_model
 

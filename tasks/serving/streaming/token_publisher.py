@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from celery_config import BROKER_TIMEOUT_S
 from inference.growing_text import GrowingText
-from tasks.serving.live_rows import StepTokens
+from tasks.serving.streaming.live_rows import StepTokens
 from token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.

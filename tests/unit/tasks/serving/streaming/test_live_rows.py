@@ -5,8 +5,8 @@ from itertools import pairwise
 from inference.growing_text import GrowingText
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import EngineEvent, RowEnded
-from tasks.serving.live_rows import LiveRows, StepTokens
-from tasks.serving.token_publisher import LiveTexts
+from tasks.serving.streaming.live_rows import LiveRows, StepTokens
+from tasks.serving.streaming.token_publisher import LiveTexts
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 

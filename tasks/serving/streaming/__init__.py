@@ -1,0 +1,1 @@
+"""The text of rows in the making, on its way to whoever streams it."""
