@@ -1,4 +1,4 @@
-"""Leases: a worker registers, takes batches under leases, renews them with its heartbeat, and deregisters.
+"""Leases: a worker takes batches under leases and renews them with its heartbeat.
 
 A lease is a batch in status running together with its fencing number (`fence`), which grows each time the batch is
 leased; a write under an old number changes nothing. Every transaction locks batches before requests, and batches in the
@@ -11,29 +11,6 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
-
-from models.requeue import LostBatch, blamed, requeue
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRegistration:
-    """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
-
-    Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
-    the worker's model or device is another now. `paged`: memory is the sum over rows in blocks of `block_tokens`.
-    `lacks` names what its engine cannot do. `prefix_cache`: it keeps how the prompts began that it has served.
-    """
-
-    name: str
-    model: str
-    device: str
-    theta_bytes: int
-    delta_bytes: int
-    curves: Mapping[str, Any] | None
-    paged: bool = False
-    block_tokens: int = 1
-    lacks: tuple[str, ...] = ()
-    prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,62 +72,6 @@ class Renewal:
     held: frozenset[int]  # batches whose lease was renewed
     closed: frozenset[int]  # batches that ended under these leases: their worker has just written so itself
     cancels: frozenset[str]  # running requests whose cancel was requested
-
-
-def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
-    """Register the worker under its name; returns its incarnation, by which its process is told from earlier ones.
-
-    Open batches of an earlier process of that name are lost; the requests that it was serving are suspects.
-    """
-    incarnation = connection.execute(
-        text("""
-            insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                prefix_cache)
-            values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :prefix_cache)
-            on conflict (name) do update set model = excluded.model, device = excluded.device,
-                theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
-                paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
-                prefix_cache = excluded.prefix_cache,
-                max_rows = null, fault = null,
-                curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
-                    or workers.device <> excluded.device then excluded.curves
-                    else coalesce(workers.curves, excluded.curves) end,
-                started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                stopping = false, not_consuming_since = null
-            returning extract(epoch from started_at)::float8
-        """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
-        {
-            "name": worker.name,
-            "model": worker.model,
-            "device": worker.device,
-            "theta_bytes": worker.theta_bytes,
-            "delta_bytes": worker.delta_bytes,
-            "curves": worker.curves,
-            "paged": worker.paged,
-            "block_tokens": worker.block_tokens,
-            "lacks": list(worker.lacks),
-            "prefix_cache": worker.prefix_cache,
-        },
-    ).scalar_one()
-    _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)
-    return float(incarnation)
-
-
-def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
-    """Mark the worker as stopped and put the requests of its open batches back into the queue.
-
-    If the worker `failed`, those that it was serving are suspects. Nothing happens if another process has its name now.
-    """
-    mine = connection.execute(
-        text("""
-            update workers set stopped_at = clock_timestamp()
-            where name = :name and extract(epoch from started_at)::float8 = :incarnation returning name
-        """),
-        {"name": name, "incarnation": incarnation},
-    ).one_or_none()
-    if mine is not None:
-        _lose_open_batches(connection, name, failed=failed, max_attempts=max_attempts)
 
 
 def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
@@ -293,21 +214,3 @@ def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
         {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
     )
     return {Lease(row.id, row.fence) for row in rows}
-
-
-def _lose_open_batches(
-    connection: Connection, worker: str, failed: bool, max_attempts: int, died: bool = False
-) -> None:
-    rows = connection.execute(
-        text("""
-            with unfinished as (
-                select id, status = 'running' as taken from batches
-                where worker = :worker and status in ('assigned', 'running') order by id for update
-            )
-            update batches b set status = 'lost', finished_at = clock_timestamp(), lease_until = null
-            from unfinished u where b.id = u.id
-            returning b.id, b.worker, b.joins, u.taken and :failed as taken, b.started_at is not null as started
-        """),
-        {"worker": worker, "failed": failed},
-    )
-    requeue(connection, blamed((LostBatch(**row._mapping) for row in rows), died), max_attempts)

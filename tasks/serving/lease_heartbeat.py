@@ -9,8 +9,9 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import leases
-from models.leases import WorkerOffer, WorkerRegistration
+from models import leases, worker_registration
+from models.leases import WorkerOffer
+from models.worker_registration import WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
@@ -55,12 +56,14 @@ class LeaseHeartbeat(Thread):
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
         with self._database.begin() as connection:
-            self._incarnation = leases.register(connection, self._announcement, self._terms.max_attempts)
+            self._incarnation = worker_registration.register(connection, self._announcement, self._terms.max_attempts)
 
     def deregister(self, failed: bool) -> None:
         """Mark the worker as stopped; its open batches go back to the queue, as suspects if it `failed`."""
         with self._database.begin() as connection:
-            leases.deregister(connection, self._announcement.name, self._incarnation, failed, self._terms.max_attempts)
+            worker_registration.deregister(
+                connection, self._announcement.name, self._incarnation, failed, self._terms.max_attempts
+            )
 
     def stop(self) -> None:
         """End the thread; no lease is renewed any more."""

@@ -36,14 +36,16 @@ from models import (
     tenant_backlog,
     training_log,
     window_stats,
+    worker_registration,
 )
 from models.batch_results import Answer, Closed, Figures, Returned, Started
 from models.client_requests import NewRequest
 from models.leadership import Lead
-from models.leases import Lease, WorkerRegistration
+from models.leases import Lease
 from models.request_predictions import Predicted
 from models.requeue import UnfinishedBatch
 from models.tables import BatchStatus, RequestStatus
+from models.worker_registration import WorkerRegistration
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.integration.million_rows import BATCHES, MODEL, NEW, QUEUED, ROWS_A_BATCH
@@ -224,8 +226,12 @@ CASES = [
     Case("client_requests.remove", on_session(client_requests.remove, "tenant-0", ENDED_ID)),
     Case("client_requests.finished", on_session(client_requests.finished, [ENDED_ID] * 24)),
     Case("client_requests.ended", on_session(client_requests.ended, [ENDED_ID] * 24)),
-    Case("leases.register", lambda c: leases.register(c, W1, 5), OPEN),
-    Case("leases.deregister", lambda c: leases.deregister(c, "w1", incarnation(c), True, 5), OPEN),
+    Case("worker_registration.register", lambda c: worker_registration.register(c, W1, 5), OPEN),
+    Case(
+        "worker_registration.deregister",
+        lambda c: worker_registration.deregister(c, "w1", incarnation(c), True, 5),
+        OPEN,
+    ),
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
     Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),

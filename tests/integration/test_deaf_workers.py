@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models import leases
+from models import leases, worker_registration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader
@@ -119,30 +119,30 @@ def test_a_worker_that_no_probe_reaches_ends_after_so_many_beats(
 
 
 def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage: Stage):
-    worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
     leader = Leader(stage.database, RULES)
     with stage.database.begin() as connection:
-        incarnation = leases.register(connection, worker, max_attempts=3)
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)
         renewal = leases.renew(connection, "w1", incarnation, {}, 10.0, stopping=True)
     assert (renewal.registered, renewal.unheard) == (True, False)
     stage.request("r1")
     assert leader.step() == []
     with stage.database.begin() as connection:
-        leases.register(connection, worker, max_attempts=3)
+        worker_registration.register(connection, worker, max_attempts=3)
     assert [name for _, name in leader.step()] == ["w1"]
     leader.resign()
 
 
 def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard_and_only_once(stage: Stage):
-    worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+    worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
     leader = Leader(stage.database, RULES)
     with stage.database.begin() as connection:
-        incarnation = leases.register(connection, worker, max_attempts=3)
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)
     stage.request("r1")
     sent_to_nobody(leader)
     with stage.database.begin() as connection:
         assert leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
-        incarnation = leases.register(connection, worker, max_attempts=3)  # its next process
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)  # its next process
         assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
     leader.resign()
 
@@ -181,7 +181,9 @@ def test_a_restarted_worker_is_given_a_chance(stage: Stage):
     stage.worker("w1")
     stage.sql("update workers set not_consuming_since = clock_timestamp()")
     with stage.database.begin() as connection:
-        leases.register(connection, leases.WorkerRegistration("w1", "small", "cpu", 1, 1, None), max_attempts=3)
+        worker_registration.register(
+            connection, worker_registration.WorkerRegistration("w1", "small", "cpu", 1, 1, None), max_attempts=3
+        )
     assert stage.sql("select not_consuming_since from workers") == [(None,)]
 
 

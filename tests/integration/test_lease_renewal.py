@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from models import leases
+from models import leases, worker_registration
 from models.leases import Lease, Renewal
 from tests.integration.database_stage import Stage, eventually
 
@@ -13,8 +13,8 @@ RUNNING = """insert into batches (worker, policy, size, length, predicted_genera
 
 def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: Stage):
     with stage.database.begin() as connection:
-        worker = leases.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
-        incarnation = leases.register(connection, worker, max_attempts=3)
+        worker = worker_registration.WorkerRegistration("w1", "small", "cpu", 10_000, 1, curves=None)
+        incarnation = worker_registration.register(connection, worker, max_attempts=3)
     ((ends,),), ((lost,),), ((runs,),) = stage.sql(RUNNING), stage.sql(RUNNING), stage.sql(RUNNING)
     stage.sql("update batches set status = 'lost', lease_until = null where id = :id", id=lost)
 

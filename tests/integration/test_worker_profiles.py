@@ -2,8 +2,8 @@
 
 import pytest
 
-from models import leases, live_fleet
-from models.leases import WorkerRegistration
+from models import live_fleet, worker_registration
+from models.worker_registration import WorkerRegistration
 from tests.integration.database_stage import Stage
 
 WHOLE = {"prefill": [1.0, 0.0, 0.0, 0.0], "decode": [2.0, 0.0, 0.0, 0.0]}
@@ -21,16 +21,16 @@ QUICK, LATER = ({"prefill": [n, 0.0, 0.0, 0.0], "decode": [n, 0.0, 0.0, 0.0], "q
 )
 def test_a_worker_that_starts_again_keeps_its_profile(stage: Stage, stored, model, device, kept):
     with stage.database.begin() as connection:
-        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
+        worker_registration.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
         assert live_fleet.set_curves(connection, "w1", stored)
-        leases.register(connection, WorkerRegistration("w1", model, device, 1, 1, LATER), max_attempts=1)
+        worker_registration.register(connection, WorkerRegistration("w1", model, device, 1, 1, LATER), max_attempts=1)
         (worker,) = live_fleet.live_workers(connection, alive_s=60.0)
     assert worker.curves == kept
 
 
 def test_a_worker_that_measured_nothing_keeps_what_it_had(stage: Stage):
     with stage.database.begin() as connection:
-        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, WHOLE), max_attempts=1)
-        leases.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
+        worker_registration.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, WHOLE), max_attempts=1)
+        worker_registration.register(connection, WorkerRegistration("w1", "toy", "cpu", 1, 1, None), max_attempts=1)
         (worker,) = live_fleet.live_workers(connection, alive_s=60.0)
     assert worker.curves == WHOLE
