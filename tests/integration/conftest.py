@@ -13,8 +13,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from models import api_keys
 from models.session import make_engine, make_sessions
 from settings import Settings
+from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
 from tests.integration.database_stage import Stage
+from tests.integration.planner_stage import RULES
 from webapp.app import create_app
 
 
@@ -77,3 +79,11 @@ def api(web_settings: Settings) -> Iterator[Api]:
 def refusing_api(module_database_url: str, word_model: Path) -> Iterator[Api]:
     """The API for tests whose calls are all refused, so that they can share it."""
     yield from running_api(small_service(module_database_url, word_model))
+
+
+@pytest.fixture
+def leader(stage: Stage) -> Iterator[Leader]:
+    """A planner under RULES; it resigns in the end."""
+    leader = Leader(stage.database, RULES)
+    yield leader
+    leader.resign()

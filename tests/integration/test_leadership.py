@@ -10,7 +10,7 @@ from models.leadership import Lead, LeadLost
 from models.session import make_engine
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage
-from tests.integration.test_planner import RULES
+from tests.integration.planner_stage import RULES
 
 
 def take(stage: Stage, lead_s: float = 3600.0, mine: Lead | None = None) -> Lead | None:

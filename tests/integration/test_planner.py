@@ -1,25 +1,14 @@
 """The planner on a real Postgres: it carries out its policy, loses nothing, and can be replaced at any moment."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from models import planner_state
-from scheduling.policies.policy_factory import POLICIES, PolicySettings
 from tasks.planning.leader import Leader
-from tasks.planning.planner_rules import PlannerRules
 from tests.integration.database_stage import Stage, eventually
-
-RULES = PlannerRules(policy="magnus", settings=PolicySettings(), lookahead_s=0.0, alive_s=3600.0, lease_s=3600.0)
-
-
-@pytest.fixture
-def leader(stage: Stage) -> Iterator[Leader]:
-    leader = Leader(stage.database, RULES)
-    yield leader
-    leader.resign()
+from tests.integration.planner_stage import RULES
 
 
 def test_what_waits_is_assigned_to_an_idle_worker_and_its_batch_named_for_sending(stage: Stage, leader: Leader):
@@ -152,163 +141,6 @@ def test_a_policy_that_does_not_exist_changes_nothing(stage: Stage, leader: Lead
     stage.request("r1")
     assert len(leader.step()) == 1
     assert stage.sql("select policy from batches") == [("magnus",)]
-
-
-def test_a_batch_that_ran_out_of_memory_comes_back_as_two_sealed_halves(stage: Stage, leader: Leader):
-    stage.worker("w1")
-    for n in range(4):
-        stage.request(f"r{n}", predicted_tokens=5 + n)
-    ((whole, _),) = leader.step()
-    stage.end_batch(whole, "out_of_memory")
-    stage.worker("w2")
-    leader.step()
-    halves = [requests for _, requests in stage.batches().values() if requests]
-    assert sorted(halves) == [["r0", "r1"], ["r2", "r3"]]
-    assert stage.sql("select sealed from batches where id > :whole", whole=whole) == [(True,), (True,)]
-
-
-def test_a_planner_that_takes_over_knows_the_halves_of_a_batch_that_ran_out_of_memory(stage: Stage, leader: Leader):
-    stage.worker("w1")
-    for n in range(4):
-        stage.request(f"r{n}", predicted_tokens=5 + n)
-    ((whole, _),) = leader.step()
-    stage.end_batch(whole, "out_of_memory")
-    leader.resign()
-    ((half, _),) = eventually(leader.step)
-    assert stage.sql("select size, sealed from batches where id = :half", half=half) == [(2, True)]
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_request_that_outgrew_a_worker_alone_goes_to_a_larger_one_or_fails_with_that_reason(stage, policy: str):
-    leader = Leader(stage.database, replace(RULES, policy=policy))
-    stage.worker("small", kv_tokens=3000)
-    stage.worker("large", kv_tokens=4000)
-    stage.request("r1", outgrew_tokens=3000)
-    stage.request("r2", outgrew_tokens=4000)
-    assert [worker for _, worker in leader.step()] == ["large"]
-    assert stage.requests("status", "error->>'code'") == {
-        "r1": ("in_progress", None),
-        "r2": ("failed", "out_of_memory"),
-    }
-    leader.resign()
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_prompt_larger_than_any_worker_fails_at_once_and_one_that_fits_only_the_largest_goes_there(stage, policy):
-    leader = Leader(stage.database, replace(RULES, policy=policy))
-    stage.worker("small", kv_tokens=500)
-    stage.worker("large", kv_tokens=600)
-    stage.request("too large", prompt_tokens=600)
-    stage.request("just fits", prompt_tokens=599, limit_tokens=1, predicted_tokens=1, predicted_upper_tokens=1)
-    assert [worker for _, worker in leader.step()] == ["large"]
-    assert stage.requests("status", "error->>'code'") == {
-        "just fits": ("in_progress", None),
-        "too large": ("failed", "context_length_exceeded"),
-    }
-    leader.resign()
-
-
-def test_what_waits_for_a_worker_that_does_not_come_back_fails(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, policy="fusion", recover_every_s=0.0, fleet_memory_s=60.0))
-    stage.worker("small", kv_tokens=500)
-    stage.worker("large", kv_tokens=1000)
-    stage.request("r1", prompt_tokens=700)
-    stage.sql("update workers set stopped_at = clock_timestamp() where name = 'large'")
-    leader.step()
-    assert stage.requests("status") == {"r1": "queued"}
-    stage.sql("update workers set heartbeat_at = clock_timestamp() - interval '1 hour' where name = 'large'")
-    leader.step()
-    assert stage.requests("status") == {"r1": "failed"}
-    leader.resign()
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_suspects_are_served_in_halves_and_no_other_request_is_in_their_batches(stage: Stage, policy: str):
-    leader = Leader(stage.database, replace(RULES, policy=policy))
-    stage.worker("w1")
-    stage.worker("w2")
-    for n in range(4):
-        stage.request(f"suspect{n}", suspect_group="7", suspected=1, predicted_tokens=5 + n)
-    stage.request("other")
-    batches = []
-    for _ in range(4):
-        for batch_id, _ in leader.step():
-            batches.append(stage.batches()[batch_id][1])
-            stage.end_batch(batch_id)
-    assert sorted(batches) == [["other"], ["suspect0", "suspect1"], ["suspect2", "suspect3"]]
-    leader.resign()
-
-
-def test_the_reconciler_sends_again_what_was_never_taken(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, resend_s=0.0, recover_every_s=0.0))
-    stage.worker("w1")
-    stage.request("r1")
-    first = leader.step()
-    assert leader.step() == first
-    stage.sql("update batches set status = 'running'")
-    assert leader.step() == []
-    leader.resign()
-
-
-def test_a_request_with_which_alone_workers_are_lost_fails_once_that_happened_too_often(stage: Stage):
-    rules = replace(RULES, recover_every_s=0.0, max_attempts=2, alive_s=-1.0)  # may requeue expired leases at once
-    stage.request("r1")
-    for attempt in (1, 2):
-        stage.sql("delete from workers")
-        stage.worker("w1")
-        stage.sql("update workers set heartbeat_at = clock_timestamp() + interval '1 hour'")
-        leader = Leader(stage.database, rules)
-        ((batch_id, _),) = leader.step()
-        stage.sql(
-            """update batches set status = 'running', started_at = clock_timestamp(),
-            lease_until = clock_timestamp() - interval '1 second' where id = :id""",
-            id=batch_id,
-        )
-        stage.sql("update workers set stopped_at = clock_timestamp()")
-        assert stage.requests("attempts", "suspected") == {"r1": (1, attempt - 1)}
-        leader.step()
-        assert stage.sql("select status from batches where id = :id", id=batch_id) == [("lost",)]
-        leader.resign()
-    assert stage.requests("status", "error->>'code'", "attempts") == {"r1": ("failed", "server_error", 2)}
-
-
-def test_a_batch_that_was_never_started_on_a_gone_worker_costs_no_attempt(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
-    stage.worker("w1")
-    stage.request("r1")
-    leader.step()
-    stage.sql("update workers set stopped_at = clock_timestamp()")
-    leader.resign()
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0, alive_s=-1.0))
-    leader.step()
-    assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
-    leader.resign()
-
-
-def test_a_cancel_asked_for_while_running_ends_a_request_that_comes_back(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
-    stage.worker("w1")
-    stage.request("r1")
-    leader.step()
-    stage.sql("update requests set cancel_requested_at = clock_timestamp()")
-    stage.sql("update workers set stopped_at = clock_timestamp()")
-    leader.resign()
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0, alive_s=-1.0))
-    leader.step()
-    assert stage.requests("status") == {"r1": "cancelled"}
-    leader.resign()
-
-
-def test_a_deadline_that_passes_while_waiting_ends_the_request_and_says_so(stage: Stage):
-    leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
-    stage.request("r1")
-    leader.step()
-    stage.sql("update requests set deadline_at = clock_timestamp()")
-    leader.step()
-    assert stage.requests("status", "error->>'code'") == {"r1": ("failed", "deadline_exceeded")}
-    stage.worker("w1")
-    assert leader.step() == []
-    leader.resign()
 
 
 def test_the_snapshot_says_what_waits_and_when_it_starts(stage: Stage, leader: Leader):

@@ -1,68 +1,24 @@
 """Rows in a server that fails: what came is kept, what cannot be had goes back, garbage sets the server aside."""
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from inference.remote.remote_engine import MOST_LOSSES, RemoteEngine, ServerLostOften
+from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_errors import RowRefused, ServerUnusable
 from inference.remote.server_probe import connect
-from inference.sequences import FinishedSequence, JsonFormat, Sequence
+from inference.sequences import JsonFormat
 from tests.integration.database_stage import eventually
+from tests.integration.remote.rows_on_stub import a_sequence, ended, step_until
 from tests.integration.stub_engine_server import (
     StubServer,
     answer_to,
     breaks_off_after,
     falls_silent_after,
     prompt_of,
-    refuses,
     says,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[StubServer]:
-    stub = StubServer()
-    yield stub
-    stub.die()
-
-
-@pytest.fixture
-def make_engine(server: StubServer) -> Iterator[Callable[..., RemoteEngine]]:
-    made: list[RemoteEngine] = []
-
-    def make(silent_s: float = 30.0) -> RemoteEngine:
-        made.append(RemoteEngine(connect(server.url), silent_s=silent_s))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
-
-
-@pytest.fixture
-def engine(make_engine: Callable[..., RemoteEngine]) -> RemoteEngine:
-    return make_engine()
-
-
-def a_sequence(id: str = "a", tokens: int = 10, **options) -> Sequence:
-    return Sequence(id, prompt_of(tokens), **({"limit": 1000} | options))
-
-
-def ended(engine: RemoteEngine) -> dict[str, FinishedSequence]:
-    rows: dict[str, FinishedSequence] = {}
-    while engine.rows:
-        rows |= {row.id: row for row in engine.step()}
-    return rows
-
-
-def step_until(engine: RemoteEngine, condition: Callable[[], object]) -> list[FinishedSequence]:
-    rows = []
-    while not condition():
-        rows += engine.step()
-    return rows
 
 
 def test_what_the_server_is_and_can_do_is_found_by_asking_it(server: StubServer):
@@ -112,126 +68,6 @@ def test_a_slice_ends_unfinished_and_the_next_one_resumes(engine: RemoteEngine):
     assert (second.generated_ids, second.reason) == (answer_to(10), "eos")
 
 
-def test_a_broken_stream_is_resumed_from_the_ids_that_came(server: StubServer, engine: RemoteEngine):
-    server.faults += [breaks_off_after(3), breaks_off_after(4)]
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].generated_ids == answer_to(10)
-    assert [len(prompt) - 2 for prompt in server.prompts] == [0, 3, 7]  # nothing is generated twice
-
-
-@pytest.mark.parametrize("status", [429, 503, 529])
-def test_a_busy_server_is_asked_again(server: StubServer, engine: RemoteEngine, status: int):
-    server.faults += [refuses(status, Retry_After="0.1"), refuses(status, Retry_After="soon")]
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].reason == "eos"
-
-
-def test_a_request_that_the_server_refuses_fails_with_its_words(server: StubServer, engine: RemoteEngine):
-    server.faults.append(refuses(400, "too long by far"))
-    engine.insert([a_sequence()])
-    row = ended(engine)["a"]
-    assert row.reason == "refused"
-    assert "too long by far" in row.refusal
-
-
-def test_a_request_on_which_a_living_server_fails_each_time_fails(server: StubServer, engine: RemoteEngine):
-    server.faults += [refuses(500)] * 4
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].reason == "refused"
-
-
-def test_the_rows_of_a_server_that_dies_go_back_with_their_tokens(server: StubServer, engine: RemoteEngine):
-    server.always = falls_silent_after(5)
-    engine.insert([a_sequence(str(n), 50 + n) for n in range(60)])
-    step_until(engine, lambda: min(engine.rows.values()) >= 5)
-    server.die()
-    rows = ended(engine)
-    assert len(rows) == 60
-    assert {row.reason for row in rows.values()} == {"unfinished"}
-    assert all(row.generated_ids == answer_to(50 + int(row_id))[:5] for row_id, row in rows.items())
-    eventually(lambda: engine.watch.offer.fault)
-
-
-def test_a_server_that_is_back_gets_work_again(server: StubServer, engine: RemoteEngine):
-    server.die()
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].reason == "unfinished"
-    eventually(lambda: engine.watch.offer.fault)
-    again = StubServer(server.server_port)
-    try:
-        eventually(lambda: engine.watch.offer.fault is None)
-        engine.insert([a_sequence()])
-        assert ended(engine)["a"].reason == "eos"
-    finally:
-        again.die()
-
-
-def test_a_server_that_is_back_with_another_model_gets_none(server: StubServer, engine: RemoteEngine):
-    server.die()
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].reason == "unfinished"
-    again = StubServer(server.server_port)
-    again.model = "other"
-    try:
-        eventually(lambda: "other" in (engine.watch.offer.fault or ""))
-        assert again.prompts == []
-    finally:
-        again.die()
-
-
-def test_rows_that_a_server_is_lost_with_again_and_again_are_suspects(server: StubServer, engine: RemoteEngine):
-    for _ in range(MOST_LOSSES - 1):
-        assert {row.reason for row in _lost_with_a_row(server, engine).values()} == {"unfinished"}
-        server = StubServer(server.server_port)
-        eventually(lambda: engine.watch.offer.fault is None)
-    with pytest.raises(ServerLostOften):
-        _lost_with_a_row(server, engine)
-
-
-def _lost_with_a_row(server: StubServer, engine: RemoteEngine) -> dict[str, FinishedSequence]:
-    server.always = falls_silent_after(1)
-    engine.insert([a_sequence()])
-    step_until(engine, lambda: engine.rows["a"] == 1)
-    server.die()
-    return ended(engine)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["<html>"],
-        ["data: {"],
-        ["data: 5"],
-        ["data: " + "[" * 100_000],
-        ['data: {"choices": 5}'],
-        ['data: {"choices": [{"token_ids": ["x"]}]}'],
-        ['data: {"choices": [{"token_ids": [-1]}]}'],
-        ['data: {"choices": [{"token_ids": [true]}]}'],
-        ['data: {"choices": [{"finish_reason": "weary"}]}'],
-        ["data: " + json.dumps({"choices": [{"token_ids": [5] * 2000}]})],
-        ["data: " + "x" * 2**21],
-    ],
-)
-def test_garbage_sets_the_server_aside_and_the_row_goes_back(
-    server: StubServer, engine: RemoteEngine, lines: list[str]
-):
-    server.always = says(*lines, "")
-    engine.insert([a_sequence()])
-    assert ended(engine)["a"].reason == "unfinished"
-    eventually(lambda: "the server's answer is none" in (engine.watch.offer.fault or ""))
-    server.always = None
-    eventually(lambda: engine.watch.offer.fault is None)  # a trial succeeded
-
-
-def test_a_silent_stream_is_given_up(server: StubServer, make_engine: Callable[..., RemoteEngine]):
-    engine = make_engine(silent_s=0.2)
-    server.faults.append(falls_silent_after(3))
-    engine.insert([a_sequence()])
-    row = ended(engine)["a"]
-    assert (row.reason, row.generated_ids) == ("unfinished", answer_to(10)[:3])
-    eventually(lambda: server.running == 0)
-
-
 def test_a_removed_row_leaves_the_server_at_once(server: StubServer, engine: RemoteEngine):
     server.gate.clear()
     engine.insert([a_sequence("a"), a_sequence("b")])
@@ -261,15 +97,6 @@ def test_priorities_are_passed_on(server: StubServer, engine: RemoteEngine):
     engine.insert([replace(a_sequence(), priority=3)])
     ended(engine)
     assert server.bodies[0]["priority"] == -3
-
-
-def test_an_error_that_no_stream_foresaw_reaches_the_engines_thread(engine: RemoteEngine, monkeypatch):
-    broken = replace(engine.server, url=engine.server.url)
-    object.__setattr__(broken, "kind", "unknown")
-    engine.server = broken
-    engine.insert([a_sequence()])
-    with pytest.raises(KeyError):
-        ended(engine)
 
 
 def test_a_full_queue_in_the_server_lowers_the_rows_that_it_is_offered(server: StubServer, engine: RemoteEngine):
