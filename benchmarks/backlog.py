@@ -66,7 +66,10 @@ def main(policies: str, waiting: int, seconds: float, json_file: Path | None) ->
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
     """Decision times under this policy in milliseconds, from the snapshot that the planner writes twice a second."""
-    with fresh_service(policy, ServiceOptions(2, "64MiB"), poisson_arrivals(1, 1.0, 0), seed=0) as (service, _):
+    with fresh_service(policy, ServiceOptions(2, "64MiB", pretrained=True), poisson_arrivals(1, 1.0, 0), seed=0) as (
+        service,
+        _,
+    ):
         engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
         with engine.begin() as connection:
             connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))

@@ -107,7 +107,9 @@ def main(
     rows: list[Json] = []
     for model, policy in product(models.split(","), policies.split(",")):
         directory = None if model == BUNDLED else settings_with(model=model).model
-        options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens)
+        options = ServiceOptions(
+            workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
+        )
         workload = "toy" if model == BUNDLED else "instructions"
         at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, seed)]
         with fresh_service(policy, options, at_once, seed) as (service, state_dir):

@@ -11,6 +11,7 @@ repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers
 import json
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
@@ -77,6 +79,13 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     "--workload", default="toy", show_default=True, help="toy, instructions, a .jsonl of requests, or a .csv trace."
 )
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
+@click.option(
+    "--model-size",
+    type=click.Choice(MODEL_SIZES),
+    default="1x",
+    show_default=True,
+    help="Of the bundled model: so many times its parameters, the same answers.",
+)
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
@@ -94,6 +103,7 @@ def main(
     warm_seconds: float,
     workload: str,
     model: str | None,
+    model_size: ModelSize,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
     kv_budget: str,
@@ -107,9 +117,16 @@ def main(
     unknown = [name for name in names if name not in POLICIES and name not in PEERS]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
+    if model and model_size != "1x":
+        raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
     console = Console(stderr=True)
     directory = settings_with(model=model).model if model else None  # what the name of a fetched model means
-    options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens)
+    if model_size != "1x":
+        made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
+        directory = str(enlarged_model(model_size, Path(made_in)))
+    options = ServiceOptions(
+        workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model is None
+    )
     runs: list[Json] = []
     for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
         settling = round(rate * warm_seconds)
@@ -135,6 +152,7 @@ def main(
                 "warm_requests": warm_requests,
                 "warm_seconds": warm_seconds,
                 "workload": Path(workload).stem,
+                "model": model or f"bundled-{model_size}",
             }
         )
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")

@@ -35,6 +35,7 @@ class ServiceOptions:
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
     engines: tuple[str, ...] = ()
+    pretrained: bool = False  # the length predictor knows the toy applications before the first request
 
     def environment(self) -> dict[str, str]:
         """The settings that `magnus up` has no option for."""
@@ -57,7 +58,7 @@ def fresh_service(
 ) -> Iterator[tuple[RunningService, Path]]:
     """Run a service until the context ends: under the policy `name`, or served by the peer `name`.
 
-    With the bundled model a policy's length predictor is pretrained; another model's answers are not known beforehand.
+    A peer has no length predictor.
     """
     is_peer = name in PEERS
     with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
@@ -85,7 +86,7 @@ def fresh_service(
                     peer_log = state_dir / f"{program.name}.log"
                     running.append((program, start(program, peer_log)))
                     await_ready(*running[-1], peer_log)
-            elif options.model is None:
+            elif options.pretrained:
                 train_predictor(state_dir, arrivals, seed)
             yield service, state_dir
         finally:

@@ -1,0 +1,26 @@
+"""The enlarged model against the one that it was made from."""
+
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.enlarged_model import ModelSize, enlarged_model
+from inference.prompt_format import load_prompt_format
+from inference.toy.toy_applications import APPLICATIONS, draw_request
+from settings import BUNDLED_MODEL
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("8x", 5.9e6), ("35x", 26.3e6)])
+@torch.inference_mode()
+def test_it_has_more_parameters_and_gives_the_same_answers(size: ModelSize, parameters: float, tmp_path):
+    prompts, rng = load_prompt_format(str(BUNDLED_MODEL)), random.Random(0)
+    drawn = [draw_request(application, 6, rng) for application in APPLICATIONS]
+    directories = (BUNDLED_MODEL, enlarged_model(size, tmp_path))
+    small, large = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in directories)
+    assert large.num_parameters() == pytest.approx(parameters, rel=0.02)
+    for request in drawn:
+        ids = torch.tensor([prompts.encode(request.instruction, request.input)])
+        expected = small.generate(ids, max_new_tokens=40, do_sample=False)
+        assert large.generate(ids, max_new_tokens=40, do_sample=False).tolist() == expected.tolist()
