@@ -112,6 +112,8 @@ def _start_service(
     settings = settings.model_copy(
         update={
             "state_dir": state_dir,
+            "model": _absolute(settings.model),
+            "encoder": _absolute(settings.encoder),
             "port": port,
             "flower_port": flower_port,
             "database_url": database_url,
@@ -189,7 +191,8 @@ def _put_policy_in_force(engine: Engine, policy: str, *, overwrite: bool) -> Non
 
 def _start_processes(supervisor: Supervisor, settings: Settings, service: RunningService, engine: Engine) -> None:
     """Start everything but the servers: first what the workers' requests need, then the rest together."""
-    supervisor.start(
+    start = partial(_start_in_empty_directory, supervisor, settings.state_dir / "empty")
+    start(
         process_commands.planner(),
         process_commands.predictor(),
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
@@ -204,7 +207,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.remote_worker(name, url, partial(worker_is_alive, engine, name))
         for name, url in ((f"engine-{number}", url) for number, url in enumerate(settings.engines, 1))
     ]
-    supervisor.start(
+    start(
         *workers,
         *remote,
         _counting_together(
@@ -213,6 +216,17 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.beat(),
         process_commands.trainer(),
     )
+
+
+def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs: ChildProgram) -> None:
+    """Start programs where they find no modules: Celery and gunicorn import from their working directory first."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    supervisor.start(*(replace(program, cwd=directory) for program in programs))
+
+
+def _absolute(path: str) -> str:
+    """A directory's path for processes with another working directory; what is no directory as it is."""
+    return str(Path(path).absolute()) if Path(path).is_dir() else path
 
 
 def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
