@@ -7,7 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)
