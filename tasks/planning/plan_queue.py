@@ -1,4 +1,4 @@
-"""Whether this process consumes the queue of ticks and kicks: only while it leads."""
+"""Whether this process consumes the queue of ticks: only while it leads."""
 
 from typing import Any
 
