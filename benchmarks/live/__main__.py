@@ -4,6 +4,8 @@
 
 `python -m benchmarks.live --model smollm2 --workload instructions --workers 1 --rates 2 --warm-requests 60`
 
+`python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
+
 Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
 repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
 """
@@ -28,11 +30,14 @@ from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_peers import PEERS
 from benchmarks.live.live_plot import plot
+from benchmarks.scale.paced_machines import MACHINES
+from benchmarks.scale.replayed_run import compared
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
+from models.session import make_engine
 from settings import read_settings
 
 # Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
@@ -79,6 +84,11 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
+@click.option(
+    "--paced",
+    type=click.Choice(sorted(MACHINES)),
+    help="Workers that keep this machine's pace, and the simulator beside.",
+)
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -96,6 +106,7 @@ def main(
     model: str | None,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
+    paced: str | None,
     kv_budget: str,
     repeats: int,
     seed: int,
@@ -109,7 +120,7 @@ def main(
         raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
     console = Console(stderr=True)
     directory = settings_with(model=model).model if model else None  # what the name of a fetched model means
-    options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens)
+    options = ServiceOptions(workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, paced=paced)
     runs: list[Json] = []
     for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
         settling = round(rate * warm_seconds)
@@ -126,6 +137,8 @@ def main(
             began = time.monotonic()
             run = measure(service, state_dir, arrivals)
             run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
+            if paced is not None:
+                run |= simulated_beside(service, name, options, run["since"])
         runs.append(
             {
                 **run,
@@ -137,6 +150,8 @@ def main(
                 "workload": Path(workload).stem,
             }
         )
+        if paced is not None:
+            console.print(f"service over simulator: {run['service_over_simulator']}")
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
         if json_file:  # after each run, so that an interrupted comparison keeps its runs
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
@@ -187,7 +202,14 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
             "pad_tokens": stats["pad_tokens"],
             "invalid_tokens": stats["invalid_tokens"],
         }
-        return figures | monitor.figures(since)
+        return figures | monitor.figures(since) | {"since": since}
+
+
+def simulated_beside(service: RunningService, policy: str, options: ServiceOptions, since: float) -> Json:
+    """What the simulator makes of the same requests, and how far the service is off it."""
+    database = make_engine(service.database_url, pool_size=1, name="benchmark")
+    with database.connect() as connection:
+        return compared(connection, policy, MACHINES[str(options.paced)], options.workers, since)
 
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
