@@ -12,6 +12,11 @@ class PlanQueue:
         self.consumer: Any = None  # celery.worker.consumer.Consumer, which is untyped
         self._consumes = True  # a worker consumes its queues when it starts
 
+    @property
+    def consumes(self) -> bool:
+        """Whether it does, or soon will."""
+        return self._consumes
+
     def set(self, consume: bool) -> None:
         """Consume the queue, or stop to; done by Celery's own thread, soon."""
         if self.consumer is None or consume == self._consumes:

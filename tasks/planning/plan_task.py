@@ -56,7 +56,7 @@ def leader() -> Leader:
             wma_threshold=settings.wma_threshold,
             slice_tokens=settings.slice_tokens,
         ),
-        alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
+        alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
         on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,
         resend_s=settings.resend_s,
@@ -92,10 +92,10 @@ def step() -> None:
         leader().step(sent=everything_sent, send=_send)
     except (SQLAlchemyError, LeadLost) as error:
         log.error("step failed", error=str(error))
-        return
+        return regular_steps.work_within(BUSY_STEP_S)
     except Exception:
         log.exception("step failed")
-        return
+        return regular_steps.work_within(BUSY_STEP_S)
     finally:
         consumption.set(not leader().stands_by)
     _arrange_next_step(leader())
@@ -127,7 +127,7 @@ def _arrange_next_step(leader: Leader) -> None:
 
 def _on_kick() -> None:
     """A stand-by leaves kicks to the planner that leads."""
-    if not leader().stands_by:
+    if consumption.consumes:
         regular_steps()
 
 

@@ -11,8 +11,8 @@ class PlannerRules:
 
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
-    alive_s: float = 3.0  # a worker without a heartbeat for this long gets no new batch
-    on_time_s: float = 1.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
+    alive_s: float = 4.0  # a worker without a heartbeat for this long gets no new batch
+    on_time_s: float = 2.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
     lease_s: float = 10.0
     resend_s: float = 2.0
     max_attempts: int = 3
