@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     slice_tokens: int | None = Field(
         None, ge=1, description="Slice length S of scls; chosen from the lengths and costs seen if unset"
     )
-    tick_s: float = Field(1.0, gt=0, description="Beat's tick, for what no announcement and no kick said")
+    tick_s: float = Field(2.5, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for so long goes back to the queue"
     )

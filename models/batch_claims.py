@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from models.shared_text import text
 from scheduling.policy import Assignment
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.leases import Lease
 from models.requeue import Failure, UnfinishedBatch, requeue
+from models.shared_text import text
 from models.tables import BatchStatus, RequestStatus
 
 
@@ -157,7 +158,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
 def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
     """Write how batches ended and their figures; requests that are still in one go back to the queue."""
     figures = [batch.figures for batch in closed]
-    connection.execute(
+    rows = connection.execute(
         text("""
             update batches b set status = c.status, lease_until = null,
                 finished_at = clock_timestamp() - make_interval(secs => c.ago_s),
@@ -171,6 +172,9 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
             ) as c (id, status, ago_s, serving_s, iterations, generation_length, valid_tokens, pad_tokens,
                 invalid_tokens, peak_kv_bytes)
             where b.id = c.id
+            returning b.id, exists(
+                select from requests r where r.batch_id = b.id and r.status = 'in_progress'
+            ) as unfinished
         """),
         {
             "ids": [batch.lease.batch_id for batch in closed],
@@ -185,8 +189,10 @@ def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts:
             "peak": [f and f.peak_kv_bytes for f in figures],
         },
     )
+    left = {row.id for row in rows if row.unfinished}
     unfinished = [
         UnfinishedBatch(batch.lease.batch_id, batch.failure, split=batch.status is BatchStatus.out_of_memory)
         for batch in closed
+        if batch.lease.batch_id in left
     ]
     requeue(connection, unfinished, max_attempts)

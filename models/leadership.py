@@ -9,7 +9,9 @@ import socket
 from dataclasses import dataclass
 
 import psutil
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.shared_text import text
 
 
 class LeadLost(Exception):

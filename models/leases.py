@@ -9,8 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
+
+from models.notifications import AWAITED, AWAITED_S
+from models.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,14 @@ class Lease:
 
     batch_id: int
     fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leases that are valid until the transaction ends, and whether some call waits for requests to end."""
+
+    leases: frozenset[Lease]
+    awaited: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +214,23 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
     return frozenset(row.id for row in rows)
 
 
-def lock_held(connection: Connection, leases: Collection[Lease]) -> set[Lease]:
+def lock_held(connection: Connection, leases: Collection[Lease]) -> Held:
     """Those of these leases that are still valid; their batches stay locked until the transaction ends."""
     rows = connection.execute(
         text("""
-            select b.id, b.fence from batches b
+            select b.id, b.fence, exists(
+                select from service_state where name = :awaited
+                    and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
+            ) as awaited
+            from batches b
             join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
             where b.status = 'running' order by b.id for update of b
         """),
-        {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
-    )
-    return {Lease(row.id, row.fence) for row in rows}
+        {
+            "ids": [lease.batch_id for lease in leases],
+            "fences": [lease.fence for lease in leases],
+            "awaited": AWAITED,
+            "awaited_s": AWAITED_S,
+        },
+    ).all()
+    return Held(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

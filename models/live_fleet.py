@@ -4,9 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
+from models.shared_text import text
 from models.tables import BatchStatus
 
 

@@ -10,6 +10,7 @@ from psycopg import Connection as PsycopgConnection
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
+from models.planner_state import write_service_state
 from models.session_settings import is_pooled
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
@@ -17,6 +18,12 @@ MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 3
 # In one transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither be
 # a submission's commit nor wait for the disk.
 NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")
+
+# Who ends requests notifies only while somebody listens: a notification is a transaction beside that of the results.
+# A web process says again and again that it listens, each time for AWAITED_S. Longer has workers notify nobody for a
+# while, shorter costs a listener more writes. Not tuned.
+AWAITED = "awaited"  # the row of `service_state` that says so
+AWAITED_S, SAY_EVERY_S = 15.0, 5.0
 
 
 class Unheard(Exception):
@@ -44,6 +51,10 @@ class Notifications:
             self.close()
             raise Unheard
         self._connection.exec_driver_sql(f"listen {channel}")
+
+    def say_awaited(self) -> None:
+        """Have whoever ends requests notify for AWAITED_S from now on."""
+        write_service_state(self._connection, AWAITED, {})
 
     def wait(self, within_s: float) -> list[str]:
         """The payloads of those that came, soon after the first; none after `within_s`. Raises psycopg.Error."""

@@ -6,8 +6,10 @@ They are rows of `service_state`, each written whole. Which process plans is in 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
+
+from models.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)

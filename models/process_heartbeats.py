@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 # Without any of these the service still accepts requests, and what is missing is told by name.
 NEEDED = ("beat", "planner", "predictor", "trainer")
-# Five of the 2 s between two heartbeats: a process that is slow for a moment does not count as gone. Not tuned.
+# Three of the 3 s between two heartbeats: a process that is slow for a moment does not count as gone. Not tuned.
 SILENT_AFTER_S = 10.0
 WHAT_IS_MISSING = {
     "beat": "predictor and planner get no ticks from it",

@@ -43,6 +43,45 @@ class QueuePlace:
         return QueuePlace(self.position, eta_at, low_at, high_at)
 
 
+class Places:
+    """Places by request, worked out when they are asked for: a web process asks for few of a thousand, twice a second.
+
+    What a request is expected at by the last forecast counts; until one names it, the expected end of its batch.
+    """
+
+    def __init__(self, state: Mapping[str, Any], at: datetime) -> None:
+        self._at = at
+        self._batches: Sequence[Mapping[str, Any]] = state.get("batches", [])
+        self._expected = list(state.get("expected", {}).values())
+
+    def waiting(self, request_id: str) -> QueuePlace | None:
+        """Of a request that waits; None if the snapshot does not name it."""
+        place = self._forecast(request_id)
+        return self._by_batch(request_id) if place is None or place.position is None else place
+
+    def running(self, request_id: str) -> QueuePlace | None:
+        """Of a request that the last forecast knew as running."""
+        place = self._forecast(request_id)
+        return None if place is None or place.position is not None else place
+
+    def _forecast(self, request_id: str) -> QueuePlace | None:
+        for of_model in self._expected:
+            if request_id in of_model["jobs"]:
+                position, *seconds = of_model["jobs"][request_id]
+                began_at = datetime.fromtimestamp(of_model["at"], UTC)
+                return QueuePlace(position, *(began_at + timedelta(seconds=some) for some in seconds))
+        return None
+
+    def _by_batch(self, request_id: str) -> QueuePlace | None:
+        ahead = 0
+        for batch in self._batches:
+            if request_id in batch["ids"]:
+                eta_at = self._at + timedelta(seconds=batch["starts_in_s"] + batch["estimated_s"])
+                return QueuePlace(ahead + batch["ids"].index(request_id) + 1, eta_at)
+            ahead += batch["size"]
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
     """The planner's snapshot of the queue."""
@@ -51,8 +90,7 @@ class QueueSnapshot:
     waiting: int  # queued requests
     backlog_s: float  # seconds until a worker would be free for a request that comes now
     typical_s: float  # mean estimated serving time of the waiting batches, else of recently served ones
-    places: Mapping[str, QueuePlace] = field(repr=False)  # of waiting requests; of a long queue only the first
-    running: Mapping[str, QueuePlace] = field(repr=False)  # of those that the last forecast knew as running
+    places: "Places" = field(repr=False)  # of waiting requests; of a long queue only the first
     lines: Mapping[str, ResponseLine] = field(repr=False)  # by model: how long a request takes that comes now
     state: Mapping[str, Any] = field(repr=False)  # the snapshot as the planner wrote it
 
@@ -82,32 +120,18 @@ def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
 
 
 def parse_queue_snapshot(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
-    """The snapshot `state`, written at `at`.
-
-    What a request is expected at by the last forecast counts; until one names it, the expected end of its batch.
-    """
-    places: dict[str, QueuePlace] = {}
-    running: dict[str, QueuePlace] = {}
-    lines: dict[str, ResponseLine] = {}
+    """The snapshot `state`, written at `at`."""
     batches = state.get("batches", [])
-    ahead = 0
-    for batch in batches:
-        eta_at = at + timedelta(seconds=batch["starts_in_s"] + batch["estimated_s"])
-        for offset, request_id in enumerate(batch["ids"], 1):
-            places[request_id] = QueuePlace(ahead + offset, eta_at)
-        ahead += batch["size"]
     typical_s = (
         sum(batch["estimated_s"] for batch in batches) / len(batches) if batches else state.get("typical_s", 0.0)
     )
-    for model, expected in state.get("expected", {}).items():
-        began_at = datetime.fromtimestamp(expected["at"], UTC)
-        if expected["line"] is not None:
-            lines[model] = ResponseLine(*expected["line"])
-        for request_id, (position, *seconds) in expected["jobs"].items():
-            place = QueuePlace(position, *(began_at + timedelta(seconds=some) for some in seconds))
-            (running if position is None else places)[request_id] = place
+    lines = {
+        model: ResponseLine(*expected["line"])
+        for model, expected in state.get("expected", {}).items()
+        if expected["line"] is not None
+    }
     waiting, backlog_s = state.get("waiting", 0), state.get("backlog_s", 0.0)
-    return QueueSnapshot(at, waiting, backlog_s, typical_s, places, running, lines, state)
+    return QueueSnapshot(at, waiting, backlog_s, typical_s, Places(state, at), lines, state)
 
 
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
@@ -118,11 +142,11 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     the backlog plus one typical batch. The interval is the forecast's, else the one given at submission. Final: none.
     """
     if view.request.status is RequestStatus.in_progress:
-        forecast = snapshot.running.get(view.request.id) if snapshot else None
+        forecast = snapshot.places.running(view.request.id) if snapshot else None
         return (forecast or _of_batch(view)).not_before(view.now)
     if view.request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
-    listed = snapshot.places.get(view.request.id)
+    listed = snapshot.places.waiting(view.request.id)
     if listed is not None and listed.low_at is not None:
         return listed.not_before(view.now)
     request = view.request

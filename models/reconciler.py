@@ -2,9 +2,10 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.requeue import LostBatch, UnfinishedBatch, blamed, requeue
+from models.shared_text import text
 
 # Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications
 # and react later when lengths change; not tuned.

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.planner_state import write_service_state
+from models.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)

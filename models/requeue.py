@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.shared_text import text
 
 # A request fails if an engine fails on it alone and that is at least the second failure that it was in: one may be
 # chance. If a worker was lost, it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.

@@ -7,7 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ def finished_requests(
                 where finished_at > greatest(
                         statement_timestamp() - make_interval(secs => :max_age_s), to_timestamp(:after)
                     )
-                    and id <> all(cast(:known_ids as text[])) and status in ('completed', 'incomplete')
+                    -- hashed; a plan for all arrays of "id <> all" would compare each row with thousands of ids
+                    and id not in (select unnest(cast(:known_ids as text[])))
+                    and status in ('completed', 'incomplete')
                 order by finished_at desc limit :limit
             ) answers where output_tokens > 0 order by at desc
         """),

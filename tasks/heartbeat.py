@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from models import process_heartbeats
 from models.session import make_engine
 
-EVERY_S = 2.0  # a fifth of the age at which a process counts as silent; one small write each. Not tuned otherwise
+EVERY_S = 3.0  # a third of the age at which a process counts as silent; one small write each. Not tuned otherwise
 # One piece of work of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database
 # or broker. One that lasts longer than this is worth an operator's look, long before a supervisor ends the process. Not
 # tuned.
@@ -32,7 +32,10 @@ class Heartbeat(Thread):
         """`busy_s`: how long the process's present piece of work has lasted. Nothing is written before `start`."""
         super().__init__(name="heartbeat", daemon=True)
         self._kind, self._instance = kind, f"{socket.gethostname()}:{os.getpid()}"
-        self._database: Engine = make_engine(database_url, pool_size=1, name=f"magnus {kind} heartbeat")
+        # a heartbeat is one statement: without round trips for begin and end
+        self._database: Engine = make_engine(
+            database_url, pool_size=1, name=f"magnus {kind} heartbeat", autocommit=True
+        )
         self._busy_s = busy_s
         self._stopping = Event()
 

@@ -4,6 +4,8 @@
 
 `python -m benchmarks.live --model smollm2 --workload instructions --workers 1 --rates 2 --warm-requests 60`
 
+`python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
+
 Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
 repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
 """
@@ -30,11 +32,14 @@ from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.live.live_peers import PEERS
 from benchmarks.live.live_plot import plot
+from benchmarks.scale.paced_machines import MACHINES
+from benchmarks.scale.replayed_run import compared
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
+from models.session import make_engine
 from settings import read_settings
 
 # Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
@@ -88,6 +93,11 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 )
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
+@click.option(
+    "--paced",
+    type=click.Choice(sorted(MACHINES)),
+    help="Workers that keep this machine's pace, and the simulator beside.",
+)
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -106,6 +116,7 @@ def main(
     model_size: ModelSize,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
+    paced: str | None,
     kv_budget: str,
     repeats: int,
     seed: int,
@@ -125,7 +136,13 @@ def main(
         made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
         directory = str(enlarged_model(model_size, Path(made_in)))
     options = ServiceOptions(
-        workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model is None
+        workers,
+        kv_budget,
+        directory,
+        max_prompt_tokens,
+        max_output_tokens,
+        pretrained=model is None,
+        paced=paced,
     )
     runs: list[Json] = []
     for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
@@ -143,6 +160,8 @@ def main(
             began = time.monotonic()
             run = measure(service, state_dir, arrivals)
             run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
+            if paced is not None:
+                run |= simulated_beside(service, name, options, run["since"])
         runs.append(
             {
                 **run,
@@ -155,6 +174,8 @@ def main(
                 "model": model or f"bundled-{model_size}",
             }
         )
+        if paced is not None:
+            console.print(f"service over simulator: {run['service_over_simulator']}")
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
         if json_file:  # after each run, so that an interrupted comparison keeps its runs
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
@@ -205,7 +226,14 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
             "pad_tokens": stats["pad_tokens"],
             "invalid_tokens": stats["invalid_tokens"],
         }
-        return figures | monitor.figures(since)
+        return figures | monitor.figures(since) | {"since": since}
+
+
+def simulated_beside(service: RunningService, policy: str, options: ServiceOptions, since: float) -> Json:
+    """What the simulator makes of the same requests, and how far the service is off it."""
+    database = make_engine(service.database_url, pool_size=1, name="benchmark")
+    with database.connect() as connection:
+        return compared(connection, policy, MACHINES[str(options.paced)], options.workers, since)
 
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:

@@ -1,6 +1,7 @@
 """Starts a new service for one benchmark run: `magnus up` in its own directory, with our workers or a peer's."""
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,17 @@ from benchmarks.live.live_peers import PEERS, peer_programs
 from cli.commands.demo_command import train_predictor
 from cli.demo_workload import DemoArrival
 from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.process_commands import BIN
+from cli.hosting.process_commands import BIN, ONE_THREAD
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, running_service
+from models.live_fleet import live_workers
+from models.session import make_engine
 
 NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does
 LONGEST_WAIT_S = "600"  # of one call; the most that can be set
 MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks does
 READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
+ALIVE_S = 10.0  # a worker that announced itself and still lives; any value well above its beats of 1.5 s does
 STOP_WITHIN_S = 60.0  # any value well above a stop does
 
 
@@ -26,7 +30,8 @@ STOP_WITHIN_S = 60.0  # any value well above a stop does
 class ServiceOptions:
     """What the services of one comparison have in common; `model` None is the bundled one.
 
-    With `engines`, addresses of servers, those serve in place of workers of ours.
+    With `engines`, addresses of servers, those serve in place of workers of ours; with `paced`, a published machine,
+    worker processes that keep its pace and compute nothing.
     """
 
     workers: int
@@ -36,6 +41,7 @@ class ServiceOptions:
     max_output_tokens: int | None = None
     engines: tuple[str, ...] = ()
     pretrained: bool = False  # the length predictor knows the toy applications before the first request
+    paced: str | None = None
 
     def environment(self) -> dict[str, str]:
         """The settings that `magnus up` has no option for."""
@@ -64,7 +70,7 @@ def fresh_service(
     with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
         state_dir = Path(directory)
         flags = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", options.kv_budget]
-        flags += [] if options.engines else ["--workers", "0" if is_peer else str(options.workers)]
+        flags += [] if options.engines else ["--workers", "0" if is_peer or options.paced else str(options.workers)]
         flags += [flag for url in options.engines for flag in ("--engine", url)]
         flags += [] if is_peer else ["--policy", name]
         flags += ["--model", options.model] if options.model else []
@@ -88,6 +94,38 @@ def fresh_service(
                     await_ready(*running[-1], peer_log)
             elif options.pretrained:
                 train_predictor(state_dir, arrivals, seed)
+            if options.paced is not None:
+                program, paced_log = paced_workers(options.paced, options.workers, service), state_dir / "paced.log"
+                running.append((program, start(program, paced_log)))
+                await_ready(*running[-1], paced_log)
+                add_process(state_dir, program.name, running[-1][1].pid)
             yield service, state_dir
         finally:
             stop(*reversed(running))
+
+
+def paced_workers(machine: str, workers: int, service: RunningService) -> ChildProgram:
+    """Worker processes on paced engines; ready once all of them have announced themselves."""
+    command = (sys.executable, "-m", "benchmarks.scale.paced_worker", "--machine", machine, "--workers", str(workers))
+    addresses = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
+
+    database = make_engine(service.database_url, pool_size=1, name="benchmark")
+
+    def all_announced() -> bool:
+        with database.connect() as connection:
+            return len(live_workers(connection, ALIVE_S)) == workers
+
+    return ChildProgram(
+        "paced-workers",
+        command,
+        env=ONE_THREAD | addresses,
+        ready=all_announced,
+        ready_within_s=READY_WITHIN_S,
+        stop_within_s=STOP_WITHIN_S,
+    )
+
+
+def add_process(state_dir: Path, name: str, pid: int) -> None:
+    """Have whoever reads the list of the service's processes find this one too."""
+    path = state_dir / "processes.json"
+    path.write_text(json.dumps([*json.loads(path.read_text()), {"name": name, "pid": pid, "command": ""}]))

@@ -16,11 +16,13 @@ from cli.hosting.service_files import RunningService
 from cli.run_report import percentile
 from models.session import make_engine
 
-ENGINES = ("worker", "peer")  # how the names of the processes begin that run a model
+ENGINES = ("worker", "peer", "paced")  # how the names of the processes begin that run a model
 # The processes that serve no model; their CPU share is what the control plane costs.
 CONTROL_PLANE = ("web", "planner", "predictor", "beat")
 
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
+
+ANSWERED = text("select count(*) from requests where arrived_at >= to_timestamp(:since) and finished_at is not null")
 
 DECISION = text("select (value->>'decision_s')::float8 from service_state where name = 'planner'")
 
@@ -111,7 +113,9 @@ class ServiceMonitor:
         whole_s = self._wall_s * (os.cpu_count() or 1)
         used_s = sum(self._cpu_s.values())
         engine_s = sum(cpu_s for name, cpu_s in self._cpu_s.items() if name.startswith(ENGINES))
+        requests = max(1, self._answered(since))
         return {
+            "cpu_ms_a_request": {name: round(1000 * s / requests, 3) for name, s in sorted(self._cpu_s.items())},
             "gap_ms_p50": percentile(gaps, 0.5),
             "gap_ms_p99": percentile(gaps, 0.99),
             "decision_ms": 1000 * statistics.median(self._decisions) if self._decisions else None,
@@ -120,6 +124,10 @@ class ServiceMonitor:
             "cpu_share": {name: round(cpu_s / whole_s, 4) for name, cpu_s in sorted(self._cpu_s.items())},
             "eta_error": statistics.median(errors) if errors else None,
         }
+
+    def _answered(self, since: float) -> int:
+        with self._engine.connect() as connection:
+            return int(connection.execute(ANSWERED, {"since": since}).scalar_one())
 
     def _cpu_times(self) -> dict[str, float]:
         return {name: sum(map(_cpu_s, _with_children(process))) for name, process in self._processes.items()}

@@ -11,8 +11,9 @@ from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # where the environment's commands are
 CELERY = str(BIN / "celery")
-# One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here.
-CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle")
+# One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here. Its heartbeats
+# are for Flower alone, and one each 2 s was most of what an idle worker did.
+CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
 # Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we. A connection
 # costs no thread, so that 4,000 are no more than twice what a thousand calls that wait and as many idle clients hold. A
 # process that does not answer gunicorn for 20 s is replaced; it does so every second unless it is frozen.

@@ -1,51 +1,100 @@
 """The processes that the children started: which of them are stopped, and which outlived the child they belong to."""
 
 import contextlib
-from collections.abc import Collection
+import os
+import signal
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import psutil
+
+STOPPED = b"T"  # the state of a stopped process in /proc/PID/stat
+MOST_STAT_BYTES = 4096  # that file is one line of some hundred
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process, told from a later one with the same id by when it began."""
+
+    pid: int
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    member: Member
+    parent: int
+    stopped: bool
 
 
 class ProcessFamily:
     """Children and their descendants as of the last look."""
 
     def __init__(self) -> None:
-        self._members: set[psutil.Process] = set()
-        self._stopped: set[psutil.Process] = set()
+        self._members: set[Member] = set()
+        self._stopped: set[Member] = set()
 
-    def tend(self, children: Collection[int]) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    def tend(self, children: Collection[int]) -> tuple[list[Member], list[Member]]:
         """Look at everybody; returns the stopped processes that go on now, and the orphans that were killed.
 
         What is stopped (SIGSTOP) at two looks in a row goes on. No part of a service is stopped on purpose, a Postgres
         session or a server's worker cannot be replaced alone, and going on loses nothing: what others took over
         meanwhile is fenced. An orphan is what a child left behind when it died.
         """
-        before = self._members
-        self._members = _with_descendants(children)
-        stopped = {process for process in self._members if _is_stopped(process)}
+        before, processes = self._members, _processes()
+        family = _with_descendants(children, processes)
+        self._members = {one.member for one in family}
+        stopped = {one.member for one in family if one.stopped}
         resumed, self._stopped = stopped & self._stopped, stopped - self._stopped
-        for process in resumed:
-            with contextlib.suppress(psutil.Error):
-                process.resume()
-        orphans = [process for process in before - self._members if process.is_running()]
-        for process in orphans:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        return sorted(resumed, key=lambda process: process.pid), orphans
+        orphans = (before - self._members) & {one.member for one in processes.values()}
+        for member in resumed:
+            _send(member, signal.SIGCONT)
+        for member in orphans:
+            _send(member, signal.SIGKILL)
+        return sorted(resumed, key=lambda member: member.pid), list(orphans)
 
 
-def _with_descendants(children: Collection[int]) -> set[psutil.Process]:
-    found, parents = set(), set(children)
-    for process in psutil.Process().children(recursive=True):  # parents come before their children
-        with contextlib.suppress(psutil.Error):
-            if process.pid in parents or process.ppid() in parents:
-                parents.add(process.pid)
-                found.add(process)
+def _send(member: Member, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(member.pid, number)
+
+
+def _with_descendants(children: Collection[int], processes: Mapping[int, _State]) -> list[_State]:
+    """The children and all below them, of this process's descendants."""
+    of_parent: dict[int, list[_State]] = {}
+    for one in processes.values():
+        of_parent.setdefault(one.parent, []).append(one)
+    found = [one for one in of_parent.get(os.getpid(), ()) if one.member.pid in children]
+    for one in found:  # which grows meanwhile
+        found += of_parent.get(one.member.pid, ())
     return found
 
 
-def _is_stopped(process: psutil.Process) -> bool:
+def _processes() -> dict[int, _State]:
+    """Every process of this host by its id."""
+    if sys.platform == "linux":  # psutil takes several times as long, at every look of an idle service
+        return {int(pid): state for pid in os.listdir("/proc") if pid.isdigit() and (state := _read(pid))}
+    return {
+        process.pid: _State(
+            Member(process.pid, process.create_time()), process.ppid(), process.status() == psutil.STATUS_STOPPED
+        )
+        for process in psutil.process_iter()
+        if process.is_running()
+    }
+
+
+def _read(pid: str) -> _State | None:
     try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:  # it has ended
+        return None
+    try:
+        stat = os.read(descriptor, MOST_STAT_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    fields = stat.rpartition(b")")[2].split()  # behind its name, from the third field of proc(5) on
+    state, parent, began = fields[0], fields[1], fields[19]
+    return _State(Member(int(pid), float(began)), int(parent), state == STOPPED)

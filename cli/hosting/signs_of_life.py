@@ -16,8 +16,8 @@ from typing import Protocol
 ALIVE_WITHIN_S = 10.0
 # Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
 START_WITHIN_S = 300.0
-# A fifth of the silence that is borne, so that one answer may be lost. Not tuned otherwise.
-ASK_EVERY_S = 2.0
+# Less than a third of the silence that is borne, so that two answers may be lost. Not tuned otherwise.
+ASK_EVERY_S = 3.0
 ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a row is not usable
 
 

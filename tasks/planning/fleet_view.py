@@ -37,10 +37,20 @@ class FleetView:
         self._open: Sequence[OpenBatch] = ()
 
     def add(self, claims: Iterable[Claim], policy: Policy) -> None:
-        """Remember batches that this policy just assigned."""
+        """Remember batches that this policy just assigned; until the next `update` they are open."""
         for claim in claims:
-            requests = {request.id: request for request in claim.assignment.requests}
-            self._in_flight[claim.batch_id] = InFlightBatch(claim.assignment, policy, requests)
+            assignment = claim.assignment
+            requests = {request.id: request for request in assignment.requests}
+            self._in_flight[claim.batch_id] = InFlightBatch(assignment, policy, requests)
+            opened = OpenBatch(
+                claim.batch_id, assignment.worker, assignment.joins, assignment.estimated_s, None, 0, tuple(requests)
+            )
+            self._open = (*self._open, opened)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any batch is in flight."""
+        return bool(self._in_flight)
 
     def unknown(self, open_batches: Iterable[OpenBatch]) -> list[int]:
         """The ids of open batches that an earlier planner assigned."""

@@ -14,8 +14,8 @@ from scheduling.forecast.policy_copy import copy_of
 from scheduling.forecast.running_rows import expected_of_rows
 from scheduling.policy import Policy
 
-# Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own twentieth it
-# leaves nine tenths for decisions. Not tuned.
+# Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own fortieth it
+# leaves nineteen twentieths for decisions. Not tuned.
 SHARE = 0.03
 AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
@@ -85,7 +85,7 @@ class Forecasts:
     ) -> None:
         """If none is in progress and there is time, begin the forecast that is due for longest.
 
-        To be called before the policies assign what waits: what they have assigned is on no worker yet.
+        What the policies have assigned must be in `work`: it waits no more.
         """
         self._since = now if self._since is None else self._since
         if self._in_progress is not None or self._left_s(now) <= 0:

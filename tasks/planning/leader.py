@@ -6,7 +6,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models import leadership, planner_state
 from models.leadership import Lead, LeadLost
-from tasks.planning.planner import Planner
+from tasks.planning.planner import Planner, Send, leave_to_caller
 from tasks.planning.planner_rules import PlannerRules
 
 log = structlog.get_logger()
@@ -23,15 +23,15 @@ class Leader:
         self._failed = self._careful = False  # whether the last step, the last two steps had an unforeseen error
         self.stands_by = False  # whether another process led when this one last asked
 
-    def step(self, *, sent: bool = True) -> list[tuple[int, str]]:
+    def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
 
-        `sent`: whether the broker took what the last step returned. After any error, which it raises again, the next
+        `sent` and `send` as in `Planner.step`. After any error, which it raises again, the next
         step begins a new term; after an unforeseen one that recurs, by looking for its cause in the queue.
         """
         try:
             planner = self._planner or self._take_the_lead()
-            batches = planner.step(sent=sent) if planner else []
+            batches = planner.step(sent=sent, send=send) if planner else []
         except Exception as error:
             self._careful = self._failed and not isinstance(error, SQLAlchemyError | LeadLost)
             self._failed = not isinstance(error, SQLAlchemyError | LeadLost)
@@ -49,6 +49,11 @@ class Leader:
     def all_joinable(self) -> bool:
         """Whether this process leads and, in its last step, every worker was decoding rows that others may join."""
         return self._planner is not None and self._planner.all_joinable
+
+    @property
+    def has_work(self) -> bool:
+        """Whether this process leads and, at its last step, something waited or was in flight."""
+        return self._planner is not None and self._planner.has_work
 
     @property
     def due_in_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Whether this process consumes the queue of ticks and kicks: only while it leads."""
+"""Whether this process consumes the queue of ticks: only while it leads."""
 
 from typing import Any
 
@@ -11,6 +11,11 @@ class PlanQueue:
     def __init__(self) -> None:
         self.consumer: Any = None  # celery.worker.consumer.Consumer, which is untyped
         self._consumes = True  # a worker consumes its queues when it starts
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it does, or soon will."""
+        return self._consumes
 
     def set(self, consume: bool) -> None:
         """Consume the queue, or stop to; done by Celery's own thread, soon."""

@@ -1,10 +1,9 @@
-"""The task `tasks.plan`: one step of the planner, at beat's ticks, whenever a process kicks, and if no tick comes.
+"""The task `tasks.plan`: one step of the planner at beat's ticks, when a process kicks, and by itself when one is due.
 
-A stand-by does not consume the queue `plan`, so that every tick and kick reaches the planner that leads.
+A stand-by does not consume the queue `plan`, so that every tick reaches the planner that leads.
 """
 
 from functools import cache
-from threading import Timer
 from typing import Any
 
 import structlog
@@ -17,6 +16,7 @@ from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
 from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
+from tasks.planning.kick_listener import KickListener
 from tasks.planning.leader import Leader
 from tasks.planning.plan_queue import PlanQueue
 from tasks.planning.planner_rules import PlannerRules
@@ -31,12 +31,15 @@ STEP_INTERVAL_S = 0.02
 # transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
 # (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for what is left of the interval.
 JOINING_INTERVAL_S = 0.06
+# Between two steps while anything waits or runs: what nobody kicks for, such as a lost lease or a deadline that has
+# passed, is found so soon. Without work beat's ticks are enough. Not tuned.
+BUSY_STEP_S = 1.0
 # Of MAGNUS_TICK_S: without a tick for so long the planner steps by itself, a stand-by looks whether the lead is free.
 # Not tuned.
 MISSING_TICKS = 1.5
 # So many ticks without a sign of a predictor, and requests get their application's mean. Fewer take a busy predictor
-# for a dead one, more delay requests while there is none. Not tuned.
-MISSED_TICKS = 4
+# for a dead one, which without beat looks every MISSING_TICKS; more delay requests while there is none. Not tuned.
+MISSED_TICKS = 2
 STOP_WITHIN_S = 5.0  # for the last step; with the time to give up the lead below a supervisor's patience of 10 s
 
 log = structlog.get_logger()
@@ -53,8 +56,8 @@ def leader() -> Leader:
             wma_threshold=settings.wma_threshold,
             slice_tokens=settings.slice_tokens,
         ),
-        alive_s=min(settings.lease_s, 6 * settings.heartbeat_s),
-        on_time_s=2 * settings.heartbeat_s,
+        alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
+        on_time_s=4 * settings.heartbeat_s,
         lease_s=settings.lease_s,
         resend_s=settings.resend_s,
         max_attempts=settings.max_attempts,
@@ -77,27 +80,24 @@ def heartbeat() -> Heartbeat:
 
 pacer = StepPacer(STEP_INTERVAL_S)
 consumption = PlanQueue()
-next_kick = Timer(0.0, messages)  # the last one that was arranged; this one is never started
 everything_sent = True  # whether the broker took the batches of the last step
 
 
 def step() -> None:
     """Decide once and send the batches; an error is logged, and the next step begins a new term of leadership."""
-    global everything_sent
     pacer.wait()
     if leader().leads:
         messages().clear_kick()
     try:
-        batches = leader().step(sent=everything_sent)
+        leader().step(sent=everything_sent, send=_send)
     except (SQLAlchemyError, LeadLost) as error:
         log.error("step failed", error=str(error))
-        return
+        return regular_steps.work_within(BUSY_STEP_S)
     except Exception:
         log.exception("step failed")
-        return
+        return regular_steps.work_within(BUSY_STEP_S)
     finally:
         consumption.set(not leader().stands_by)
-    everything_sent = messages().send_batches(batches)
     _arrange_next_step(leader())
 
 
@@ -110,23 +110,32 @@ def plan() -> None:
     regular_steps()
 
 
+def _send(batches: list[tuple[int, str]]) -> None:
+    global everything_sent
+    everything_sent = messages().send_batches(batches)
+
+
 def _arrange_next_step(leader: Leader) -> None:
-    """Kick when a policy wants to be asked again; if none does, let joiners collect while every worker decodes."""
-    global next_kick
-    if leader.due_in_s is None:
-        if leader.all_joinable:
-            pacer.lengthen(JOINING_INTERVAL_S)
-    elif leader.due_in_s < settings.tick_s:  # otherwise beat's tick comes first
-        next_kick.cancel()
-        next_kick = Timer(leader.due_in_s, messages().kick_planner)
-        next_kick.daemon = True
-        next_kick.start()
+    """Step again when a policy wants to be asked, soon while there is work; let joiners collect where all can join."""
+    if leader.due_in_s is None and leader.all_joinable:
+        pacer.lengthen(JOINING_INTERVAL_S)
+    if leader.due_in_s is not None:
+        regular_steps.work_within(min(leader.due_in_s, BUSY_STEP_S))
+    elif leader.has_work:
+        regular_steps.work_within(BUSY_STEP_S)
+
+
+def _on_kick() -> None:
+    """A stand-by leaves kicks to the planner that leads."""
+    if consumption.consumes:
+        regular_steps()
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
 def _start(sender: Any, **_: object) -> None:
     consumption.consumer = sender
     regular_steps.start()
+    KickListener(redis_url, messages().kick_channel, _on_kick).start()
     Pulse(lambda: regular_steps.works).start()
     heartbeat().start()
 

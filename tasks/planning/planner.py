@@ -5,8 +5,8 @@ an error, a lost connection or a change of policy, a new epoch rebuilds it: ever
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from time import perf_counter
 
 import structlog
@@ -29,20 +29,24 @@ from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.policies_by_model import PoliciesByModel
 from tasks.planning.queue_snapshot import describe_queues
 from tasks.planning.serving_estimates import ServingEstimates
+from tasks.planning.typical_batch import TypicalBatch
 
 # The next snapshot waits this many times as long as the last one took, so that snapshots of a long queue take at most a
-# twentieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not tuned.
-SNAPSHOT_SPACING = 20
+# fortieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not tuned.
+SNAPSHOT_SPACING = 40
 # The simplest policy, for a term after the one in force failed and no single request was the cause.
 FALLBACK_POLICY = "vs"
-# Weight of the newest batch in the moving average of serving times, which an ETA at an idle service is made of: about
-# the last ten batches count. Not tuned.
-NEWEST_WEIGHT = 0.1
 # Messages about one batch before its worker counts as unable to receive any: it has had 8 s by then, by default.
 # More delays the batch, fewer suspects workers that are only busy. Not tuned.
 MOST_SENDS = 4
 
+Send = Callable[[list[tuple[int, str]]], None]
+
 log = structlog.get_logger()
+
+
+def leave_to_caller(batches: list[tuple[int, str]]) -> None:
+    """Send nothing: the caller does."""
 
 
 class Planner:
@@ -58,18 +62,21 @@ class Planner:
         self._refused_policy: str | None = None  # set in the database, but unknown here
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
-        self._decision_s = self._mean_serving_s = 0.0
+        self._live: list[LiveWorker] = []
+        self._typical, self._decision_s = TypicalBatch(), 0.0
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
         self._largest_tokens: dict[str, int] = {}  # by model: what the key-value cache of its largest worker holds
         self._lacking: dict[str, Lacking] = {}  # by model
+        self.has_work = False  # whether anything waited or was in flight, at the last step
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
         self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
 
-    def step(self, *, sent: bool = True) -> list[tuple[int, str]]:
+    def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name).
 
-        `sent`: whether the broker took what the last step returned. Raises LeadLost.
+        `sent`: whether the broker took what the last step returned. `send` gets the batches once they are committed:
+        workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
             began = perf_counter()
@@ -81,7 +88,10 @@ class Planner:
             batches = self.decide(inputs)
             if perf_counter() - began > self._rules.renew_every_s:  # nobody could take over meanwhile, nor shall now
                 self._renew(inputs.now)
-            return batches
+        send(batches)
+        with self._connection.begin():
+            self._look_ahead(inputs.now)
+        return batches
 
     def _renew(self, now: float) -> None:
         leadership.renew(self._connection, self._lead, self._rules.lead_s)
@@ -98,19 +108,26 @@ class Planner:
         self._feed(live, now)
         self._settle(now)
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
-        self._forecasts.begin(self._policies, lambda: self._present_work(workers, live), now)
         claims = self._assign(workers, now)
-        self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
-        self._publish_snapshot(workers, live, now)
+        self._live = live
+        self.has_work = len(self._policies) > 0 or self._fleet.busy
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
         self.due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
+    def _look_ahead(self, now: float) -> None:
+        """Forecast for a while, and write the queue as clients and the dashboard see it, if either is due."""
+        workers = cache(lambda: self._fleet.workers(self._live, self._serving_time_of, now, self._rules.lookahead_s))
+        self._forecasts.begin(self._policies, lambda: self._present_work(workers()), now)
+        self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
+        if now >= self._snapshot_due_at:
+            self._publish_snapshot(workers(), now)
+
     def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
         return self._estimates.of(worker, joins=self._policies.continuous)
 
-    def _present_work(self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker]) -> WorkByModel:
-        costs = {worker.name: self._estimates.of(worker, joins=True) for worker in live}
+    def _present_work(self, workers: Mapping[str, Sequence[Worker]]) -> WorkByModel:
+        costs = {worker.name: self._estimates.of(worker, joins=True) for worker in self._live}
         return {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
@@ -234,12 +251,8 @@ class Planner:
         if unknown:
             self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
         ended = self._fleet.update(open_batches)
-        endings = live_fleet.batch_endings(self._connection, ended) if ended else {}
-        for batch_id, batch in ended.items():
-            ending = endings.get(batch_id)
-            if ending is not None and ending.serving_s is not None:
-                weight = NEWEST_WEIGHT if self._mean_serving_s else 1.0
-                self._mean_serving_s += weight * (ending.serving_s - self._mean_serving_s)
+        self._typical.note(ended)
+        for batch in ended.values():
             if batch.policy is not None:
                 batch.policy.finished(batch.assignment, now)
 
@@ -260,12 +273,7 @@ class Planner:
                 claims += claimed
         return claims
 
-    def _publish_snapshot(
-        self, workers: Mapping[str, Sequence[Worker]], live: Sequence[LiveWorker], now: float
-    ) -> None:
-        """Write the queue as clients and the dashboard see it, if a snapshot is due."""
-        if now < self._snapshot_due_at:
-            return
+    def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         batches, backlog_s = describe_queues(self._policies, workers, now)
         snapshot = {
@@ -273,12 +281,12 @@ class Planner:
             "policy": self._policies.policy,
             "waiting": len(self._policies),
             "backlog_s": round(backlog_s, 4),
-            "typical_s": round(self._mean_serving_s, 4),
+            "typical_s": round(self._typical.serving_s(self._connection), 4),
             "decision_s": round(self._decision_s, 6),
             "largest_tokens": self._largest_tokens,
             "lacking": {model: sorted(lacking.all) for model, lacking in self._lacking.items() if lacking.all},
             "batches": batches,
-            "expected": self._forecasts.described(self._present_work(workers, live), now),
+            "expected": self._forecasts.described(self._present_work(workers), now),
             "forecasting_s": round(self._forecasts.spent_s, 3),
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)

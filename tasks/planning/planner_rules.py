@@ -11,8 +11,8 @@ class PlannerRules:
 
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
-    alive_s: float = 3.0  # a worker without a heartbeat for this long gets no new batch
-    on_time_s: float = 1.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
+    alive_s: float = 4.0  # a worker without a heartbeat for this long gets no new batch
+    on_time_s: float = 2.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
     lease_s: float = 10.0
     resend_s: float = 2.0
     max_attempts: int = 3
@@ -22,6 +22,7 @@ class PlannerRules:
     recover_every_s: float = 1.0
     snapshot_every_s: float = 0.5
     # A planner that has not renewed its lead for this long may be replaced; one that ends gives it up at once. It must
-    # exceed the 2 s for which a frozen broker may block between two steps, and stay well below 15 s.
-    lead_s: float = 5.0
+    # exceed the 3.75 s between two steps without work and without beat, and the 2 s for which a frozen broker may block
+    # one; with the 3.75 s between two looks of a stand-by it stays well below 15 s.
+    lead_s: float = 6.0
     renew_every_s: float = 1.0

@@ -12,7 +12,7 @@ from models.training_log import FinishedRequest
 # MAGNUS_LEASE_S, 10 s, loses its lease and writes nothing, so any value above that does. Larger only makes the query
 # leave out more ids: 3,000 at 100 requests a second.
 OVERLAP_S = 30.0
-# Reads come every 0.5 s. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
+# Reads come every second. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
 # workers write what they kept as soon as they reach it again. Any value between some reads and OVERLAP_S does.
 OUTAGE_S = 5.0
 

@@ -36,7 +36,7 @@ def running_version(answers: int) -> str:
 class PredictorInService:
     """Predicts with the active version of the length predictor; any number of these may run side by side."""
 
-    def __init__(self, engine: Engine, untrained: LengthPredictor | None = None, check_every_s: float = 0.5) -> None:
+    def __init__(self, engine: Engine, untrained: LengthPredictor | None = None, check_every_s: float = 1.0) -> None:
         """Until a version is published `untrained` predicts, by default quantiles of the answers so far.
 
         Every `check_every_s` a newer version and new outcomes are looked for.

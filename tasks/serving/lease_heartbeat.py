@@ -16,6 +16,10 @@ from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
 
+# A worker without a batch renews nothing: every so many of its beats say that it lives. They must come more often than
+# a planner's patience with a worker, eight beats (`tasks/planning/plan_task.py`).
+IDLE_BEATS = 3
+
 log = structlog.get_logger()
 
 
@@ -51,6 +55,7 @@ class LeaseHeartbeat(Thread):
         self._on_broken, self._offer = on_broken, offer
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
         self._stopping = Event()
+        self._idle_beats = 0  # that were not written since the last one that was
         self._unheard_beats = 0  # beats, not seconds: a process that lacks CPU beats late as it takes messages late
 
     def announce(self) -> None:
@@ -74,7 +79,7 @@ class LeaseHeartbeat(Thread):
         """Check the engine and renew the leases until stopped, or until this process must end."""
         while not self._stopping.wait(self._terms.heartbeat_s):
             reason = self._fault()
-            if reason is None:
+            if reason is None and self._beat_is_due():
                 try:
                     reason = self._renew()
                 except SQLAlchemyError as error:
@@ -84,6 +89,12 @@ class LeaseHeartbeat(Thread):
                     reason = f"the lease heartbeat failed: {error!r}"
             if reason is not None:
                 return self._break_off(reason)
+
+    def _beat_is_due(self) -> bool:
+        """Whether to write this beat: while there are leases or probes each one, else every IDLE_BEATS."""
+        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping
+        self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
+        return self._idle_beats == 0
 
     @property
     def works(self) -> bool:

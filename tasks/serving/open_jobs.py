@@ -25,6 +25,11 @@ class OpenJobs:
             for lease in self._by_lease.keys() & set(leases):
                 self._by_lease.pop(lease).closed.set()
 
+    @property
+    def any_open(self) -> bool:
+        """Whether there is any."""
+        return bool(self._by_lease)
+
     def by_lease(self) -> dict[Lease, BatchJob]:
         """A copy of the open jobs."""
         with self._lock:

@@ -57,7 +57,10 @@ class ResultWriter(Thread):
         on_closed: Callable[[Collection[Lease]], None],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_closed` gets the leases of batches that have ended, written or lost; `on_written` follows each write."""
+        """`on_closed` gets the leases of batches that have ended, written or lost.
+
+        `on_written` follows each write by which anything ended.
+        """
         super().__init__(name="result writer", daemon=True)
         self._database, self._tokens, self._max_attempts = database, tokens, max_attempts
         self._on_closed, self._on_written = on_closed, on_written
@@ -90,14 +93,17 @@ class ResultWriter(Thread):
     def _write_and_close(self, events: Sequence[EngineEvent]) -> None:
         """Write all events together; if the database refuses them, write each batch's alone."""
         try:
-            self._write_with_retries(events)
+            awaited = self._write_with_retries(events)
         except Exception:  # an error of one batch must not end the thread
             log.exception("write refused")
             for lease in {event.lease for event in events}:
                 self._write_one_batch(lease, [event for event in events if event.lease == lease])
+            awaited = True
         self._on_closed({event.lease for event in events if isinstance(event, BatchEnded)})
-        self._on_written()
-        self._notify_waiting_calls(events)
+        if not all(isinstance(event, BatchBegan) for event in events):
+            self._on_written()
+        if awaited:
+            self._notify_waiting_calls(events)
 
     def _notify_waiting_calls(self, events: Sequence[EngineEvent]) -> None:
         """Wake the calls that wait for these rows; without it they look once a second."""
@@ -122,8 +128,8 @@ class ResultWriter(Thread):
             self._write_with_retries([BatchEnded(lease, BatchStatus.lost, monotonic(), failure=failure)])
             self._on_closed({lease})
 
-    def _write_with_retries(self, events: Sequence[EngineEvent]) -> None:
-        """Write as soon as the database is there; any other error is raised."""
+    def _write_with_retries(self, events: Sequence[EngineEvent]) -> bool:
+        """Write as soon as the database is there; any other error is raised. Whether some call waits for answers."""
         while True:
             try:
                 return self._write(events)
@@ -133,13 +139,13 @@ class ResultWriter(Thread):
                 log.warning("database away", error=str(error.orig))
                 if self._stopping.wait(RETRY_S):
                     log.error("answers lost", batches=sorted({event.lease.batch_id for event in events}))
-                    return None
+                    return False
 
-    def _write(self, events: Sequence[EngineEvent]) -> None:
+    def _write(self, events: Sequence[EngineEvent]) -> bool:
         now = monotonic()
         with self._database.begin() as connection:
             held = lock_held(connection, {event.lease for event in events})
-            events = [event for event in events if event.lease in held]
+            events = [event for event in events if event.lease in held.leases]
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
             answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [
@@ -158,6 +164,7 @@ class ResultWriter(Thread):
                 batch_results.write_returned(connection, returned)
             if closed:
                 batch_results.write_closed(connection, closed, self._max_attempts)
+        return held.awaited
 
     def _answer(self, event: RowEnded | RowFailed, now: float) -> Answer:
         if isinstance(event, RowFailed):

@@ -28,6 +28,8 @@ from tasks.serving.streaming.token_publisher import AskListener, TokenPublisher
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
 MOST_BATCHES = 256
+# Celery's own heartbeat, which Flower alone reads; one each 2 s was most of what an idle worker did.
+FLOWER_HEARTBEAT_S = 30
 # How long the rows of a stopping worker may run on; those that still run then go back to the queue with their tokens,
 # and only their prefill is repeated. Longer delays a restart. Not tuned.
 DRAIN_S = 8.0
@@ -106,6 +108,7 @@ def _consume(name: str, runner: BatchRunner) -> int:
         concurrency=MOST_BATCHES,
         without_gossip=True,
         without_mingle=True,
+        heartbeat_interval=FLOWER_HEARTBEAT_S,
     )
     worker.start()
     return worker.exitcode or 0

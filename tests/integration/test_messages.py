@@ -1,5 +1,8 @@
 """Messages on a real broker: kicks become one, batches reach their worker's queue, a dead broker blocks no sender."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
 from time import monotonic
 
 import redis
@@ -7,6 +10,7 @@ from celery import Celery
 
 from celery_config import celery_config, gpu_queue
 from tasks.messages import NO_BATCH, Messages
+from tasks.planning.kick_listener import KickListener
 
 INSTALLATION = "a"
 
@@ -22,20 +26,66 @@ def queued(redis_url: str, queue: str) -> int:
         return int(client.llen(f"magnus-{INSTALLATION}:{queue}"))
 
 
+@contextmanager
+def heard(redis_url: str, installation: str = INSTALLATION) -> Iterator[Callable[[], int]]:
+    """How many kicks came since the start; what is counted was sent by this thread before."""
+    channel, last = f"magnus-{installation}:kicks", "no kick"
+    with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe(channel)
+        subscription.get_message(timeout=20)  # that it listens
+        came: list[str] = []
+
+        def count() -> int:
+            client.publish(channel, last)
+            while (message := subscription.get_message(timeout=20)) is not None and message["data"] != last.encode():
+                came.append(message["channel"])
+            return len(came)
+
+        yield count
+
+
 def test_many_kicks_before_a_step_are_one_message(redis_url: str):
     kicks = messages(redis_url)
-    for _ in range(100):
-        kicks.kick_planner()
-    assert queued(redis_url, "plan") == 1
+    with heard(redis_url) as kicks_heard:
+        for _ in range(100):
+            kicks.kick_planner()
+        assert kicks_heard() == 1
 
 
 def test_a_kick_after_a_step_began_is_another_message(redis_url: str):
     kicks = messages(redis_url)
+    with heard(redis_url) as kicks_heard:
+        kicks.kick_planner()
+        kicks.clear_kick()
+        kicks.kick_planner()
+        kicks.kick_planner()
+        assert kicks_heard() == 2
+
+
+def test_a_planner_steps_at_each_kick_and_when_it_begins_to_listen(redis_url: str):
+    kicks, steps = messages(redis_url), SimpleQueue[None]()
+    listener = KickListener(redis_url, kicks.kick_channel, lambda: steps.put(None))
+    listener.start()
+    steps.get(timeout=20)
     kicks.kick_planner()
+    steps.get(timeout=20)
     kicks.clear_kick()
     kicks.kick_planner()
+    steps.get(timeout=20)
+    listener.stop()
+
+
+def test_a_planner_that_the_broker_dropped_listens_again(redis_url: str):
+    kicks, steps = messages(redis_url), SimpleQueue[None]()
+    listener = KickListener(redis_url, kicks.kick_channel, lambda: steps.put(None))
+    listener.start()
+    steps.get(timeout=20)
+    with redis.Redis.from_url(redis_url) as client:
+        client.client_kill_filter(_type="pubsub")
+    steps.get(timeout=20)  # as when it began to listen
     kicks.kick_planner()
-    assert queued(redis_url, "plan") == 2
+    steps.get(timeout=20)
+    listener.stop()
 
 
 def test_each_batch_goes_to_its_workers_own_queue(redis_url: str):
@@ -48,9 +98,10 @@ def test_a_wiped_broker_takes_messages_as_before(redis_url: str):
     sender.send_batches([(1, "w1")])
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
-    sender.kick_planner()
     sender.send_batches([(2, "w1")])
-    assert (queued(redis_url, "plan"), queued(redis_url, gpu_queue("w1"))) == (1, 1)
+    with heard(redis_url) as kicks_heard:
+        sender.kick_planner()
+        assert (kicks_heard(), queued(redis_url, gpu_queue("w1"))) == (1, 1)
 
 
 def test_without_a_broker_nothing_is_raised_and_little_time_is_lost():
@@ -63,11 +114,12 @@ def test_without_a_broker_nothing_is_raised_and_little_time_is_lost():
 
 
 def test_installations_on_one_redis_do_not_hear_each_other(redis_url: str):
-    messages(redis_url, "b").kick_planner()
-    messages(redis_url, "b").send_batches([(1, "w1")])
-    assert (queued(redis_url, "plan"), queued(redis_url, gpu_queue("w1"))) == (0, 0)
-    messages(redis_url).kick_planner()
-    assert queued(redis_url, "plan") == 1
+    with heard(redis_url) as kicks_heard:
+        messages(redis_url, "b").kick_planner()
+        messages(redis_url, "b").send_batches([(1, "w1")])
+        assert (kicks_heard(), queued(redis_url, gpu_queue("w1"))) == (0, 0)
+        messages(redis_url).kick_planner()
+        assert kicks_heard() == 1
 
 
 def test_probes_to_a_worker_that_reads_nothing_do_not_pile_up(redis_url: str):

@@ -1,4 +1,4 @@
-"""A submission over the API reaches a predictor that listens, without any tick; a cut connection is made again."""
+"""Who listens hears of submissions and of requests that ended, without any tick; a cut connection is made again."""
 
 from collections.abc import Callable, Iterator
 from threading import Semaphore
@@ -7,10 +7,13 @@ import pytest
 from sqlalchemy.orm import Session
 
 from models import notifications
+from models.notifications import ENDED, Notifications
 from models.session import make_engine
 from tasks.prediction import submission_listener
 from tasks.prediction.submission_listener import SubmissionListener
 from tests.integration.api_service import Api
+from tests.integration.database_stage import MODEL, Stage
+from tests.integration.serving_worker import Serving, small_model
 
 NAME = "magnus test listens"
 Start = Callable[[Callable[[], None]], None]
@@ -76,6 +79,23 @@ def test_a_cut_connection_listens_again_and_looks_at_what_it_missed(
     assert looks.acquire(timeout=60)
     api.submit()
     assert looks.acquire(timeout=60)
+
+
+def test_the_end_of_a_request_is_notified_from_the_moment_on_in_which_somebody_listens(
+    stage: Stage, database_url: str, tmp_path_factory: pytest.TempPathFactory
+):
+    loaded, prompt_format = small_model(tmp_path_factory.getbasetemp() / MODEL)
+    serving = Serving(stage, loaded, prompt_format, kv_tokens=100_000)
+    heard = Notifications(make_engine(database_url, pool_size=1, name=NAME), ENDED)
+    try:
+        for request_id in ("r1", "r2"):
+            stage.request(request_id, limit_tokens=2)
+            serving.serve(request_id)
+            heard.say_awaited()
+        assert heard.wait(within_s=60) == ["r2"]
+    finally:
+        heard.close()
+        serving.close()
 
 
 def test_behind_a_pooler_the_predictor_is_told_to_look_often(

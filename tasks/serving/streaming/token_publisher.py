@@ -11,11 +11,9 @@ from time import monotonic
 
 import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from celery_config import BROKER_TIMEOUT_S
 from inference.growing_text import GrowingText
+from tasks.messages import broker_client
 from tasks.serving.streaming.live_rows import StepTokens
 from token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
@@ -24,17 +22,6 @@ PAUSE_S = 2.0
 LISTEN_S = 0.5  # how often the listener looks whether it is to stop; any value that a stop may take does
 
 log = structlog.get_logger()
-
-
-def broker_client(redis_url: str) -> redis.Redis:
-    """A client whose every use ends within BROKER_TIMEOUT_S."""
-    return redis.Redis.from_url(
-        redis_url,
-        socket_timeout=BROKER_TIMEOUT_S,
-        socket_connect_timeout=BROKER_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
-    )
 
 
 class LiveTexts:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.queue_position import QueueSnapshot
+from models.queue_position import Places, QueueSnapshot
 from models.response_time_estimate import MIN_ANSWERS, RecentAnswer, ResponseTimeEstimate, estimate_response_times
 from scheduling.forecast.response_line import ResponseLine
 
@@ -14,7 +14,15 @@ LABELS = [RecentAnswer("label", tokens, 1, 0.2) for tokens in range(1, 1 + MIN_A
 
 def queue_snapshot(waiting: int, backlog_s: float, line: ResponseLine | None = None) -> QueueSnapshot:
     lines = {} if line is None else {"small": line}
-    return QueueSnapshot(datetime(2026, 1, 1, tzinfo=UTC), waiting, backlog_s, 2.0, {}, {}, lines, {})
+    return QueueSnapshot(
+        datetime(2026, 1, 1, tzinfo=UTC),
+        waiting,
+        backlog_s,
+        2.0,
+        Places({}, datetime(2026, 1, 1, tzinfo=UTC)),
+        lines,
+        {},
+    )
 
 
 def eta_s(

@@ -17,3 +17,29 @@ def test_it_is_seen_to_work_while_idle_and_for_a_sensible_time_at_work():
     assert work.works
     work()
     assert seen == [True]
+
+
+def test_it_works_sooner_when_told_to():
+    done = Event()
+    work = RegularWork("work", done.set, silent_s=600.0)
+    work.start()
+    work.work_within(0.0)
+    assert done.wait(20)
+
+
+def test_what_is_due_later_does_not_delay_what_is_due_sooner():
+    done = Event()
+    work = RegularWork("work", done.set, silent_s=600.0)
+    work.work_within(0.0)
+    work.work_within(300.0)
+    work.start()
+    assert done.wait(20)
+
+
+def test_once_stopped_it_begins_nothing():
+    done = Event()
+    work = RegularWork("work", done.set, silent_s=600.0)
+    work.stop(within_s=1.0)
+    work.work_within(0.0)
+    work.start()
+    assert not done.is_set()

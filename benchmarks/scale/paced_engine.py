@@ -1,0 +1,216 @@
+"""An engine that computes nothing: toy requests get their right answers at the pace of a published machine.
+
+It has the interface of ours, so that everything around it (leases, joins, results, learning) is the service's own. What
+takes seconds is modelled as the simulator models it: prefills in groups, then iterations that give each row a token.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from time import monotonic, perf_counter, sleep
+
+from inference.engine_errors import OutOfMemory
+from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
+from inference.step_log import StepLog
+from scheduling.prefill_groups import groups_by_padding
+from scheduling.simulation.published_costs import Machine
+
+Answer = Callable[[Sequence], tuple[int, ...]]
+
+
+@dataclass(eq=False, slots=True)
+class PacedRow:
+    """A row with its whole answer, of which `generated` tokens are there."""
+
+    sequence: Sequence
+    answer: tuple[int, ...]
+    generated: int
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the key-value cache."""
+        return len(self.sequence.prompt_ids) + self.generated
+
+    def finished(self, reason: str | None = None) -> FinishedSequence:
+        """What left the batch: by default, at its end or at its limit."""
+        at_limit = self.generated < len(self.answer)
+        return FinishedSequence(
+            self.sequence.id,
+            self.answer[: self.generated],
+            reason or ("limit" if at_limit else "eos"),  # type: ignore[arg-type]
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its last token."""
+        return self.generated >= min(len(self.answer), self.sequence.limit)
+
+
+class PacedEngine:
+    """Rows in a padded rectangle, as our own engine and the papers' keep them; one thread owns it."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        answer: Answer,
+        max_positions: int,
+        step_log: StepLog | None = None,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        """`answer` gives a request's right answer with its end of sequence; `pause` waits for seconds of `clock`."""
+        self._machine, self._answer, self._clock, self._pause = machine, answer, clock, pause
+        self._log = step_log or StepLog()
+        self._rows: list[PacedRow] = []
+        self._ends_at = 0.0  # the step under way, or the last one
+        self._figures = NOTHING
+        self.max_positions = max_positions
+
+    def run(
+        self,
+        sequences: Several[Sequence],
+        iteration_limit: int | None = None,
+        on_progress: Callable[[list[FinishedSequence]], None] = lambda finished: None,
+    ) -> tuple[list[FinishedSequence], RunFigures]:
+        """Serve a batch until its last row finished; rows that finished stay in it and cost as much as the others."""
+        batch = [self._row(sequence) for sequence in sequences]
+        length = max((row.cached for row in batch), default=0)
+        self._reset(length)
+        self._rows = list(batch)
+        try:
+            self._require(len(batch), length + 1)
+            self._prefill(batch)
+            running = list(batch)
+            on_progress([])
+            while running and self._figures.iterations != iteration_limit:
+                done = self._figures.iterations
+                self._require(len(batch), length + done + 1)
+                self._decode(len(batch), length + done)
+                for row in running:
+                    row.generated += 1
+                left = {row.sequence.id for row in self._rows}
+                invalid = len(batch) - len(running)
+                self._count(valid=len(running), invalid=invalid, kv=len(batch) * (length + done))
+                on_progress([row.finished() for row in running if row.ended])
+                running = [row for row in running if not row.ended and row.sequence.id in left]
+            return [row.finished(None if row.ended else "unfinished") for row in batch], self._figures
+        finally:
+            self._rows = []
+
+    def insert(self, sequences: Several[Sequence]) -> None:
+        """Let rows join, prefilled in groups of similar length; all of them, or none and OutOfMemory."""
+        joiners = [self._row(sequence) for sequence in sequences]
+        longest = max(row.cached for row in (*self._rows, *joiners))
+        self._require(len(self._rows) + len(joiners), longest + 1)
+        if not self._rows:
+            self._reset(longest)
+        self._rows += joiners
+        self._prefill(joiners)
+
+    def step(self) -> list[FinishedSequence]:
+        """One token a row, after as long as the machine takes."""
+        if self._rows:
+            longest = max(row.cached for row in self._rows)
+            self._require(len(self._rows), longest + 1)
+            self._decode(len(self._rows), longest)
+            for row in self._rows:
+                row.generated += 1
+            self._count(valid=len(self._rows), invalid=0, kv=len(self._rows) * longest)
+        ended = [row.finished() for row in self._rows if row.ended]
+        self._rows = [row for row in self._rows if not row.ended]
+        if not self._rows:
+            self._log.pause()
+        return ended
+
+    def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
+        """The ids that these rows have beyond so many."""
+        return {
+            row.sequence.id: Generated(row.answer[since[row.sequence.id] : row.generated], None, row.sequence.stop)
+            for row in self._rows
+            if row.sequence.id in since
+        }
+
+    def remove(self, sequence_id: str) -> FinishedSequence | None:
+        """Finish a row at once; None if it is not running."""
+        row = self._take(sequence_id)
+        return None if row is None else row.finished("removed")
+
+    def preempt(self, sequence_id: str) -> Sequence:
+        """Take a row out with what it has; KeyError if it is not running."""
+        row = self._take(sequence_id)
+        if row is None:
+            raise KeyError(sequence_id)
+        return replace(row.sequence, generated_ids=row.answer[: row.generated])
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Generated tokens of each row."""
+        return {row.sequence.id: row.generated for row in list(self._rows)}
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that the cache would hold now."""
+        longest = max((row.cached for row in self._rows), default=0)
+        return len(self._rows) * longest * self._machine.memory.delta_bytes
+
+    @property
+    def figures(self) -> RunFigures:
+        """What the last `run` cost, or everything since rows were inserted into an empty engine."""
+        return self._figures
+
+    def _row(self, sequence: Sequence) -> PacedRow:
+        return PacedRow(sequence, self._answer(sequence), len(sequence.generated_ids))
+
+    def _take(self, sequence_id: str) -> PacedRow | None:
+        row = next((row for row in self._rows if row.sequence.id == sequence_id), None)
+        if row is not None:
+            self._rows.remove(row)
+        return row
+
+    def _require(self, rows: int, tokens: int) -> None:
+        memory = self._machine.memory
+        needed = rows * tokens * memory.delta_bytes
+        if needed > memory.theta_bytes:
+            raise OutOfMemory(needed, memory.theta_bytes)
+
+    def _prefill(self, rows: Several[PacedRow]) -> None:
+        """Groups of similar length, each padded to its longest as long as that takes less time than another prefill."""
+        token_s, _, _, fixed_s = self._machine.curves.prefill
+        for indices in groups_by_padding([row.cached for row in rows], round(fixed_s / token_s)):
+            group = [rows[index] for index in indices]
+            length = max(row.cached for row in group)
+            began = perf_counter()
+            self._wait(self._machine.curves.prefill_s(len(group), length))
+            self._log.count_prefill(len(group), length, began, perf_counter())
+            pad = len(group) * length - sum(row.cached for row in group)
+            self._figures = replace(self._figures, pad_tokens=self._figures.pad_tokens + pad)
+
+    def _decode(self, rows: int, cached: int) -> None:
+        began = perf_counter()
+        self._wait(self._machine.curves.decode_step_s(rows, cached))
+        self._log.count_decode(rows, cached, began, perf_counter())
+
+    def _wait(self, seconds: float) -> None:
+        """Until a step of so many seconds has ended; what the host was late with the last one is made up for."""
+        now = self._clock()
+        late_s = now - self._ends_at
+        self._ends_at = (now if late_s > seconds else self._ends_at) + seconds
+        self._pause(self._ends_at - now)
+
+    def _reset(self, length: int) -> None:
+        self._figures = replace(NOTHING, length=length)
+
+    def _count(self, valid: int, invalid: int, kv: int) -> None:
+        before = self._figures
+        self._figures = replace(
+            before,
+            size=max(before.size, valid + invalid),
+            iterations=before.iterations + 1,
+            generation_length=before.generation_length + 1,
+            valid_tokens=before.valid_tokens + valid,
+            invalid_tokens=before.invalid_tokens + invalid,
+            peak_kv_bytes=max(before.peak_kv_bytes, kv * self._machine.memory.delta_bytes),
+        )
+
+
+NOTHING = RunFigures(0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
