@@ -23,7 +23,7 @@ def upload(api: Api, content: bytes = b"{}\n", **fields: Any) -> ApiAnswer:
     return api.call("POST", "/v1/files", data={name: value for name, value in data.items() if value is not None})
 
 
-class Endless(io.RawIOBase):
+class Endless:
     """A multipart body whose file has one line of this many bytes, made as it is read."""
 
     def __init__(self, size: int) -> None:
@@ -34,9 +34,6 @@ class Endless(io.RawIOBase):
         self._tail = f"\r\n--{BOUNDARY}--\r\n".encode()
         self.size = len(self._head) + size + len(self._tail)
         self._left = size
-
-    def readable(self) -> bool:
-        return True
 
     def read(self, size: int = -1) -> bytes:
         size = 65_536 if size < 0 else size
@@ -51,13 +48,12 @@ class Endless(io.RawIOBase):
 
 
 def send_endless(api: Api, body: Endless, length: int | None = None) -> ApiAnswer:
-    return api.call(
-        "POST",
-        "/v1/files",
-        input_stream=body,
-        content_length=body.size if length is None else length,
-        content_type=f"multipart/form-data; boundary={BOUNDARY}",
-    )
+    given = {
+        "wsgi.input": body,
+        "CONTENT_LENGTH": str(body.size if length is None else length),
+        "CONTENT_TYPE": f"multipart/form-data; boundary={BOUNDARY}",
+    }
+    return api.call("POST", "/v1/files", environ_overrides=given)
 
 
 @pytest.mark.parametrize(

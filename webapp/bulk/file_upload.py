@@ -17,7 +17,9 @@ from models.bulk.bulk_tables import StoredFile
 from webapp.bulk.line_chunks import LineChunks
 from webapp.client_errors import InvalidRequest
 
-FORM_BYTES = 64 * 1024  # of an upload beside the file's own; any bound above that of its few short fields does
+# Of an upload beside the file's own bytes. The parser also compares it with what it holds of the file, which is 64 KiB
+# and what came before; it is Flask's own default.
+FORM_BYTES = 500_000
 MOST_PARTS = 16  # of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off
 FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
