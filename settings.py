@@ -43,6 +43,10 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port of the API and the dashboard; 0 picks a free one")
     flower_port: int = Field(5555, ge=0, le=65535, description="Port of Flower on loopback; 0 picks a free one")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Largest request body that the API reads")
+    max_file_bytes: int = Field(200 * 2**20, ge=1024, description="Largest file that can be uploaded for a batch")
+    tenant_file_bytes: int = Field(
+        10 * 2**30, ge=1024, description="Most bytes that the uploaded files of a tenant may have together"
+    )
     rate_limit: str = Field(
         "60000/minute",
         pattern=r"^\d+/(second|minute|hour)$",

@@ -3,8 +3,9 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import httpx
 
@@ -75,6 +76,39 @@ class Client:
                 return
             parameters["after"] = page["last_id"]
 
+    def upload(self, path: Path) -> Json:
+        """POST /v1/files; the file is sent as it is read."""
+        with path.open("rb") as file:
+            parts = {"file": (path.name, file, "application/jsonl")}
+            return self._call("POST", "/v1/files", rewind=file, files=parts, data={"purpose": "batch"})
+
+    def content(self, file_id: str) -> Iterator[bytes]:
+        """GET /v1/files/{id}/content, piece by piece; it is not tried again."""
+        try:
+            with self._http.stream("GET", f"/v1/files/{file_id}/content") as answer:
+                if not answer.is_success:
+                    answer.read()
+                    _content(answer)
+                yield from answer.iter_bytes()
+        except httpx.TransportError as error:
+            raise Unreachable(f"no answer from {self.url}: {error}") from error
+
+    def create_batch(self, body: Json, key: str) -> Json:
+        """POST /v1/batches."""
+        return self._call("POST", "/v1/batches", json=body, headers={"Idempotency-Key": key})
+
+    def batch(self, id: str) -> Json:
+        """GET /v1/batches/{id}."""
+        return self._call("GET", f"/v1/batches/{id}")
+
+    def batches(self, most: int) -> list[Json]:
+        """GET /v1/batches: the newest."""
+        return list(self._call("GET", "/v1/batches", params={"limit": most})["data"])
+
+    def cancel_batch(self, id: str) -> Json:
+        """POST /v1/batches/{id}/cancel."""
+        return self._call("POST", f"/v1/batches/{id}/cancel")
+
     def model(self) -> str:
         """The name of the first model served."""
         return str(self._call("GET", "/v1/models")["data"][0]["id"])
@@ -98,8 +132,10 @@ class Client:
             self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
 
-    def _call(self, method: str, path: str, **arguments: Any) -> Json:
+    def _call(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> Json:
         for attempt in range(self._attempts):
+            if rewind is not None:
+                rewind.seek(0)
             pause_s = min(0.25 * 2.0**attempt, MAX_PAUSE_S)
             last = attempt + 1 == self._attempts
             try:

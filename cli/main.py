@@ -18,6 +18,7 @@ COMMANDS = {
     "submit": "cli.commands.request_commands:submit",
     "status": "cli.commands.request_commands:status",
     "cancel": "cli.commands.request_commands:cancel",
+    "batch": "cli.commands.batch_commands:batch",
     "keys": "cli.commands.keys_command:keys",
     "migrate": "cli.commands.migrate_command:migrate",
     "train": "cli.commands.train_command:train",

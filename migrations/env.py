@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import models.bulk.bulk_tables  # noqa: F401  # more tables of the same metadata
 from models.tables import Base
 
 context.configure(

@@ -32,16 +32,16 @@ class Predicted:
 
 
 def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
-    """Lock up to `limit` of the oldest unpredicted requests until the transaction ends.
+    """Lock up to `limit` of the oldest unpredicted requests of the highest priority until the transaction ends.
 
-    Requests that another predictor has locked are skipped.
+    A bulk job's lines therefore keep nobody waiting. Requests that another predictor has locked are skipped.
     """
     rows = connection.execute(
         text("""
             select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
             from requests
             where status = 'queued' and predicted_tokens is null
-            order by arrived_at limit :limit for update skip locked
+            order by priority desc, arrived_at limit :limit for update skip locked
         """),
         {"limit": limit},
     )

@@ -7,14 +7,16 @@ from models.tables import ANSWERED, UNANSWERED
 # Superseded versions of each kind that are kept, so that `magnus models activate` can go back to one. More of them only
 # take space in the database; not tuned.
 VERSIONS_KEPT = 5
+OF_NO_JOB = "not exists (select from bulk_lines where bulk_lines.request_id = requests.id)"
 
 
 def delete_old_requests(connection: Connection, retention_s: float, limit: int) -> int:
     """Delete up to `limit` answered, and as many unanswered, requests that ended longer ago than `retention_s`.
 
-    Returns how many.
+    Lines of a bulk job stay as long as the job. Returns how many were deleted.
     """
-    return sum(_delete_old(connection, "requests", ended, retention_s, limit) for ended in (ANSWERED, UNANSWERED))
+    kinds = (f"{ended} and {OF_NO_JOB}" for ended in (ANSWERED, UNANSWERED))
+    return sum(_delete_old(connection, "requests", kind, retention_s, limit) for kind in kinds)
 
 
 def delete_old_batches(connection: Connection, retention_s: float, limit: int) -> int:

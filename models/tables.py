@@ -136,6 +136,7 @@ class StoredRequest(Base):
     __table_args__ = (
         Index(
             "requests_unpredicted",
+            text("priority desc"),
             "arrived_at",
             postgresql_where=text("status = 'queued' and predicted_tokens is null"),
         ),

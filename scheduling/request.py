@@ -5,6 +5,9 @@ from dataclasses import dataclass
 # The level of the upper quantile of a predicted generation length: the share of answers that should end at or below it.
 # The higher it is, the fewer batches outgrow the memory reserved for them, and the fewer rows fit. Not tuned.
 COVERAGE = 0.9
+# Added to the priority of background requests, which are served with what the others leave. Any value does that is
+# further away than the priorities of clients, -100 to 100, are apart.
+BACKGROUND_PRIORITY = -1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Request:
             )
         if not 0 <= self.generated < self.limit:
             raise ValueError(f"request {self.id}: generated {self.generated} of at most {self.limit} tokens")
+
+    @property
+    def background(self) -> bool:
+        """Whether it is served only with capacity that other requests leave."""
+        return self.priority < BACKGROUND_PRIORITY / 2
 
     @property
     def prefill(self) -> int:

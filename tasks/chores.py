@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from models import minute_history, retention
+from models.bulk import bulk_retention
 from models.session import make_sessions
 
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
@@ -33,7 +34,13 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
-    for delete in (retention.delete_old_requests, retention.delete_old_batches):
+    deletions = (
+        bulk_retention.delete_old_files,
+        bulk_retention.delete_old_jobs,
+        retention.delete_old_requests,
+        retention.delete_old_batches,
+    )
+    for delete in deletions:
         deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, CHORE_FOR_S)
         if deleted:
             log.info("deleted", what=delete.__name__, rows=deleted)

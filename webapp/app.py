@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
-from inference.remote.server_tokens import request_tokens_of
 from models import client_requests, notifications, rate_counts
 from models.client_requests import RequestView
 from models.installation import installation_id
@@ -38,9 +37,11 @@ from webapp import (
 from webapp.announcer import Announcer
 from webapp.app_context import AppContext
 from webapp.backlog_limits import BacklogLimit
+from webapp.bulk import batches_api, files_api
+from webapp.bulk.file_upload import UploadLimits
 from webapp.dashboard_overview import Overview, read_overview
 from webapp.ended_notices import EndedNotices
-from webapp.prompt_limits import PromptLimits
+from webapp.prompt_limits import prompt_limits_of
 from webapp.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
 from webapp.strict_json import ApiRequest, StrictJson
@@ -121,7 +122,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     health.register_metrics(app, context)
     app.before_request(auth.require_api_key)
     client_errors.register(app)
-    apis = [responses_api.api, chat_api.api, models_api.api, stats_api.api]
+    apis = [responses_api.api, chat_api.api, models_api.api, stats_api.api, files_api.api, batches_api.api]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
     app.after_request(add_security_headers)
@@ -143,8 +144,6 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         autocommit=True,  # a call is one statement, or several that need no common snapshot
     )
     sessions = make_sessions(engine)
-    engine_key = settings.engine_key.get_secret_value() if settings.engine_key else None
-    prompt_format = request_tokens_of(settings.model, engine_key)
 
     def queue_snapshot() -> QueueSnapshot | None:
         with sessions() as session:
@@ -205,11 +204,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     password = settings.dashboard_password
     return AppContext(
         sessions=sessions,
-        prompt_limits=PromptLimits(
-            settings.model_name or prompt_format.name,
-            prompt_format,
-            settings.max_prompt_tokens,
-            settings.max_output_tokens,
+        prompt_limits=prompt_limits_of(settings),
+        upload_limits=UploadLimits(
+            file_bytes=settings.max_file_bytes,
+            line_bytes=settings.max_body_bytes,
+            tenant_bytes=settings.tenant_file_bytes,
         ),
         queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),

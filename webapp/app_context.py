@@ -10,6 +10,7 @@ from models.queue_position import QueueSnapshot
 from models.response_time_estimate import ResponseTimeEstimate
 from webapp.announcer import Announcer
 from webapp.backlog_limits import BacklogLimit
+from webapp.bulk.file_upload import UploadLimits
 from webapp.dashboard_overview import Overview
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
@@ -24,6 +25,7 @@ class AppContext:
 
     sessions: sessionmaker[Session]
     prompt_limits: PromptLimits
+    upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
     overviews: Mapping[str, TtlCache[Overview]]  # by the number of hours that the charts show

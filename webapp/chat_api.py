@@ -47,18 +47,43 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 
     With `stream: true` it answers at once, with chunks of the answer as they are generated.
     """
-    prompt = prompt_of_turns(None, [Turn(message.role, message.text) for message in json_data.messages])
-    if json_data.max_completion_tokens is None:
-        limit_tokens, limit_param = json_data.max_tokens, "max_tokens"
-    else:
-        limit_tokens, limit_param = json_data.max_completion_tokens, "max_completion_tokens"
-    submission = submission_of(json_data, prompt, limit_tokens, "messages", limit_param)
-    submission = replace(
-        submission, format=stored_format(json_data.response_format), top_logprobs=json_data.asked_logprobs
-    )
+    submission = chat_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
     if submission.stream:
         return stream_chunks(submission, "chat.completion.chunk", json_data.includes_usage)
-    view = wait_for_answer(submission)
+    return chat_completion_of(wait_for_answer(submission))
+
+
+@api.post("/completions")
+@api.input(CreateCompletion)
+@api.output(Completion)
+@api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
+def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
+    """Like a chat with one message of the user's."""
+    submission = completion_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
+    if submission.stream:
+        return stream_chunks(submission, "text_completion", json_data.includes_usage)
+    return completion_of(wait_for_answer(submission))
+
+
+def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = None) -> Submission:
+    """What a chat asks for, in the name of this tenant, with its Idempotency-Key."""
+    prompt = prompt_of_turns(None, [Turn(message.role, message.text) for message in body.messages])
+    if body.max_completion_tokens is None:
+        limit_tokens, limit_param = body.max_tokens, "max_tokens"
+    else:
+        limit_tokens, limit_param = body.max_completion_tokens, "max_completion_tokens"
+    submission = submission_of(body, tenant, key, prompt, limit_tokens, "messages", limit_param)
+    return replace(submission, format=stored_format(body.response_format), top_logprobs=body.asked_logprobs)
+
+
+def completion_submission(body: CreateCompletion, tenant: str, key: str | None = None) -> Submission:
+    """What a completion asks for, in the name of this tenant, with its Idempotency-Key."""
+    prompt = ClientPrompt("", body.prompt)
+    return submission_of(body, tenant, key, prompt, body.max_tokens, "prompt", "max_tokens")
+
+
+def chat_completion_of(view: RequestView) -> ChatCompletion:
+    """The answer of a chat whose request has one."""
     return ChatCompletion(
         id=view.request.id.replace("resp_", "chatcmpl-", 1),
         created=int(view.request.arrived_at.timestamp()),
@@ -75,17 +100,8 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
     )
 
 
-@api.post("/completions")
-@api.input(CreateCompletion)
-@api.output(Completion)
-@api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
-def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
-    """Like a chat with one message of the user's."""
-    prompt = ClientPrompt("", json_data.prompt)
-    submission = submission_of(json_data, prompt, json_data.max_tokens, "prompt", "max_tokens")
-    if submission.stream:
-        return stream_chunks(submission, "text_completion", json_data.includes_usage)
-    view = wait_for_answer(submission)
+def completion_of(view: RequestView) -> Completion:
+    """The answer of a completion whose request has one."""
     return Completion(
         id=view.request.id.replace("resp_", "cmpl-", 1),
         created=int(view.request.arrived_at.timestamp()),
@@ -97,12 +113,18 @@ def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
 
 
 def submission_of(
-    body: CommonFields, prompt: ClientPrompt, limit_tokens: int | None, prompt_param: str, limit_param: str
+    body: CommonFields,
+    tenant: str,
+    key: str | None,
+    prompt: ClientPrompt,
+    limit_tokens: int | None,
+    prompt_param: str,
+    limit_param: str,
 ) -> Submission:
-    """What either body asks for, in the name of the current request's tenant."""
+    """What either body asks for."""
     return Submission(
-        tenant=current_tenant(),
-        idempotency_key=request.headers.get("Idempotency-Key"),
+        tenant=tenant,
+        idempotency_key=key,
         model=body.model,
         prompt=prompt,
         limit_tokens=limit_tokens,

@@ -27,6 +27,24 @@ EVENT = {  # one of the server-sent events of a stream
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
 }
+UPLOAD = {  # the body of POST /v1/files, which APIFlask does not see: it is read as it comes
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file", "purpose"],
+                "properties": {
+                    "file": {"type": "string", "format": "binary", "description": "JSON lines, UTF-8"},
+                    "purpose": {"type": "string", "enum": ["batch"]},
+                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                    "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+                },
+            }
+        }
+    },
+}
+BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
 
 
@@ -44,6 +62,7 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
         operation = spec["paths"][path][method]
         operation["parameters"].append(PREFER)
         operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": EVENT}
+    spec["paths"]["/v1/files/{id}/content"]["get"]["responses"]["200"]["content"] = BYTES
     for operations in spec["paths"].values():
         for operation in operations.values():
             if "requestBody" in operation:
@@ -54,4 +73,5 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
                     answer["content"] = {"application/problem+json": {"schema": {"$ref": SCHEMAS + "Problem"}}}
                 if int(status) in (200, 429, 503):
                     answer["headers"] = {"Retry-After": RETRY_AFTER}
+    spec["paths"]["/v1/files"]["post"]["requestBody"] = UPLOAD
     return spec

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from jinja2 import TemplateError
 
+from inference.remote.server_tokens import request_tokens_of
 from inference.request_tokens import RequestTokens
+from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt
 
@@ -110,3 +112,11 @@ class PromptLimits:
             param=param,
             code="context_length_exceeded",
         )
+
+
+def prompt_limits_of(settings: Settings) -> PromptLimits:
+    """The limits that the settings name, with the served model's tokenizer; raises UnreadableTokenizer."""
+    key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    prompt_format = request_tokens_of(settings.model, key)
+    name = settings.model_name or prompt_format.name
+    return PromptLimits(name, prompt_format, settings.max_prompt_tokens, settings.max_output_tokens)

@@ -43,7 +43,8 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
     or after the service's bound in whatever state it then has. With `stream: true` it comes as it is generated.
     """
-    context, submission = current_context(), submission_of(json_data)
+    context = current_context()
+    submission = response_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
     if submission.stream:
         stream = submit_and_stream(context, submission, connection_of(request))
         return event_stream(response_events(stream, answer_of(stream.view)[0]), stream)
@@ -126,15 +127,15 @@ def delete(id: str) -> Deleted:
     return Deleted(id=id)
 
 
-def submission_of(body: CreateResponse) -> Submission:
-    """What a body asks for, in the name of the current request's tenant."""
+def response_submission(body: CreateResponse, tenant: str, key: str | None = None) -> Submission:
+    """What a body asks for, in the name of this tenant, with its Idempotency-Key."""
     if isinstance(body.input, str):
         prompt = ClientPrompt(body.instructions or "", body.input)
     else:
         prompt = prompt_of_turns(body.instructions, [Turn(message.role, message.text) for message in body.input])
     return Submission(
-        tenant=current_tenant(),
-        idempotency_key=request.headers.get("Idempotency-Key"),
+        tenant=tenant,
+        idempotency_key=key,
         model=body.model,
         prompt=prompt,
         limit_tokens=body.max_output_tokens,

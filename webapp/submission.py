@@ -9,19 +9,21 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
 
 from models import client_requests, notifications
 from models.client_requests import NewRequest, RequestView
+from models.queue_position import QueueSnapshot
 from models.tables import RequestStatus
 from models.tenant_applications import scoped_application
 from webapp.app_context import AppContext
 from webapp.client_connection import Patience
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
+from webapp.prompt_limits import PromptLimits
 from webapp.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
@@ -75,15 +77,20 @@ class Submission:
 def submit(context: AppContext, submission: Submission) -> RequestView:
     """Store a request, once for each Idempotency-Key; raises a ClientError for what cannot be accepted."""
     new = new_request(context, submission)
-    key = submission.idempotency_key
-    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
+    key = checked_key(submission.idempotency_key)
     digest = None if key is None else canonical_digest(submission.body)
     context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
         stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
     context.announcer.announce()
     return stored
+
+
+def checked_key(key: str | None) -> str | None:
+    """The same Idempotency-Key; raises InvalidRequest for what is none."""
+    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
+    return key
 
 
 def submit_and_wait(context: AppContext, submission: Submission, patience: Patience) -> RequestView:
@@ -162,28 +169,31 @@ def response_not_found(id: str) -> NotFound:
 
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
-    """The row to insert; raises a ClientError for another model, too long a prompt or too high a limit."""
-    limits = context.prompt_limits
+    """The row to insert, with its ETA; raises a ClientError for what cannot be accepted."""
+    snapshot = context.queue_snapshot.get()
+    new = accepted_request(context.prompt_limits, snapshot, submission)
+    eta = context.response_times.get().eta(
+        scoped_application(new.tenant, new.application), new.input_tokens, new.limit_tokens, new.model, snapshot
+    )
+    return new if eta is None else replace(new, **asdict(eta))
+
+
+def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submission: Submission) -> NewRequest:
+    """The row to insert; raises a ClientError for another model, too long a prompt or too high a limit.
+
+    `snapshot` says what the workers cannot do, as far as that is known.
+    """
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
     counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
-    snapshot = context.queue_snapshot.get()
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
     lacking = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
     limits.check_needs(submission.needs, lacking)
-    application = application_name(submission.metadata, submission.prompt.instructions)
-    eta = context.response_times.get().eta(
-        scoped_application(submission.tenant, application),
-        counts.input_tokens,
-        limit_tokens,
-        limits.model_name,
-        snapshot,
-    )
     return NewRequest(
         tenant=submission.tenant,
         model=limits.model_name,
-        application=application,
+        application=application_name(submission.metadata, submission.prompt.instructions),
         instructions=submission.prompt.instructions,
         input=submission.prompt.input,
         body=stored_body(submission),
@@ -193,7 +203,6 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
         priority=submission.priority,
         deadline_s=submission.deadline_s,
         needs=tuple(submission.needs),
-        **({} if eta is None else asdict(eta)),
     )
 
 

@@ -10,6 +10,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
+from tasks.bulk.regular_bulk_work import regular_bulk_work
 from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
@@ -80,7 +81,8 @@ def _start(**_: object) -> None:
     regular_looks.start()
     listener().start()
     regular_upkeep.start()
-    Pulse(lambda: regular_looks.works and regular_upkeep.works).start()
+    regular_bulk_work.start()
+    Pulse(lambda: regular_looks.works and regular_upkeep.works and regular_bulk_work.works).start()
     heartbeat().start()
 
 

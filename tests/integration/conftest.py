@@ -1,20 +1,24 @@
 """The API on a real, migrated Postgres, with a small tokenizer that makes one token of every word."""
 
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 from pydantic import SecretStr
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from werkzeug.serving import make_server
 
 from models import api_keys
 from models.session import make_engine, make_sessions
 from settings import Settings
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api
+from tests.integration.bulk_stage import BulkStage
 from tests.integration.database_stage import Stage
 from tests.integration.planner_stage import RULES
 from webapp.app import create_app
@@ -73,6 +77,31 @@ def web_settings(database_url: str, word_model: Path) -> Settings:
 def api(web_settings: Settings) -> Iterator[Api]:
     """The API on a fresh database."""
     yield from running_api(web_settings)
+
+
+@pytest.fixture
+def base_url(api: Api) -> Iterator[str]:
+    """The API's address for clients that speak HTTP, with /v1."""
+    server = make_server("127.0.0.1", 0, api.client.application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def client(api: Api, base_url: str) -> Iterator[OpenAI]:
+    """The official client."""
+    with OpenAI(api_key=api.key, base_url=base_url, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def bulk(api: Api) -> BulkStage:
+    """The background work of the API's bulk jobs."""
+    return BulkStage(api)
 
 
 @pytest.fixture(scope="module")

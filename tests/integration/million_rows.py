@@ -8,7 +8,24 @@ from models.session import make_sessions
 
 ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 1_000_000, 100_000, 40, 10, 50
 MODEL = "small"
+LINES = 1000  # of the one bulk job that has not ended: all of them are answered
+JOB, INPUT = f"batch_{0:032x}", f"file-{0:032x}"
 BESIDE = (
+    # files and bulk jobs of many tenants
+    f"""insert into files (id, tenant, purpose, filename, bytes, lines, last_line, created_at)
+    select 'file-' || lpad(to_hex(n), 32, '0'), 'tenant-' || n % 8, 'batch', 'f', 100, {LINES}, {LINES},
+        now() - interval '1 min' * n from generate_series(0, 999) as n""",
+    f"""insert into file_chunks (file_id, first_line, data) select '{INPUT}', 1 + 100 * n, '{{}}' from
+    generate_series(0, 9) as n""",
+    f"""insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, status, lines, last_line,
+        next_line, expires_at, completed_at, created_at)
+    select 'batch_' || lpad(to_hex(n), 32, '0'), 'tenant-' || n % 8, '/v1/responses', '{INPUT}', '24h',
+        case when n = 0 then 'in_progress' else 'completed' end, {LINES}, {LINES}, case when n = 0 then 901 else 1001
+        end,
+        now() + interval '1 day', case when n > 0 then now() end, now() - interval '1 min' * n
+    from generate_series(0, 999) as n""",
+    f"""insert into bulk_lines (job_id, line, custom_id, request_id)
+    select '{JOB}', n, 'line-' || n, 'resp_' || lpad(to_hex(n), 32, '0') from generate_series(1, 900) as n""",
     """insert into workers (name, model, device, theta_bytes, delta_bytes)
     select 'w' || n, 'small', 'cpu', 1000000, 100 from generate_series(1, 4) as n""",
     # open batches with ten requests each, half of them taken

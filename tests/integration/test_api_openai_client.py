@@ -6,22 +6,9 @@ from collections.abc import Iterator
 import openai
 import pytest
 from openai import OpenAI
-from werkzeug.serving import make_server
 
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
-
-
-@pytest.fixture
-def client(api: Api) -> Iterator[OpenAI]:
-    server = make_server("127.0.0.1", 0, api.client.application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    with OpenAI(api_key=api.key, base_url=f"http://127.0.0.1:{server.server_port}/v1", max_retries=0) as client:
-        yield client
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.fixture

@@ -28,6 +28,15 @@ CHECKS = [
     negative_data_rejection,
 ]
 OPERATIONS = [
+    ("GET", "/v1/batches"),
+    ("POST", "/v1/batches"),
+    ("GET", "/v1/batches/{id}"),
+    ("POST", "/v1/batches/{id}/cancel"),
+    ("GET", "/v1/files"),
+    ("POST", "/v1/files"),
+    ("GET", "/v1/files/{id}"),
+    ("DELETE", "/v1/files/{id}"),
+    ("GET", "/v1/files/{id}/content"),
     ("GET", "/v1/magnus/stats"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),

@@ -14,10 +14,12 @@ from sqlalchemy.orm import Session
 
 import models
 from models.session import make_engine
+from tests.integration.bulk_query_cases import BULK_CASES
 from tests.integration.million_rows import make_million_rows
 from tests.integration.query_cases import CASES, NO_QUERIES, Case
 from tests.integration.query_plans import BLOCKS_A_ROW, Scans, recorded_scans
 
+ALL_CASES = [*CASES, *BULK_CASES]
 pytestmark = pytest.mark.timeout(600)  # filling takes half a minute where nothing else runs
 
 
@@ -32,17 +34,18 @@ def million(module_database_url: str) -> Iterator[Engine]:
 def functions_with_queries() -> set[str]:
     """`module.function` of everything public in `models` whose first parameter is a connection or a session."""
     found = set()
-    for info in pkgutil.iter_modules(models.__path__):
-        module = importlib.import_module(f"models.{info.name}")
+    for info in pkgutil.walk_packages(models.__path__, "models."):
+        module = importlib.import_module(info.name)
         for name, function in inspect.getmembers(module, inspect.isfunction):
             kinds = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
             if function.__module__ == module.__name__ and not name.startswith("_") and kinds[:1] != []:
-                found |= {f"{info.name}.{name}"} if kinds[0] in (Connection, Session) else set()
+                file = info.name.rpartition(".")[2]
+            found |= {f"{file}.{name}"} if kinds[0] in (Connection, Session) else set()
     return found
 
 
 def test_every_function_that_queries_has_a_case() -> None:
-    assert functions_with_queries() - NO_QUERIES == {case.function for case in CASES}
+    assert functions_with_queries() - NO_QUERIES == {case.function for case in ALL_CASES}
 
 
 def scans_of(million: Engine, case: Case) -> list[Scans]:
@@ -60,7 +63,7 @@ def forget_undone_rows(million: Engine) -> None:
         connection.exec_driver_sql("vacuum (index_cleanup on) requests, batches")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_a_query_visits_no_more_than_its_case_says(million: Engine, case: Case) -> None:
     recorded = scans_of(million, case)
     if any(scans.blocks > BLOCKS_A_ROW * case.rows for scans in recorded):

@@ -1,0 +1,62 @@
+"""Interactive requests beside a bulk job, simulated and, with --live, on a real service; one table each.
+
+`python -m benchmarks.mixed [--live] [--json FILE]`
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.mixed.live_mix import measure_live
+from benchmarks.mixed.simulated_mix import Mix, measure
+
+
+@click.command()
+@click.option("--policies", default="fusion,baton,magnus", show_default=True, help="Comma-separated.")
+@click.option("--loads", default="0.3,0.5,0.7", show_default=True, help="Interactive shares of the capacity.")
+@click.option("--live", is_flag=True, help="Also on a real service, for about two minutes.")
+@click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
+@click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
+@click.option("--lines", default=3000, show_default=True, help="Lines of the live bulk job.")
+@click.option("--workers", default=1, show_default=True, help="Live workers.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+def main(
+    policies: str,
+    loads: str,
+    live: bool,
+    rate: float,
+    phase_s: float,
+    lines: int,
+    workers: int,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Measure what a bulk job costs interactive requests, and how much of the spare capacity it uses."""
+    names = [name for name in policies.split(",") if name]
+    mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",")]
+    figures: dict[str, Any] = {"simulated": measure(mixes)}
+    Console().print(table("simulated", figures["simulated"]))
+    if live:
+        figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in names[:1]]
+        Console().print(table("live", figures["live"]))
+    if json_file:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """One row for each; columns are all figures that any row has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = Table(*names, title=title, title_justify="left")
+    for row in rows:
+        cells = (row.get(name, "") for name in names)
+        shown.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The simulated half of `benchmarks.mixed`: a published machine, a bulk job from the first instant, Poisson arrivals.
+
+Spare capacity is what the fleet serves of the bulk job alone, less the share that the interactive requests are of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.simulated_workloads import noisy, upper_of
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from scheduling.simulation.trace import Trace
+
+WORKERS = 4
+LIMIT = 1024  # tokens of an answer
+PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; logarithms are normal, with these standard deviations
+PROMPT_SIGMA, ANSWER_SIGMA = 0.6, 0.8
+TAU = 0.6  # of the predictions: about what a fitted forest reaches on instructions (docs/results/learning.md)
+BULK_LINES = 4000
+SECONDS = 600.0  # of interactive arrivals
+
+
+@dataclass(frozen=True)
+class Mix:
+    """One policy at one load."""
+
+    policy: str
+    load: float  # interactive arrivals as a share of what the fleet serves
+    seed: int = 1
+
+
+def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float], seed: int) -> list[Arrival]:
+    """So many requests with log-normal lengths and noisy predictions."""
+    rng = np.random.default_rng(seed)
+    prompt = np.clip(np.rint(rng.lognormal(np.log(PROMPT_TOKENS), PROMPT_SIGMA, count)), 1, LIMIT).astype(np.int64)
+    answer = np.clip(np.rint(rng.lognormal(np.log(ANSWER_TOKENS), ANSWER_SIGMA, count)), 1, LIMIT).astype(np.int64)
+    predicted = np.clip(noisy(answer, TAU, None, rng), 1, LIMIT)
+    upper = np.clip(upper_of(predicted, answer), 1, LIMIT)
+    return [
+        Arrival(
+            Request(
+                id=f"{prefix}{n:06d}",
+                arrived_at=float(instants[n]),
+                length=int(prompt[n]),
+                limit=LIMIT,
+                predicted=int(predicted[n]),
+                predicted_upper=int(max(upper[n], predicted[n])),
+                priority=priority,
+                tenant="acme",
+            ),
+            int(answer[n]),
+        )
+        for n in range(count)
+    ]
+
+
+def bulk_lines(count: int, seed: int) -> list[Arrival]:
+    """The lines of a bulk job, all there at once."""
+    return lengths_of(count, "b", BACKGROUND_PRIORITY, [n * 1e-6 for n in range(count)], seed)
+
+
+def interactive(rate: float, seed: int) -> list[Arrival]:
+    """Poisson arrivals for SECONDS."""
+    rng = np.random.default_rng(seed)
+    instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * SECONDS))))
+    return lengths_of(len(instants), "i", 0, instants.tolist(), seed)
+
+
+def run(policy: str, arrivals: Sequence[Arrival]) -> Trace:
+    """Serve the arrivals."""
+    fleet = [Instance(f"w{n}", LLAMA2_13B_A100_DS.memory) for n in range(WORKERS)]
+    made = make_policy(policy, PolicySettings(max_output_tokens=LIMIT))
+    return simulate(made, arrivals, fleet, EngineCosts(LLAMA2_13B_A100_DS.curves), seed=1)
+
+
+def answered_tokens(trace: Trace, prefix: str, until: float) -> int:
+    """Tokens of the answers that came until then."""
+    return sum(a.generated for a in trace.answers.values() if a.id.startswith(prefix) and a.finished_at <= until)
+
+
+def p99_s(trace: Trace) -> float:
+    """99th percentile of the interactive response times."""
+    return float(np.percentile([a.response_s for a in trace.answers.values() if a.id.startswith("i")], 99))
+
+
+def measure(mixes: Sequence[Mix]) -> list[dict[str, Any]]:
+    """One row for each mix, and one for the bulk job alone of each policy."""
+    rows: list[dict[str, Any]] = []
+    for policy in dict.fromkeys(mix.policy for mix in mixes):
+        alone = run(policy, bulk_lines(BULK_LINES, 0))
+        ends = list(alone.completed_at.values())
+        tokens_per_s = alone.tokens.valid / alone.makespan_s
+        rows.append(
+            {
+                "policy": policy,
+                "bulk_alone_s": alone.makespan_s,
+                "tokens_per_s": tokens_per_s,
+                "makespan_over_mean_end": max(ends) / float(np.mean(ends)),
+            }
+        )
+        for mix in (mix for mix in mixes if mix.policy == policy):
+            requests_per_s = BULK_LINES / alone.makespan_s
+            arriving = interactive(mix.load * requests_per_s, mix.seed)
+            by_itself = run(policy, arriving)
+            lines = bulk_lines(round(requests_per_s * SECONDS), mix.seed + 100)
+            together = run(policy, [*arriving, *lines])
+            equal = run(policy, [*arriving, *(_as_others(line) for line in lines)])
+            spare = tokens_per_s * SECONDS - answered_tokens(by_itself, "i", SECONDS)
+            rows.append(
+                {
+                    "policy": policy,
+                    "load": mix.load,
+                    "p99_alone_s": p99_s(by_itself),
+                    "p99_beside_s": p99_s(together),
+                    "p99_ratio": p99_s(together) / p99_s(by_itself),
+                    "p99_ratio_without_classes": p99_s(equal) / p99_s(by_itself),
+                    "spare_used": answered_tokens(together, "b", SECONDS) / spare,
+                }
+            )
+    return rows
+
+
+def _as_others(line: Arrival) -> Arrival:
+    return replace(line, request=replace(line.request, priority=0))

@@ -1,0 +1,122 @@
+"""How a bulk job's lines become requests: claimed by one process at a time, and each step is one transaction.
+
+A step inserts what it read and moves the job's `next_line` behind it, both or neither. So a process that is killed
+repeats no line and forgets none.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, insert, text
+
+from models.bulk.bulk_tables import BulkLine
+from models.client_requests import INSERTED_AS_GIVEN, NewRequest, new_id
+from models.tables import StoredRequest
+from scheduling.request import BACKGROUND_PRIORITY
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A bulk job whose row this transaction has locked, with the lines to read next."""
+
+    id: str
+    tenant: str
+    endpoint: str
+    next_line: int
+    last_line: int
+    now: datetime
+    expires_at: datetime
+    first_line: int  # of the chunk
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewLine:
+    """A line on its way into the database: a request, or the error that keeps it from being one."""
+
+    line: int
+    custom_id: str | None
+    request: NewRequest | None = None
+    error: dict[str, Any] | None = None
+
+
+def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJob | None:
+    """Lock the job that waits longest for its next lines, of a tenant whose queue has room; None if there is none.
+
+    What another process has locked is passed by.
+    """
+    row = connection.execute(
+        text("""
+            with next_job as (
+                select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at from bulk_jobs
+                where status in ('validating', 'in_progress') and next_line <= last_line
+                    and expires_at > clock_timestamp() and tenant <> all(cast(:full as text[]))
+                order by fed_at, id limit 1 for update skip locked
+            )
+            select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
+                c.first_line, c.data
+            from next_job j cross join lateral (
+                select first_line, data from file_chunks where file_id = j.input_file_id and first_line <= j.next_line
+                order by first_line desc limit 1
+            ) c
+        """),
+        {"full": list(full_tenants)},
+    ).one_or_none()
+    return None if row is None else ClaimedJob(**{**row._mapping, "data": bytes(row.data)})
+
+
+def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
+    """Which of these names earlier lines of the job have that became requests."""
+    rows = connection.execute(
+        text("""
+            select custom_id from bulk_lines
+            where job_id = :job and custom_id = any(cast(:names as text[])) and request_id is not null
+        """),
+        {"job": job_id, "names": list(names)},
+    )
+    return {row.custom_id for row in rows}
+
+
+def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
+    """Queue the requests of these lines and go on behind them; the caller has claimed the job in this transaction."""
+    ids = {line.line: new_id() for line in lines if line.request}
+    requests = [_row(job, ids[line.line], line.request) for line in lines if line.request]
+    rows = [
+        {
+            "job_id": job.id,
+            "line": line.line,
+            "custom_id": line.custom_id,
+            "request_id": ids.get(line.line),
+            "error": line.error,
+        }
+        for line in lines
+    ]
+    if requests:
+        connection.execute(insert(StoredRequest), requests)
+    if rows:
+        connection.execute(insert(BulkLine), rows)
+    connection.execute(
+        text("""
+            update bulk_jobs set next_line = :next_line, queued = queued + :queued, failed = failed + :failed,
+                fed_at = clock_timestamp(),
+                status = case when status = 'validating' and :queued > 0 then 'in_progress' else status end,
+                in_progress_at = case when status = 'validating' and :queued > 0 then clock_timestamp()
+                    else in_progress_at end
+            where id = :id
+        """),
+        {"id": job.id, "next_line": next_line, "queued": len(requests), "failed": len(rows) - len(requests)},
+    )
+
+
+def _row(job: ClaimedJob, request_id: str, new: NewRequest) -> dict[str, Any]:
+    deadline_at = job.expires_at
+    if new.deadline_s is not None:
+        deadline_at = min(deadline_at, job.now + timedelta(seconds=new.deadline_s))
+    return {name: getattr(new, name) for name in INSERTED_AS_GIVEN} | {
+        "id": request_id,
+        "priority": BACKGROUND_PRIORITY + new.priority,
+        "needs": list(new.needs),
+        "deadline_at": deadline_at,
+    }

@@ -1,0 +1,143 @@
+"""The tables of files and bulk jobs. A file's bytes are in chunks of whole lines; results are no bytes of their own.
+
+What a bulk job gives is made from its lines and their requests whenever it is read (`webapp/bulk/result_lines.py`).
+"""
+
+import enum
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.tables import NOW, Base, _enum
+
+
+class FilePurpose(enum.StrEnum):
+    """What a file holds: `batch` is uploaded, the others are what a bulk job gives."""
+
+    batch = "batch"
+    output = "output"
+    error = "error"
+
+
+class BulkStatus(enum.StrEnum):
+    """States of OpenAI's Batch API; `failed`, `completed`, `expired` and `cancelled` are final."""
+
+    validating = "validating"
+    failed = "failed"
+    in_progress = "in_progress"
+    finalizing = "finalizing"
+    completed = "completed"
+    expired = "expired"
+    cancelling = "cancelling"
+    cancelled = "cancelled"
+
+
+# Predicate of partial indexes, which a query must repeat word by word to use them.
+UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
+
+
+class StoredFile(Base):
+    """A file of a tenant. One that is being uploaded has no size yet and is shown to nobody."""
+
+    __tablename__ = "files"
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # file-<32 hex digits>
+    tenant: Mapped[str]
+    purpose: Mapped[FilePurpose] = mapped_column(_enum(FilePurpose))
+    filename: Mapped[str]
+    job_id: Mapped[str | None]  # of results: the bulk job that gives them
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    lines: Mapped[int] = mapped_column(server_default="0")  # those that are not blank
+    last_line: Mapped[int] = mapped_column(server_default="0")  # its number, blank ones counted, the first being 1
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    expires_at: Mapped[datetime | None]
+    # deleted for its tenant; its chunks go once no bulk job needs them any more
+    deleted_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index("files_by_tenant", "tenant", "created_at", "id", postgresql_where=text("deleted_at is null")),
+        Index("files_deleted", "deleted_at", postgresql_where=text("deleted_at is not null")),
+        Index("files_in_upload", "created_at", postgresql_where=text("bytes is null")),
+        Index("files_expiring", "expires_at", postgresql_where=text("expires_at is not null")),
+    )
+
+
+class FileChunk(Base):
+    """Some whole lines of an uploaded file."""
+
+    __tablename__ = "file_chunks"
+
+    file_id: Mapped[str] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)
+    first_line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    data: Mapped[bytes] = mapped_column(LargeBinary)  # not compressed: Postgres would take longer than for the rest
+
+
+class BulkJob(Base):
+    """One batch of OpenAI's Batch API."""
+
+    __tablename__ = "bulk_jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # batch_<32 hex digits>
+    tenant: Mapped[str]
+    idempotency_key: Mapped[str | None]
+    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)
+    endpoint: Mapped[str]
+    input_file_id: Mapped[str]
+    completion_window: Mapped[str]
+    # labels that the client gave it; `metadata` is SQLAlchemy's own name
+    labels: Mapped[dict[str, Any] | None] = mapped_column("metadata", JSONB(none_as_null=True))
+    status: Mapped[BulkStatus] = mapped_column(_enum(BulkStatus), server_default="validating")
+    lines: Mapped[int]  # of its input file, those that are not blank
+    last_line: Mapped[int]  # of its input file
+    next_line: Mapped[int] = mapped_column(server_default="1")  # the first that was not looked at yet
+    queued: Mapped[int] = mapped_column(server_default="0")  # lines that became requests
+    completed: Mapped[int] = mapped_column(server_default="0")
+    failed: Mapped[int] = mapped_column(server_default="0")
+    errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # of a job without one valid line
+    output_file_id: Mapped[str | None]
+    error_file_id: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    expires_at: Mapped[datetime]
+    in_progress_at: Mapped[datetime | None]
+    finalizing_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
+    cancelling_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+    fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when lines of it were read last: jobs take turns
+    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its ends are to be counted next
+
+    __table_args__ = (
+        Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),
+        Index("bulk_jobs_unended", "look_at", postgresql_where=text(UNENDED)),
+        Index("bulk_jobs_of_file", "input_file_id", postgresql_where=text(UNENDED)),
+        Index(
+            "bulk_jobs_idempotency",
+            "tenant",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key is not null"),
+        ),
+    )
+
+
+class BulkLine(Base):
+    """A line of a bulk job: the request that it became, or why it became none."""
+
+    __tablename__ = "bulk_lines"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("bulk_jobs.id", ondelete="CASCADE"), primary_key=True)
+    line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # its number in the file
+    custom_id: Mapped[str | None]
+    request_id: Mapped[str | None]
+    error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}
+
+    __table_args__ = (
+        # no name stands twice in a job, and so no line becomes two requests
+        Index("bulk_lines_names", "job_id", "custom_id", unique=True, postgresql_where=text("request_id is not null")),
+        Index("bulk_lines_requests", "request_id", unique=True, postgresql_where=text("request_id is not null")),
+    )

@@ -1,0 +1,141 @@
+"""Files as clients handle them: upload in chunks, fetch, list, read, delete. Each call is one short statement.
+
+No statement holds more than one chunk, so that a file of any size passes through little memory.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, delete, func, insert, select, tuple_, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from models.bulk.bulk_tables import FileChunk, FilePurpose, StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """One page of a list; `more` says whether there is a next one."""
+
+    files: list[StoredFile]
+    more: bool
+
+
+def new_file_id() -> str:
+    """A new file id: `file-` and 32 hex digits, as OpenAI's ids look."""
+    return f"file-{uuid.uuid4().hex}"
+
+
+def begin_upload(session: Session, tenant: str, filename: str) -> str:
+    """Store a file without bytes, which nobody sees before `finish_upload`; returns its id."""
+    file_id = new_file_id()
+    session.execute(insert(StoredFile).values(id=file_id, tenant=tenant, purpose=FilePurpose.batch, filename=filename))
+    session.commit()
+    return file_id
+
+
+def add_chunk(session: Session, file_id: str, first_line: int, data: bytes) -> None:
+    """Store some whole lines of a file, of which the first has this number."""
+    session.execute(insert(FileChunk).values(file_id=file_id, first_line=first_line, data=data))
+    session.commit()
+
+
+def finish_upload(
+    session: Session, file_id: str, size_bytes: int, lines: int, last_line: int, expires_after_s: float | None
+) -> StoredFile:
+    """Show the file to its tenant: all its chunks are stored."""
+    expires_at = (
+        None
+        if expires_after_s is None
+        else func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, expires_after_s)
+    )
+    stored = session.scalars(
+        update(StoredFile)
+        .where(StoredFile.id == file_id)
+        .values(bytes=size_bytes, lines=lines, last_line=last_line, expires_at=expires_at)
+        .returning(StoredFile)
+        .execution_options(synchronize_session=False)
+    ).one()
+    session.commit()
+    return stored
+
+
+def abandon_upload(session: Session, file_id: str) -> None:
+    """Forget a file whose upload failed."""
+    session.execute(delete(StoredFile).where(StoredFile.id == file_id))
+    session.commit()
+
+
+def fetch_file(session: Session, tenant: str, file_id: str) -> StoredFile | None:
+    """A whole file of this tenant that is not deleted."""
+    return session.scalar(_files_of(tenant).where(StoredFile.id == file_id))
+
+
+def file_page(
+    session: Session,
+    tenant: str,
+    *,
+    purposes: Sequence[FilePurpose] = (),
+    after: str | None = None,
+    limit: int = 20,
+    oldest_first: bool = False,
+) -> FilePage | None:
+    """Files by age, newest first unless `oldest_first`, beginning behind the file `after`; None if there is no such."""
+    position = tuple_(StoredFile.created_at, StoredFile.id)
+    listed = _files_of(tenant)
+    if purposes:
+        listed = listed.where(StoredFile.purpose.in_(purposes))
+    if after is not None:
+        cursor = fetch_file(session, tenant, after)
+        if cursor is None:
+            return None
+        place = (cursor.created_at, cursor.id)
+        listed = listed.where(position > place if oldest_first else position < place)
+    columns = (StoredFile.created_at, StoredFile.id)
+    order = columns if oldest_first else [column.desc() for column in columns]
+    files = list(session.scalars(listed.order_by(*order).limit(limit + 1)))
+    return FilePage(files[:limit], len(files) > limit)
+
+
+def delete_file(session: Session, tenant: str, file_id: str) -> bool:
+    """Hide a file from its tenant for good; False if there is none. A bulk job goes on reading it."""
+    deleted = session.scalar(
+        update(StoredFile)
+        .where(StoredFile.id == file_id, StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None))
+        .values(deleted_at=func.clock_timestamp())
+        .returning(StoredFile.id)
+        .execution_options(synchronize_session=False)
+    )
+    session.commit()
+    return deleted is not None
+
+
+def stored_bytes(session: Session, tenant: str) -> int:
+    """Bytes of all files that this tenant has uploaded and not deleted."""
+    total = select(func.coalesce(func.sum(StoredFile.bytes), 0)).where(
+        StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None), StoredFile.purpose == FilePurpose.batch
+    )
+    return int(session.scalar(total) or 0)
+
+
+def chunks(sessions: sessionmaker[Session], file_id: str) -> Iterator[bytes]:
+    """A file's bytes, chunk by chunk; while a reader has one, no connection is held."""
+    after: int | None = 0
+    while after is not None:
+        with sessions() as session:
+            chunk = next_chunk(session, file_id, after)
+        if chunk is not None:
+            yield chunk.data
+        after = None if chunk is None else chunk.first_line
+
+
+def next_chunk(session: Session, file_id: str, after: int) -> FileChunk | None:
+    """The chunk behind the one whose first line is `after`; None behind the last one."""
+    following = select(FileChunk).where(FileChunk.file_id == file_id, FileChunk.first_line > after)
+    return session.scalar(following.order_by(FileChunk.first_line).limit(1))
+
+
+def _files_of(tenant: str) -> Select[StoredFile]:
+    return select(StoredFile).where(
+        StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None), StoredFile.bytes.is_not(None)
+    )

@@ -1,0 +1,138 @@
+"""Serves background requests, the lines of bulk jobs, with the capacity that all others leave, whatever the policy.
+
+Others go first: a background request gets work only while no other waits, and leaves a part of each worker's memory
+free, so that the next one that comes need not wait for a row to end. The longest predicted goes first, so that a bulk
+job does not end with a few long rows on an empty fleet (longest processing time first).
+
+Starvation: a background request with a deadline counts as any other once half of its time has passed. One without a
+deadline waits as long as others do.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from scheduling.batch_estimates import waiting_batch
+from scheduling.costs import ServingTime
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.request import BACKGROUND_PRIORITY, Request
+
+# Of a worker's memory, what background requests may fill beside the rows that run. The rest is what others find free at
+# once; see docs/results/mixed.md.
+MEMORY_SHARE = 0.75
+FED_AT_ONCE = 64  # background requests that one decision of the policy sees, the longest; any number of some rows does
+
+
+class SpareCapacity(Policy):
+    """Two policies of the same kind: one for the others, and one for background requests that gets what is left."""
+
+    def __init__(self, make_policy: Callable[[], Policy]) -> None:
+        self._others, self._background = make_policy(), make_policy()
+        self.mode = self._others.mode
+        self._held: dict[str, Request] = {}  # background requests that the policy has not seen yet
+        self._fed: dict[str, Request] = {}  # those that it has seen and not assigned
+        self._longest: list[tuple[int, int, float, str]] = []  # heaps of ids that may have gone meanwhile
+        self._half_time: list[tuple[float, str]] = []
+        self._costs: ServingTime | None = None
+
+    def __len__(self) -> int:
+        return len(self._others) + len(self._background) + len(self._held)
+
+    def add(self, request: Request, now: float) -> None:
+        """Let a request wait."""
+        if not request.background:
+            self._others.add(request, now)
+            return
+        self._held[request.id] = request
+        heapq.heappush(self._longest, _longest_first(request))
+        if request.deadline_at is not None:
+            heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
+
+    def discard(self, request_id: str) -> bool:
+        """Take a waiting request out; False if it does not wait here."""
+        self._fed.pop(request_id, None)
+        in_queue = self._held.pop(request_id, None) is not None
+        return in_queue or self._others.discard(request_id) or self._background.discard(request_id)
+
+    def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
+        """What the policy assigns of the others; if none of them waits any more, also of the background requests."""
+        self._costs = workers[0].costs if workers else self._costs
+        self._promote(now)
+        assignments = self._others.assign(workers, now)
+        if len(self._others) or not (self._held or len(self._background)):
+            return assignments
+        left = {worker.name: worker for worker in workers}
+        for assignment in assignments:
+            left[assignment.worker] = left[assignment.worker].given(assignment, now)
+        return [*assignments, *self._assign_background(left, now)]
+
+    def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
+        """Feed the longest until the policy leaves some waiting: then the workers have all that they may have."""
+        while True:
+            self._feed(now)
+            if not len(self._background):
+                return
+            assignments = self._background.assign([_with_room(worker) for worker in left.values()], now)
+            for assignment in assignments:
+                left[assignment.worker] = left[assignment.worker].given(assignment, now)
+                for request in assignment.requests:
+                    self._fed.pop(request.id, None)
+                yield assignment
+            if not assignments or len(self._background):
+                return
+
+    def _feed(self, now: float) -> None:
+        while self._longest and len(self._background) < FED_AT_ONCE:
+            request = self._held.pop(heapq.heappop(self._longest)[3], None)
+            if request is not None:
+                self._fed[request.id] = request
+                self._background.add(request, now)
+
+    def _promote(self, now: float) -> None:
+        """Let background requests wait among the others whose time is half over."""
+        while self._half_time and self._half_time[0][0] <= now:
+            request_id = heapq.heappop(self._half_time)[1]
+            request = self._held.pop(request_id, None) or self._fed.pop(request_id, None)
+            if request is not None:
+                self._background.discard(request_id)
+                self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
+
+    def _of(self, assignment: Assignment) -> Policy:
+        return self._background if any(request.background for request in assignment.requests) else self._others
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        """Take note that a run-to-completion batch has ended on its worker."""
+        self._of(assignment).finished(assignment, now)
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Take back a batch that did not fit."""
+        self._of(assignment).out_of_memory(assignment, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """When either policy wants to be asked again, or a background request has waited for half of its time."""
+        half_time = self._half_time[0][0] if self._half_time else None
+        instants = (self._others.wake_at(now), self._background.wake_at(now), half_time)
+        return min((at for at in instants if at is not None), default=None)
+
+    def set_rank_correlation(self, tau: float | None) -> None:
+        """Take note of Kendall's tau of recent predictions and answers."""
+        self._others.set_rank_correlation(tau)
+        self._background.set_rank_correlation(tau)
+
+    def waiting(self, now: float) -> Iterable[WaitingBatch]:
+        """The others, then the background requests, the longest first."""
+        held = sorted(self._held.values(), key=_longest_first)
+        behind = (waiting_batch((request,), self._costs, now) for request in held)
+        return chain(self._others.waiting(now), self._background.waiting(now), behind)
+
+
+def _longest_first(request: Request) -> tuple[int, int, float, str]:
+    return -request.priority, -request.remaining, request.arrived_at, request.id
+
+
+def _with_room(worker: Worker) -> Worker:
+    """The worker as background requests see it; one without rows they may fill, because nothing else wanted it."""
+    if worker.idle:
+        return worker
+    return replace(worker, memory=replace(worker.memory, theta_bytes=int(MEMORY_SHARE * worker.memory.theta_bytes)))

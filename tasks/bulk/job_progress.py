@@ -1,0 +1,78 @@
+"""Looks after bulk jobs whose lines are queued: counts what has ended, stops what is cancelled or late, ends jobs."""
+
+from functools import partial
+from time import monotonic
+
+import structlog
+from sqlalchemy import Engine
+
+from models.bulk import bulk_progress
+from models.bulk.bulk_progress import STOPPED_AT_ONCE, LineCounts, WatchedJob
+from models.bulk.bulk_tables import BulkStatus, FilePurpose
+from models.session import make_sessions
+from tasks.chores import repeat
+from webapp.bulk.result_lines import EndingJob, result_lines
+
+STOP_FOR_S = 5.0  # that one look may cancel requests, 2,000 at a time; what is left waits for the next look. Not tuned
+
+log = structlog.get_logger()
+
+
+def next_status(job: WatchedJob, counts: LineCounts) -> BulkStatus | None:
+    """The final state that a job has come to; None while something of it is unfinished."""
+    if counts.unfinished:
+        return None
+    if job.status is BulkStatus.cancelling:
+        return BulkStatus.cancelled
+    if job.expired and (counts.unserved or not job.all_read):
+        return BulkStatus.expired
+    if not job.all_read:
+        return None
+    return BulkStatus.completed if job.queued else BulkStatus.failed
+
+
+def look_after_jobs(engine: Engine, for_s: float) -> None:
+    """Look at every job that is due, or for so many seconds."""
+    until = monotonic() + for_s
+    while look(engine) and monotonic() < until:
+        pass
+
+
+def look(engine: Engine) -> bool:
+    """Look at the job that is due for longest; False if there is none."""
+    began = monotonic()
+    with engine.begin() as connection:
+        job = bulk_progress.take_job(connection)
+        if job is None:
+            return False
+        counts = bulk_progress.count_lines(connection, job.id)
+        job = bulk_progress.write_counts(connection, job, counts, monotonic() - began)
+        status = next_status(job, counts)
+        if status is BulkStatus.completed and job.status is not BulkStatus.finalizing:
+            bulk_progress.set_status(connection, job.id, job.status, BulkStatus.finalizing)
+            return True  # the next look ends it
+    if status is None:
+        if job.stopped:
+            repeat(partial(_stop_some, engine, job.id), STOPPED_AT_ONCE, STOP_FOR_S)
+        return True
+    _end(engine, job, status)
+    return True
+
+
+def _stop_some(engine: Engine, job_id: str) -> int:
+    with engine.begin() as connection:
+        return bulk_progress.stop_lines(connection, job_id)
+
+
+def _end(engine: Engine, job: WatchedJob, status: BulkStatus) -> None:
+    """Give a job its final state, once the sizes of its results are known; nothing of them changes any more."""
+    sizes = {}
+    for file_id, purpose in ((job.output_file_id, FilePurpose.output), (job.error_file_id, FilePurpose.error)):
+        if file_id is not None:
+            pieces = result_lines(make_sessions(engine), EndingJob(job.id, job.endpoint, status), purpose)
+            sizes[file_id] = sum(map(len, pieces))
+    with engine.begin() as connection:
+        errors = bulk_progress.first_errors(connection, job.id) if status is BulkStatus.failed else None
+        if bulk_progress.set_status(connection, job.id, job.status, status, errors):
+            bulk_progress.write_sizes(connection, sizes)
+            log.info("batch ended", job=job.id, status=status.value)

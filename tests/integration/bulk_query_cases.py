@@ -1,0 +1,84 @@
+"""The cases of `models.bulk`, as `query_cases` has those of the other modules."""
+
+from sqlalchemy import Connection
+
+from models.bulk import bulk_feed, bulk_jobs, bulk_progress, bulk_results, bulk_retention, stored_files
+from models.bulk.bulk_feed import NewLine
+from models.bulk.bulk_jobs import NewBulkJob
+from models.bulk.bulk_progress import LineCounts
+from models.bulk.bulk_tables import BulkStatus, FilePurpose
+from tests.integration.million_rows import INPUT, JOB, LINES
+from tests.integration.query_cases import DAY, FEW, Case, a_new_request, on_session
+
+
+def create_job_twice(connection: Connection) -> None:
+    file = on_session(stored_files.fetch_file, "tenant-0", INPUT)(connection)
+    new = NewBulkJob("tenant-0", "/v1/responses", file, "24h", DAY, None, "a key", b"")  # type: ignore[arg-type]
+    for _ in range(2):
+        on_session(bulk_jobs.create_job, new)(connection)
+
+
+def write_a_line(connection: Connection) -> None:
+    job = bulk_feed.claim_job(connection, [])
+    assert job
+    bulk_feed.write_lines(connection, job, [NewLine(901, "new", a_new_request())], 902)
+
+
+def write_counts(connection: Connection) -> None:
+    job = bulk_progress.take_job(connection)
+    assert job
+    bulk_progress.write_counts(connection, job, LineCounts(1, 1, 1, 1), 0.1)
+
+
+def upload(connection: Connection) -> None:
+    file_id = str(on_session(stored_files.begin_upload, "tenant-0", "f")(connection))
+    on_session(stored_files.add_chunk, file_id, 1, b"{}")(connection)
+    on_session(stored_files.finish_upload, file_id, 2, 1, 1, None)(connection)
+    on_session(stored_files.abandon_upload, file_id)(connection)
+
+
+A_JOB = 3 * LINES  # its lines and their requests
+BULK_CASES = [
+    Case("stored_files.begin_upload", upload),
+    Case("stored_files.add_chunk", upload),
+    Case("stored_files.finish_upload", upload),
+    Case("stored_files.abandon_upload", upload),
+    Case("stored_files.fetch_file", on_session(stored_files.fetch_file, "tenant-0", INPUT)),
+    Case("stored_files.file_page", on_session(stored_files.file_page, "tenant-0", after=INPUT)),
+    Case("stored_files.delete_file", on_session(stored_files.delete_file, "tenant-0", INPUT)),
+    Case("stored_files.stored_bytes", on_session(stored_files.stored_bytes, "tenant-0"), 1000),
+    Case("stored_files.next_chunk", on_session(stored_files.next_chunk, INPUT, 0)),
+    Case("bulk_jobs.create_job", create_job_twice),
+    Case("bulk_jobs.unended_jobs", on_session(bulk_jobs.unended_jobs, "tenant-0")),
+    Case("bulk_jobs.fetch_job", on_session(bulk_jobs.fetch_job, "tenant-0", JOB)),
+    Case("bulk_jobs.job_of_results", on_session(bulk_jobs.job_of_results, "tenant-0", INPUT)),
+    Case("bulk_jobs.job_page", on_session(bulk_jobs.job_page, "tenant-0", after=JOB)),
+    Case("bulk_jobs.cancel_job", on_session(bulk_jobs.cancel_job, "tenant-0", JOB)),
+    Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, ["nobody"])),
+    Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
+    Case("bulk_feed.write_lines", write_a_line),
+    Case("bulk_progress.take_job", bulk_progress.take_job),
+    Case("bulk_progress.stop_lines", lambda c: bulk_progress.stop_lines(c, JOB), A_JOB),
+    Case("bulk_progress.count_lines", lambda c: bulk_progress.count_lines(c, JOB), A_JOB),
+    Case("bulk_progress.first_errors", lambda c: bulk_progress.first_errors(c, JOB), LINES),
+    Case("bulk_progress.write_counts", write_counts),
+    Case(
+        "bulk_progress.set_status",
+        lambda c: bulk_progress.set_status(c, JOB, BulkStatus.in_progress, BulkStatus.failed, [{"line": 1}]),
+    ),
+    Case("bulk_progress.write_sizes", lambda c: bulk_progress.write_sizes(c, {INPUT: 7})),
+    Case(
+        "bulk_results.ended_lines",
+        on_session(bulk_results.ended_lines, JOB, FilePurpose.output, 450, 100),
+        5 * 100 + FEW,
+        "output",
+    ),
+    Case(
+        "bulk_results.ended_lines",
+        on_session(bulk_results.ended_lines, JOB, FilePurpose.error, 0, 100),
+        A_JOB,
+        "errors",
+    ),
+    Case("bulk_retention.delete_old_jobs", lambda c: bulk_retention.delete_old_jobs(c, DAY, 500), 1000),
+    Case("bulk_retention.delete_old_files", lambda c: bulk_retention.delete_old_files(c, DAY, 500), 4000),
+]

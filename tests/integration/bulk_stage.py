@@ -1,0 +1,97 @@
+"""Bulk jobs as their background process serves them, step by step, and the lines that tests send."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from openai import OpenAI
+from openai.types import Batch, FileObject
+
+from tasks.bulk.job_progress import look_after_jobs
+from tasks.bulk.line_feeder import LineFeeder
+from tests.integration.api_service import MODEL, Api
+from webapp.app_context import AppContext
+
+LONG_S = 60.0  # of one piece of work: it ends when nothing is left to do
+
+
+def chat_line(name: object, content: object = "eins", **fields: Any) -> dict[str, Any]:
+    """A line that asks one chat."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}]} | fields
+    return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def jsonl(lines: Iterable[dict[str, Any] | bytes]) -> bytes:
+    """The lines as a file's bytes; bytes stay as they are."""
+    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+
+
+def records(content: bytes | str) -> list[dict[str, Any]]:
+    """The lines of a file of results."""
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def upload(client: OpenAI, lines: Any) -> FileObject:
+    """A file of these lines, or of these bytes."""
+    content = lines if isinstance(lines, bytes) else jsonl(lines)
+    return client.files.create(file=("lines.jsonl", content), purpose="batch")
+
+
+def create(client: OpenAI, lines: Any, endpoint: Any = "/v1/chat/completions", **fields: Any) -> Batch:
+    """A batch of these lines."""
+    fields = {"completion_window": "24h"} | fields
+    return client.batches.create(input_file_id=upload(client, lines).id, endpoint=endpoint, **fields)
+
+
+def results(client: OpenAI, file_id: str | None) -> dict[str | None, dict[str, Any]]:
+    """The lines of a file of results by their custom_id."""
+    assert file_id is not None
+    found = records(client.files.content(file_id).content)
+    named = {record["custom_id"]: record for record in found}
+    assert len(named) == len(found)
+    return named
+
+
+def counts(batch: Batch) -> tuple[int, int, int]:
+    """Lines, answered, failed."""
+    assert batch.request_counts is not None
+    return batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed
+
+
+@dataclass
+class BulkStage:
+    """The background process of an API's bulk jobs, and the workers that answer their requests."""
+
+    api: Api
+    max_requests: int = 200_000
+    max_tokens: int = 100_000_000
+
+    def feed(self) -> int:
+        """Queue what the tenants' queues have room for; returns how many lines were read."""
+        context: AppContext = self.api.client.application.extensions["magnus"]
+        limits = {"max_requests": self.max_requests, "max_tokens": self.max_tokens}
+        return LineFeeder(self.api.engine, lambda: context.prompt_limits, **limits).feed(LONG_S)
+
+    def count(self) -> None:
+        """Look at every job until there is nothing more to do."""
+        for _ in range(4):  # finalizing and ending are looks of their own, and a stop comes before its end
+            self.api.sql("update bulk_jobs set look_at = clock_timestamp()")
+            look_after_jobs(self.api.engine, LONG_S)
+
+    def answer(self, most: int = 1_000_000) -> int:
+        """What workers do: answer queued requests, oldest first."""
+        return len(
+            self.api.sql(
+                """update requests set status = 'completed', output_text = upper(input), output_tokens = 2,
+                finish_reason = 'eos', finished_at = clock_timestamp() where id in (
+                    select id from requests where status = 'queued' order by arrived_at limit :most) returning id""",
+                most=most,
+            )
+        )
+
+    def finish(self) -> None:
+        """Everything, as far as the queue's limits let it."""
+        while self.feed() or self.answer():
+            pass
+        self.count()

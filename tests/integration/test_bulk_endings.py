@@ -1,0 +1,151 @@
+"""What batches give when lines are bad, requests fail, windows end, or somebody cancels: what is done stays."""
+
+from openai import OpenAI
+
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, records, results
+
+
+def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bulk: BulkStage) -> None:
+    deep = b'{"custom_id": "deep", "body": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    lines = [
+        chat_line("good"),
+        b"no json",
+        deep,
+        b"[1, 2]",
+        chat_line("wrong model") | {"body": {"model": "gpt-9", "messages": [{"role": "user", "content": "a"}]}},
+        chat_line("wrong field", nonsense=1),
+        chat_line("too long", "word " * 51),
+        chat_line("a stream", stream=True),
+        chat_line("NUL", "a\0b"),
+        chat_line("wrong method") | {"method": "GET"},
+        chat_line("wrong url") | {"url": "/v1/embeddings"},
+        chat_line("good", "again"),
+        chat_line(7),
+        {"method": "POST", "url": "/v1/chat/completions", "body": {}},
+        b'{"custom_id": "lone surrogate \\ud800"}',
+        chat_line("no limit", max_tokens=10**30),
+        chat_line("also good"),
+    ]
+    batch = create(client, lines)
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert (done.status, counts(done)) == ("completed", (len(lines), 2, len(lines) - 2))
+    assert set(results(client, done.output_file_id)) == {"good", "also good"}
+    assert done.error_file_id is not None
+    errors = records(client.files.content(done.error_file_id).content)
+    named = {
+        record["custom_id"]: (record["response"]["status_code"], record["response"]["body"]["error"]["param"])
+        for record in errors
+        if record["custom_id"]
+    }
+    assert named == {
+        "wrong model": (404, "model"),
+        "wrong field": (400, "nonsense"),
+        "too long": (400, "messages"),
+        "a stream": (400, "stream"),
+        "NUL": (400, "messages[0].content"),
+        "wrong method": (400, "method"),
+        "wrong url": (400, "url"),
+        "good": (400, "custom_id"),
+        "no limit": (400, "max_tokens"),
+    }
+    unnamed = {record["error"]["line"]: record["error"]["code"] for record in errors if not record["custom_id"]}
+    assert unnamed == {
+        2: "invalid_json_line",
+        3: "invalid_json_line",
+        4: "model_type",
+        13: "string_type",
+        14: "missing",
+        15: "invalid_json_line",
+    }
+
+
+def test_a_batch_without_one_valid_line_fails_and_says_why(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [b"no json", chat_line("a") | {"url": "/v1/responses"}])
+    bulk.finish()
+    failed = client.batches.retrieve(batch.id)
+    assert (failed.status, counts(failed), failed.output_file_id) == ("failed", (2, 0, 2), None)
+    assert failed.failed_at is not None
+    assert failed.errors is not None
+    assert failed.errors.data is not None
+    assert [(error.line, error.code) for error in failed.errors.data] == [
+        (1, "invalid_json_line"),
+        (2, "mismatched_url"),
+    ]
+
+
+def test_a_cancelled_batch_keeps_what_is_done(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line(str(n)) for n in range(5)])
+    bulk.feed()
+    bulk.answer(2)
+    bulk.api.sql(
+        """update requests set status = 'in_progress' where id = (
+            select id from requests where status = 'queued' limit 1)"""
+    )
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    bulk.count()
+    cancelling = client.batches.retrieve(batch.id)
+    assert (cancelling.status, counts(cancelling)) == ("cancelling", (5, 2, 0))
+    assert bulk.api.sql("select count(*) from requests where cancel_requested_at is not null") == [(3,)]
+    bulk.api.sql("update requests set status = 'cancelled', finished_at = now() where status = 'in_progress'")
+    bulk.count()
+    cancelled = client.batches.retrieve(batch.id)
+    assert (cancelled.status, counts(cancelled)) == ("cancelled", (5, 2, 0))
+    assert cancelled.cancelled_at is not None
+    assert len(results(client, cancelled.output_file_id)) == 2
+    errors = results(client, cancelled.error_file_id)
+    assert {record["error"]["code"] for record in errors.values()} == {"batch_cancelled"}
+    assert len(errors) == 3
+    assert client.batches.cancel(batch.id).status == "cancelled"
+
+
+def test_a_batch_whose_window_ends_keeps_what_is_done(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line(str(n)) for n in range(4)], completion_window="30m")
+    bulk.feed()
+    bulk.answer(1)
+    ((deadline, expires_at),) = bulk.api.sql(
+        "select distinct deadline_at, (select expires_at from bulk_jobs) from requests"
+    )
+    assert deadline == expires_at
+    bulk.api.sql("update bulk_jobs set expires_at = now() - interval '1 s'")
+    bulk.count()
+    expired = client.batches.retrieve(batch.id)
+    assert (expired.status, counts(expired)) == ("expired", (4, 1, 0))
+    assert expired.expired_at is not None
+    assert len(results(client, expired.output_file_id)) == 1
+    errors = results(client, expired.error_file_id)
+    assert {record["error"]["code"] for record in errors.values()} == {"batch_expired"}
+
+
+def test_a_request_that_fails_is_in_the_error_file_and_the_others_are_answered(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a"), chat_line("b")])
+    bulk.feed()
+    bulk.api.sql(
+        """update requests set status = 'failed', finished_at = now(),
+            error = '{"code": "out_of_memory", "message": "Too large."}'
+        where id = (select request_id from bulk_lines where custom_id = 'a')"""
+    )
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert (done.status, counts(done)) == ("completed", (2, 1, 1))
+    failed = results(client, done.error_file_id)["a"]["response"]
+    assert (failed["status_code"], failed["body"]["error"]["code"]) == (502, "out_of_memory")
+
+
+def test_a_deleted_answer_leaves_the_output(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a"), chat_line("b")])
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    client.responses.delete(results(client, done.output_file_id)["a"]["response"]["request_id"])
+    assert set(results(client, done.output_file_id)) == {"b"}
+
+
+def test_an_incomplete_answer_counts_as_completed_and_says_that_it_was_cut(client: OpenAI, bulk: BulkStage) -> None:
+    batch = create(client, [chat_line("a")])
+    bulk.feed()
+    bulk.answer()
+    bulk.api.sql("update requests set status = 'incomplete'")
+    bulk.count()
+    done = client.batches.retrieve(batch.id)
+    choice = results(client, done.output_file_id)["a"]["response"]["body"]["choices"][0]
+    assert (counts(done), choice["finish_reason"]) == ((1, 1, 0), "length")

@@ -1,0 +1,94 @@
+"""How the lines of batches come into the queue: gradually, in turns, as background work."""
+
+from dataclasses import replace
+
+import openai
+import pytest
+from openai import OpenAI
+
+from inference.request_tokens import TokenizerAway
+from tasks.bulk.line_feeder import LineFeeder
+from tests.integration.api_service import MODEL, Api
+from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
+
+
+def test_a_line_whose_own_deadline_is_nearer_keeps_it(client: OpenAI, bulk: BulkStage) -> None:
+    create(client, [chat_line("near", magnus={"deadline_s": 60}), chat_line("far", magnus={"deadline_s": 864_000})])
+    bulk.feed()
+    ages = bulk.api.sql(
+        "select extract(epoch from deadline_at - created_at)::int from requests, bulk_jobs order by deadline_at"
+    )
+    assert ages[0][0] <= 61
+    assert ages[1][0] == 86_400
+
+
+def test_a_full_queue_lets_a_batch_in_gradually(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=10)
+    batch = create(client, [chat_line(str(n)) for n in range(23)])
+    assert bulk.feed() == 5
+    assert bulk.feed() == 0
+    bulk.answer(3)
+    assert bulk.feed() == 3
+    bulk.finish()
+    done = client.batches.retrieve(batch.id)
+    assert (done.status, counts(done)) == ("completed", (23, 23, 0))
+    assert len(results(client, done.output_file_id)) == 23
+
+
+def test_batches_of_tenants_take_turns_and_a_full_queue_stops_only_its_tenant(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=4)
+    create(client, [chat_line(str(n)) for n in range(9)])
+    with OpenAI(api_key=api.other_tenant().key, base_url=client.base_url, max_retries=0) as other:
+        create(other, [chat_line("one")])
+        bulk.feed()
+    assert api.sql("select tenant, count(*) from requests group by tenant order by tenant") == [
+        ("acme", 2),
+        ("globex", 1),
+    ]
+
+
+def test_lines_are_background_work_with_the_priority_that_they_ask_for_among_each_other(
+    client: OpenAI, bulk: BulkStage
+) -> None:
+    create(client, [chat_line("a"), chat_line("b", magnus={"priority": 7})])
+    bulk.feed()
+    assert bulk.api.sql("select priority from requests order by priority") == [(-1000,), (-993,)]
+
+
+def test_a_deleted_input_file_is_served_to_its_end(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=4)
+    batch = create(client, [chat_line(str(n)) for n in range(9)])
+    bulk.feed()
+    client.files.delete(batch.input_file_id)
+    with pytest.raises(openai.NotFoundError):
+        client.batches.create(
+            input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+    bulk.finish()
+    assert counts(client.batches.retrieve(batch.id)) == (9, 9, 0)
+
+
+def test_too_many_unended_batches_are_refused(client: OpenAI, api: Api) -> None:
+    batch = create(client, [chat_line("a")])
+    api.sql(
+        """insert into bulk_jobs (id, tenant, endpoint, input_file_id, completion_window, lines, last_line, expires_at)
+        select 'batch_' || n, 'acme', endpoint, input_file_id, '24h', 1, 1, expires_at
+        from bulk_jobs, generate_series(1, 99) n where id = :id""",
+        id=batch.id,
+    )
+    with pytest.raises(openai.RateLimitError):
+        create(client, [chat_line("a")])
+
+
+def test_a_tokenizer_that_is_away_delays_lines_and_spoils_none(client: OpenAI, bulk: BulkStage, api: Api) -> None:
+    class Away:
+        name, detokenizer = MODEL, None
+
+        def encode_request(self, *_: object) -> list[int]:
+            raise TokenizerAway("gone")
+
+    create(client, [chat_line("a")])
+    limits = replace(api.client.application.extensions["magnus"].prompt_limits, prompt_format=Away())
+    feeder = LineFeeder(api.engine, lambda: limits, max_requests=100, max_tokens=1000)
+    assert feeder.feed(5.0) == 0
+    assert bulk.feed() == 1

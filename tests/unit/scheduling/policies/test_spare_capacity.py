@@ -1,0 +1,147 @@
+"""Background requests get what others leave, the longest first, and count as others once half of their time is over."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.spare_capacity import SpareCapacity
+from scheduling.policies.vanilla import Vanilla
+from scheduling.policy import Assignment
+from scheduling.request import BACKGROUND_PRIORITY, Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, a_worker, examples, ids
+
+
+def a_line(
+    id: str, predicted: int = 10, at: float = 0.0, priority: int = 0, deadline_at: float | None = None
+) -> Request:
+    request = a_request(id, at, predicted=predicted, priority=BACKGROUND_PRIORITY + priority, deadline_at=deadline_at)
+    return request
+
+
+def one_by_one() -> SpareCapacity:
+    """Under FCFS with one row a batch."""
+    return SpareCapacity(lambda: Vanilla(5_000, 5_000))
+
+
+def served(policy: SpareCapacity, now: float = 0.0) -> list[str]:
+    """What one idle worker is given, batch after batch."""
+    order = []
+    while len(policy):
+        (batch,) = ids(policy.assign([a_worker(tokens=10_000)], now))["w"]
+        order += batch
+    return order
+
+
+def test_others_go_first_then_the_longest_of_the_highest_priority() -> None:
+    policy = one_by_one()
+    for request in (a_line("short", 5), a_line("long", 500), a_line("first", 1, priority=1), a_request("other", 9.0)):
+        policy.add(request, 9.0)
+    assert [batch.requests[0].id for batch in policy.waiting(9.0)] == ["other", "first", "long", "short"]
+    assert served(policy, 9.0) == ["other", "first", "long", "short"]
+
+
+def test_nothing_in_the_background_is_given_work_while_another_request_waits() -> None:
+    policy = one_by_one()
+    policy.add(a_line("line"), 0.0)
+    policy.add(a_request("other"), 0.0)
+    assert policy.assign([a_worker(busy=True)], 0.0) == []
+    assert served(policy) == ["other", "line"]
+
+
+def test_a_decision_without_workers_assigns_nothing() -> None:
+    policy = one_by_one()
+    policy.add(a_line("line"), 0.0)
+    assert policy.assign([], 0.0) == []
+    assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line"]
+
+
+def test_a_quarter_of_the_memory_stays_free_beside_running_rows() -> None:
+    policy = SpareCapacity(Fusion)
+    for number in range(50):
+        policy.add(a_line(f"b{number:02}", 90), 0.0)
+    (first,) = policy.assign([a_worker(tokens=1000)], 0.0)
+    assert len(first.requests) > 8  # an idle worker is filled
+    running = a_worker(tokens=1000).given(replace(first, requests=first.requests[:2]), 0.0)
+    now = 100.0  # by then joiners have waited long enough to join as a group
+    policy.assign([running], now)
+    joined = sum(len(one.requests) for one in policy.assign([running], 2 * now))
+    assert joined
+    assert (2 + joined) * 100 <= 750
+
+
+def test_a_request_with_half_of_its_time_over_waits_among_the_others() -> None:
+    policy = one_by_one()
+    policy.add(a_line("late", deadline_at=100.0), 0.0)
+    policy.add(a_line("later", 20, deadline_at=300.0), 0.0)
+    policy.add(a_line("gone", deadline_at=100.0), 0.0)
+    assert policy.discard("gone")
+    assert policy.wake_at(0.0) == 50.0
+    policy.assign([], 49.0)
+    policy.add(a_request("other", 49.5), 49.5)
+    policy.assign([], 50.0)
+    assert policy.wake_at(50.0) == 150.0
+    ((batch,),) = ids(policy.assign([a_worker()], 51.0)).values()
+    assert batch == ["late"]  # it came first
+    assert served(policy, 52.0) == ["other", "later"]
+
+
+def test_a_request_that_the_policy_has_seen_is_promoted_too() -> None:
+    policy = SpareCapacity(Fusion)
+    policy.add(a_line("fed", deadline_at=100.0), 0.0)
+    policy.assign([a_worker(tokens=15)], 0.0)  # it fits nowhere yet
+    busy = a_worker(tokens=15, busy=True)
+    policy.assign([busy], 0.0)
+    policy.assign([busy], 60.0)
+    assert len(policy) <= 1
+
+
+def test_it_forgets_what_is_discarded_wherever_it_waits() -> None:
+    policy = SpareCapacity(Fusion)
+    for number in range(70):
+        policy.add(a_line(f"b{number}", 10 + number), 0.0)
+    policy.add(a_request("other"), 0.0)
+    policy.assign([a_worker(tokens=21)], 0.0)
+    before = len(policy)
+    waiting = [request.id for batch in policy.waiting(1.0) for request in batch.requests]
+    assert len(waiting) == before
+    for left, request_id in enumerate(reversed(waiting)):
+        assert policy.discard(request_id)
+        assert not policy.discard(request_id)
+        assert len(policy) == before - left - 1
+
+
+def test_ends_and_lack_of_memory_are_told_to_the_policy_that_assigned() -> None:
+    policy = one_by_one()
+    line, other = a_line("line"), a_request("other")
+    for request in (line, other):
+        policy.finished(Assignment("w", (request,)), 0.0)
+        policy.out_of_memory(Assignment("w", (request,)), 0.0)
+    policy.set_rank_correlation(0.5)
+    assert served(policy) == ["other", "line"]
+
+
+@examples(20)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.booleans(), st.booleans()), min_size=1, max_size=30)
+)
+def test_every_request_is_answered_once_whatever_its_class(drawn: list[tuple[int, int, bool, bool]]) -> None:
+    arrivals = []
+    for number, (moment, tokens, in_background, has_deadline) in enumerate(drawn):
+        deadline_at = moment + 30.0 if has_deadline else None
+        request = a_request(f"r{number}", float(moment), 20, tokens, limit=60, deadline_at=deadline_at)
+        priority = BACKGROUND_PRIORITY if in_background else 0
+        arrivals.append(Arrival(replace(request, priority=priority), tokens))
+    fleet = [Instance("w0", a_memory(161)), Instance("w1", a_memory(400))]
+    trace = simulate(SpareCapacity(Fusion), arrivals, fleet, EngineCosts(SLOPED), seed=0)
+    assert sorted(trace.answers) == sorted(arrival.request.id for arrival in arrivals)
+
+
+def test_a_background_request_that_others_could_not_fit_beside_runs_on_an_empty_worker() -> None:
+    policy = SpareCapacity(Fusion)
+    policy.add(a_request("large", length=90, predicted=9, priority=BACKGROUND_PRIORITY), 0.0)
+    assert ids(policy.assign([a_worker(tokens=100)], 0.0)) == {"w": [["large"]]}

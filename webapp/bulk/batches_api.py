@@ -1,0 +1,105 @@
+"""/v1/batches: create, retrieve, list, cancel. The work is done by the upkeep's process (`tasks/bulk`)."""
+
+import re
+
+from apiflask import APIBlueprint
+from flask import request
+
+from models.bulk import bulk_jobs
+from models.bulk.bulk_jobs import NewBulkJob
+from models.bulk.bulk_tables import BulkJob, FilePurpose
+from webapp.app_context import current_context
+from webapp.auth import current_tenant
+from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, CreateBatch, batch_of, window_s
+from webapp.bulk.files_api import find_file
+from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
+from webapp.submission import canonical_digest, checked_key
+
+BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
+# Jobs of a tenant that have not ended. Each is looked at once a second and may have 50,000 lines. Not tuned.
+MOST_UNENDED = 100
+
+api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
+
+
+@api.post("")
+@api.input(CreateBatch)
+@api.output(Batch)
+@api.doc(summary="Create a batch", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 503])
+def create_batch(json_data: CreateBatch) -> Batch:
+    """Every line of the file becomes a request that is served with capacity that others leave, until the window ends.
+
+    A line that cannot be accepted goes to the error file and harms no other.
+    """
+    tenant, key = current_tenant(), checked_key(request.headers.get("Idempotency-Key"))
+    file = find_file(json_data.input_file_id)
+    if file.purpose is not FilePurpose.batch:
+        raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
+    with current_context().sessions() as session:
+        if bulk_jobs.unended_jobs(session, tenant) >= MOST_UNENDED:
+            raise BacklogFull(f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one.")
+        job = bulk_jobs.create_job(
+            session,
+            NewBulkJob(
+                tenant=tenant,
+                endpoint=json_data.endpoint,
+                file=file,
+                completion_window=json_data.completion_window,
+                window_s=window_s(json_data.completion_window),
+                metadata=json_data.metadata,
+                idempotency_key=key,
+                digest=None if key is None else canonical_digest(json_data),
+            ),
+        )
+    return batch_of(job)
+
+
+@api.get("")
+@api.input(BatchListQuery, location="query")
+@api.output(BatchList)
+@api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 429, 503])
+def list_batches(query_data: BatchListQuery) -> BatchList:
+    """Newest first; `after` takes the last id of the page before."""
+    unknown_cursor = InvalidRequest(f"No batch '{(query_data.after or '')[:80]}' to list after.", param="after")
+    if query_data.after is not None and not BATCH_ID.fullmatch(query_data.after):
+        raise unknown_cursor
+    with current_context().sessions() as session:
+        page = bulk_jobs.job_page(session, current_tenant(), after=query_data.after, limit=query_data.limit)
+    if page is None:
+        raise unknown_cursor
+    data = [batch_of(job) for job in page.jobs]
+    return BatchList(
+        data=data,
+        first_id=data[0].id if data else None,
+        last_id=data[-1].id if data else None,
+        has_more=page.more,
+    )
+
+
+@api.get("/<id>")
+@api.output(Batch)
+@api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 404, 429, 503])
+def retrieve_batch(id: str) -> Batch:
+    """Its state, counts and files; counts follow within a second, of large batches within some seconds."""
+    return batch_of(find_batch(id))
+
+
+@api.post("/<id>/cancel")
+@api.output(Batch)
+@api.doc(summary="Cancel a batch", security="ApiKey", responses=[401, 404, 429, 503])
+def cancel_batch(id: str) -> Batch:
+    """What is answered stays; a batch that has ended stays as it is."""
+    find_batch(id)
+    with current_context().sessions() as session:
+        bulk_jobs.cancel_job(session, current_tenant(), id)
+    return batch_of(find_batch(id))
+
+
+def find_batch(id: str) -> BulkJob:
+    """A batch of the current tenant; raises NotFound."""
+    if BATCH_ID.fullmatch(id):
+        with current_context().sessions() as session:
+            job = bulk_jobs.fetch_job(session, current_tenant(), id)
+        if job is not None:
+            return job
+    raise NotFound(f"No batch found with id '{id[:80]}'.", param="id", code="batch_not_found")

@@ -1,0 +1,188 @@
+"""Bodies, queries and objects of /v1/files and /v1/batches, as OpenAI's clients send and read them."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
+from webapp.field_types import Body, Metadata, Text
+from webapp.response_objects import ApiObject
+
+UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")
+LONGEST_WINDOW_S = 14 * 86400  # OpenAI knows 24h alone. Below what operators keep results for by default; not tuned
+
+
+def window_s(window: str) -> float:
+    """Seconds of a completion window such as 30m, 24h or 7d; raises ValueError."""
+    found = WINDOW.fullmatch(window)
+    seconds = int(found[1]) * UNITS_S[found[2]] if found else 0
+    if not 0 < seconds <= LONGEST_WINDOW_S:
+        raise ValueError("a window looks like 30m, 24h or 7d, and has at most 14d")
+    return float(seconds)
+
+
+def _readable(window: str) -> str:
+    window_s(window)
+    return window
+
+
+Window = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pattern": f"^{WINDOW.pattern}$"})]
+Endpoint = Literal["/v1/chat/completions", "/v1/responses", "/v1/completions"]
+
+
+class CreateBatch(Body):
+    """POST /v1/batches."""
+
+    input_file_id: Text = Field(description="An uploaded file of purpose `batch`")
+    endpoint: Endpoint = Field(description="The call that every line makes")
+    completion_window: Window = Field(description="When it must be done: 24h, or minutes, hours, days, up to 14d")
+    metadata: Metadata | None = Field(default=None, description="Echoed")
+
+
+class FileListQuery(BaseModel):
+    """GET /v1/files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    purpose: Literal["batch", "batch_output"] | None = None
+    limit: int = Field(default=1000, ge=1, le=10_000, description="Most entries of a page")
+    after: Text | None = Field(default=None, description="The last id of the page before")
+    order: Literal["asc", "desc"] = Field(default="desc", description="By age; desc: newest first")
+
+
+class BatchListQuery(BaseModel):
+    """GET /v1/batches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
+    after: Text | None = Field(default=None, description="The last id of the page before")
+
+
+class FileObject(ApiObject):
+    """OpenAI's File."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int = Field(description="Of results: 0 until the batch has ended")
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"] = "processed"
+
+
+class FileList(ApiObject):
+    """One page of files."""
+
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedFile(ApiObject):
+    """A file that is no more."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+class BatchError(ApiObject):
+    """Why a line of a batch without one valid line is not valid."""
+
+    code: str | None
+    line: int | None
+    message: str | None
+    param: str | None
+
+
+class BatchErrors(ApiObject):
+    """The first of them."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class RequestCounts(ApiObject):
+    """Lines: all, answered, failed."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class Batch(ApiObject):
+    """OpenAI's Batch. Its files of results can be read before it has ended, as far as it is."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BulkStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(ApiObject):
+    """One page of batches."""
+
+    object: Literal["list"] = "list"
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def file_object(file: StoredFile) -> FileObject:
+    """A stored file as the API shows it."""
+    return FileObject(
+        id=file.id,
+        bytes=file.bytes or 0,
+        created_at=int(file.created_at.timestamp()),
+        expires_at=_seconds(file.expires_at),
+        filename=file.filename,
+        purpose="batch" if file.purpose is FilePurpose.batch else "batch_output",
+    )
+
+
+def batch_of(job: BulkJob) -> Batch:
+    """A stored bulk job as the API shows it."""
+    instants = {f"{state.value}_at": _seconds(getattr(job, f"{state.value}_at", None)) for state in BulkStatus}
+    instants.pop("validating_at")
+    return Batch(
+        id=job.id,
+        endpoint=job.endpoint,
+        errors=None if job.errors is None else BatchErrors(data=[BatchError(**error) for error in job.errors]),
+        input_file_id=job.input_file_id,
+        completion_window=job.completion_window,
+        status=job.status,
+        output_file_id=job.output_file_id,
+        error_file_id=job.error_file_id,
+        created_at=int(job.created_at.timestamp()),
+        expires_at=int(job.expires_at.timestamp()),
+        request_counts=RequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
+        metadata=job.labels,
+        **instants,
+    )
+
+
+def _seconds(at: Any) -> int | None:
+    return None if at is None else int(at.timestamp())

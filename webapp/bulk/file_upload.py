@@ -1,0 +1,139 @@
+"""A multipart upload on its way into the database, chunk by chunk: the file is never whole in memory, nor on a disk.
+
+Each chunk is a statement of its own, and nobody sees the file before the last one is stored. What an upload that is
+broken off leaves behind is deleted, by this process or by the upkeep.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy.orm import Session, sessionmaker
+from werkzeug.datastructures import MultiDict
+from werkzeug.formparser import FormDataParser
+
+from models.bulk import stored_files
+from models.bulk.bulk_tables import StoredFile
+from webapp.bulk.line_chunks import LineChunks
+from webapp.client_errors import InvalidRequest
+
+# Of an upload beside the file's own bytes. The parser also compares it with what it holds of the file, which is 64 KiB
+# and what came before; it is Flask's own default.
+FORM_BYTES = 500_000
+MOST_PARTS = 16  # of a form; there are four fields
+MAX_FILENAME = 255  # characters; the rest is cut off
+FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+EXPIRES_AFTER_S = range(3600, 2_592_001)  # OpenAI's bounds
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """Bytes of a file, of one of its lines, and of all files of a tenant."""
+
+    file_bytes: int
+    line_bytes: int
+    tenant_bytes: int
+
+
+class FileSink:
+    """What the form parser writes the file into. After an error it swallows the rest, and `error` has it."""
+
+    def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, line_bytes: int) -> None:
+        self._sessions, self.chunks = sessions, LineChunks(line_bytes)
+        self.error: InvalidRequest | None = None
+        with sessions() as session:
+            self.file_id = stored_files.begin_upload(session, tenant, filename)
+
+    def write(self, data: bytes) -> int:
+        """Store the chunks that these bytes complete."""
+        self._store(lambda: self.chunks.feed(data))
+        return len(data)
+
+    def seek(self, position: int) -> None:
+        """The parser does this at the end of the file."""
+        self._store(self.chunks.finish)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _store(self, chunks: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
+        if self.error is not None:
+            return
+        try:
+            for first_line, chunk in chunks():
+                with self._sessions() as session:
+                    stored_files.add_chunk(session, self.file_id, first_line, chunk)
+        except InvalidRequest as error:
+            self.error = error
+
+
+def store_upload(
+    sessions: sessionmaker[Session], tenant: str, environ: dict[str, Any], limits: UploadLimits
+) -> StoredFile:
+    """Store the file of a multipart form; raises InvalidRequest, or werkzeug's error for one that is too large."""
+    sinks: list[FileSink] = []
+
+    def new_sink(*, filename: str | None, **_: object) -> Any:
+        if sinks:
+            raise InvalidRequest("Send one file at a time.", param="file")
+        name = (filename or "").replace("\0", "")[:MAX_FILENAME]
+        sinks.append(FileSink(sessions, tenant, name, limits.line_bytes))
+        return sinks[0]
+
+    try:
+        parser = FormDataParser(
+            stream_factory=cast(Any, new_sink),
+            max_form_memory_size=FORM_BYTES,
+            max_content_length=limits.file_bytes + FORM_BYTES,
+            max_form_parts=MOST_PARTS,
+        )
+        _, form, files = parser.parse_from_environ(environ)
+        if list(files) != ["file"]:
+            raise InvalidRequest("Missing required parameter: 'file', a file in a multipart form.", param="file")
+        expires_after_s = checked_fields(form)
+        (sink,) = sinks
+        if sink.error is not None:
+            raise sink.error
+        with sessions() as session:
+            if stored_files.stored_bytes(session, tenant) + sink.chunks.size_bytes > limits.tenant_bytes:
+                raise InvalidRequest(
+                    f"Your files would have more than {limits.tenant_bytes:,} bytes together "
+                    "(MAGNUS_TENANT_FILE_BYTES). Delete what you no longer need.",
+                    param="file",
+                    code="storage_full",
+                )
+            return stored_files.finish_upload(
+                session,
+                sink.file_id,
+                sink.chunks.size_bytes,
+                sink.chunks.lines,
+                sink.chunks.last_line,
+                expires_after_s,
+            )
+    except BaseException:
+        for sink in sinks:
+            with sessions() as session:
+                stored_files.abandon_upload(session, sink.file_id)
+        raise
+
+
+def checked_fields(form: MultiDict[str, str]) -> float | None:
+    """After how many seconds the file expires, None if it does not; raises InvalidRequest."""
+    for name in form:
+        if name not in FIELDS:
+            raise InvalidRequest(f"Unknown parameter: '{name[:80]}'.", param=name[:80])
+    if form.get("purpose") != "batch":
+        raise InvalidRequest("Invalid 'purpose': this service takes files for 'batch' alone.", param="purpose")
+    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise InvalidRequest("Invalid 'expires_after[anchor]': it is 'created_at'.", param="expires_after[anchor]")
+    if seconds is None or not (seconds.isascii() and seconds.isdigit() and len(seconds) < 9):
+        seconds = "0"
+    if int(seconds) not in EXPIRES_AFTER_S:
+        raise InvalidRequest(
+            f"Invalid 'expires_after[seconds]': {EXPIRES_AFTER_S[0]:,} to {EXPIRES_AFTER_S[-1]:,} whole seconds.",
+            param="expires_after[seconds]",
+        )
+    return float(seconds)

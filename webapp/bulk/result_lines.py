@@ -1,0 +1,72 @@
+"""A bulk job's files of results, made line by line from its requests whenever they are read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic_core import to_json
+from sqlalchemy.orm import Session, sessionmaker
+
+from models.bulk.bulk_results import EndedLine, ended_lines
+from models.bulk.bulk_tables import BulkStatus, FilePurpose
+from models.tables import RequestStatus
+from webapp.bulk.line_endpoints import ENDPOINTS
+
+PAGE_LINES = 100  # read and made at once: more of them hold the process for longer between two other calls
+
+ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
+UNSERVED = {
+    BulkStatus.expired: ("batch_expired", "The batch's completion window ended before this request was served."),
+    BulkStatus.cancelled: ("batch_cancelled", "The batch was cancelled before this request was served."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EndingJob:
+    """What its results depend on beside its lines: the call that they make, and why it did not serve them."""
+
+    id: str
+    endpoint: str
+    status: BulkStatus
+
+
+def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FilePurpose) -> Iterator[bytes]:
+    """The lines of the output, or of the errors, as far as they have ended."""
+    after = 0
+    while True:
+        with sessions() as session:
+            page = ended_lines(session, job.id, purpose, after, PAGE_LINES)
+        yield b"".join(to_json(_result(job, line)) + b"\n" for line in page)
+        if len(page) < PAGE_LINES:
+            return
+        after = page[-1].line
+
+
+def _result(job: EndingJob, line: EndedLine) -> dict[str, object]:
+    response, error = None, None
+    stored = line.view.request if line.view else None
+    if line.view and stored and stored.status in ANSWERED:
+        response = _response(200, line.request_id, ENDPOINTS[job.endpoint].answer(line.view))
+    elif line.error is not None and line.custom_id is None:
+        error = {name: line.error.get(name) for name in ("code", "message", "param")} | {"line": line.line}
+    elif line.error is not None:
+        details = {name: line.error.get(name) for name in ("message", "type", "param", "code")}
+        response = _response(line.error["status"], None, {"error": details})
+    elif stored is None:
+        error = {"code": "response_deleted", "message": f"{line.request_id} was deleted."}
+    else:
+        failure = stored.error or {"code": "cancelled", "message": f"{stored.id} was cancelled."}
+        if job.status in UNSERVED and failure["code"] in ("cancelled", "deadline_exceeded"):
+            error = dict(zip(("code", "message"), UNSERVED[job.status], strict=True))
+        else:
+            details = {"message": failure.get("message"), "type": "server_error", "param": None}
+            response = _response(502, stored.id, {"error": details | {"code": failure.get("code")}})
+    return {
+        "id": f"batch_req_{job.id.removeprefix('batch_')[:16]}_{line.line}",
+        "custom_id": line.custom_id,
+        "response": response,
+        "error": error,
+    }
+
+
+def _response(status: int, request_id: str | None, body: object) -> dict[str, object]:
+    return {"status_code": status, "request_id": request_id, "body": body}
