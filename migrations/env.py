@@ -3,6 +3,8 @@
 from alembic import context
 
 from models.tables import Base
+from models.tenants import tenant_tables as tenant_tables  # the metadata has a table once its module is imported
+from models.webhooks import webhook_tables as webhook_tables
 
 context.configure(
     connection=context.config.attributes["connection"],
