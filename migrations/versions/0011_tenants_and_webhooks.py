@@ -1,5 +1,7 @@
 """tenants: scopes and expiry of keys, quotas, weights, usage; webhooks: endpoints, deliveries, the trigger"""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
@@ -45,7 +47,11 @@ def upgrade() -> None:
         sa.Column("queued_tokens", sa.BigInteger(), nullable=True),
         sa.Column("updated_at", INSTANT, server_default=NOW, nullable=False),
     )
-    sums = [("prompt_tokens", sa.BigInteger()), ("answer_tokens", sa.BigInteger()), ("gpu_s", sa.Float())]
+    sums: list[tuple[str, sa.types.TypeEngine[Any]]] = [
+        ("prompt_tokens", sa.BigInteger()),
+        ("answer_tokens", sa.BigInteger()),
+        ("gpu_s", sa.Float()),
+    ]
     op.create_table(
         "usage_entries",
         sa.Column("id", sa.BigInteger(), primary_key=True),

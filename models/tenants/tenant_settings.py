@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -35,9 +35,3 @@ def list_all(session: Session) -> Sequence[Tenant]:
     stored = {tenant.name: tenant for tenant in session.scalars(select(Tenant))}
     names = {*stored, *session.scalars(select(ApiKey.tenant).distinct())}
     return [stored.get(name) or Tenant(name=name, weight=1.0) for name in sorted(names)]
-
-
-def weights(connection: Connection) -> dict[str, float]:
-    """The weights of the tenants for which one was set that is not 1."""
-    rows = connection.execute(text("select name, weight from tenants where weight <> 1"))
-    return {row.name: row.weight for row in rows}

@@ -151,7 +151,7 @@ def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> Webho
     """Send an event again, under its id, now; None if this tenant has no such endpoint or delivery."""
     if not _is_of(session, tenant, endpoint_id):
         return None
-    delivery = session.scalar(
+    delivery: WebhookDelivery | None = session.scalar(
         select(WebhookDelivery)
         .from_statement(
             text("""

@@ -133,7 +133,7 @@ async def _post(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -
     url = httpcore.URL(delivery.url)
     default_port = {b"http": 80, b"https": 443}[url.scheme]
     host = url.host if url.port in (None, default_port) else url.host + b":%d" % url.port
-    headers = {
+    headers: dict[bytes | str, bytes | str] = {
         "host": host.decode(),
         "content-type": "application/json",
         "content-length": str(len(body)),

@@ -14,7 +14,7 @@ nowhere, one worker takes no other request until it fits there (`worker_reservat
 worker's rows have ended.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
@@ -80,6 +80,10 @@ class Fusion(Policy):
     def set_rank_correlation(self, tau: float | None) -> None:
         """Let predictions change the order only as far as they rank requests rightly."""
         self._prediction_weight = prediction_weight(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Share the fleet among tenants by these weights from now on."""
+        self._queues.counters.set_weights(weights)
 
     def wake_at(self, now: float) -> float | None:
         """When the next group of buffered joiners will have waited long enough."""
@@ -172,7 +176,7 @@ class Fusion(Policy):
             fleet.join(worker, waiting.request)
             self._join_buffer.add(fleet.names[worker], waiting, state.now)
             counters.charge(tenant, float(load.seconds_per_feature @ work_features(waiting.request)))
-            return next_tenant is None or counters.served_s(next_tenant) >= counters.served_s(tenant)
+            return next_tenant is None or counters.served(next_tenant) >= counters.served(tenant)
 
         return join_best_pairs(fleet, buckets, workers, key, join)
 
