@@ -8,9 +8,11 @@ both of which always have a request waiting that fits, never differ by more than
 
 from collections.abc import Iterable, Mapping
 
+from scheduling.request import Request
+
 
 class VirtualTokenCounters:
-    """The counters, in whatever unit is charged: tokens, or seconds of the fleet."""
+    """The counters, in tokens; what `tokens_of` counts is charged when a request is assigned."""
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
@@ -43,3 +45,9 @@ class VirtualTokenCounters:
     def least_served(self, tenants: Iterable[str]) -> list[str]:
         """These tenants, the least served first, equal ones by name."""
         return sorted(tenants, key=lambda tenant: (self._served[tenant], tenant))
+
+
+def tokens_of(request: Request, iteration_limit: int | None = None) -> int:
+    """Tokens that are computed for a request now: its prefill, and those that it should generate."""
+    remaining = request.remaining if iteration_limit is None else min(request.remaining, iteration_limit)
+    return request.prefill + remaining

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request
-from scheduling.virtual_token_counters import VirtualTokenCounters
+from scheduling.virtual_token_counters import VirtualTokenCounters, tokens_of
 
 # Least served tenants that are asked until one has work for what is free. With more tenants one may have a request that
 # still fits; each costs the time of a decision. As in fusion. Not tuned.
@@ -22,7 +22,7 @@ TENANTS_TRIED = 8
 
 
 class TenantShares(Policy):
-    """A policy of the same kind for each tenant, and how much each tenant has been served, in tokens."""
+    """A policy of the same kind for each tenant, and how much each tenant has been served."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._make_policy = make_policy
@@ -87,7 +87,8 @@ class TenantShares(Policy):
         self._last = self._policies[tenant]
         assignments = self._last.assign(workers, now)
         for assignment in assignments:
-            self._counters.charge(tenant, served_tokens(assignment.requests, assignment.iteration_limit))
+            tokens = sum(tokens_of(request, assignment.iteration_limit) for request in assignment.requests)
+            self._counters.charge(tenant, tokens)
         return assignments
 
     def _waiting_tenants(self) -> list[str]:
@@ -138,11 +139,5 @@ class TenantShares(Policy):
             served, tenant = heapq.heappop(turns)
             if batch := next(queues[tenant], None):
                 yield batch
-                weighted = self._counters.weighted(tenant, served_tokens(batch.requests))
+                weighted = self._counters.weighted(tenant, sum(map(tokens_of, batch.requests)))
                 heapq.heappush(turns, (served + weighted, tenant))
-
-
-def served_tokens(requests: Iterable[Request], iteration_limit: int | None = None) -> int:
-    """Tokens that are prefilled, and those that should be generated, for these requests."""
-    most = iteration_limit if iteration_limit is not None else 1 << 62
-    return sum(request.prefill + min(request.remaining, most) for request in requests)

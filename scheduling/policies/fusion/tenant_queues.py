@@ -8,7 +8,7 @@ from scheduling.virtual_token_counters import VirtualTokenCounters
 
 
 class TenantQueues:
-    """Each tenant's waiting requests, the tenants' counters in seconds of the fleet, and the work that waits in all."""
+    """Each tenant's waiting requests, the tenants' counters, and the work that waits in all."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting

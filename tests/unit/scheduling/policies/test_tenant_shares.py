@@ -138,8 +138,8 @@ def test_rows_that_outgrow_their_memory_leave_even_if_nobody_waits() -> None:
     for tenant in "ab":
         policy.add(a_request(tenant, tenant=tenant), 0.0)
         policy.assign([a_worker()], 0.0)
-    full = a_worker(tokens=200, rows=[a_row("one", 60, 30), a_row("other", 60, 30)])
-    assert [assignment.preempts for assignment in policy.assign([full], 1.0)] == [("other",)]
+    full = a_worker(tokens=185, rows=[a_row("one", 60, 30), a_row("other", 60, 30)])
+    assert [assignment.preempts for assignment in policy.assign([full], 1.0)] == [("one",)]
 
 
 def test_the_queue_is_shown_in_turns_by_weight() -> None:
