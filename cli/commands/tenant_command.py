@@ -1,6 +1,7 @@
 """`magnus tenant`: what an operator sets for a tenant: its limits, and its weight beside the others."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def tenant() -> None:
 @click.option(
     "--weight",
     type=click.FloatRange(LIGHTEST, HEAVIEST),
+    callback=lambda ctx, param, value: _number(value),
     help="Its share of a busy fleet beside the others' weights; 1 if never set.",
 )
 @json_option
@@ -83,6 +85,12 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
     for facts in tenants:
         table.add_row(*("" if value is None else _shown(value) for value in facts.values()))
     make_console().print(table)
+
+
+def _number(weight: float | None) -> float | None:
+    if weight is not None and math.isnan(weight):  # which no range excludes
+        raise click.BadParameter("nan is no number")
+    return weight
 
 
 def _facts(one: StoredTenant) -> dict[str, Any]:

@@ -29,6 +29,13 @@ CHECKS = [
 ]
 OPERATIONS = [
     ("GET", "/v1/magnus/stats"),
+    ("GET", "/v1/magnus/usage"),
+    ("POST", "/v1/magnus/webhooks"),
+    ("GET", "/v1/magnus/webhooks"),
+    ("DELETE", "/v1/magnus/webhooks/{id}"),
+    ("POST", "/v1/magnus/webhooks/{id}/rotate"),
+    ("GET", "/v1/magnus/webhooks/{id}/deliveries"),
+    ("POST", "/v1/magnus/webhooks/{id}/deliveries/{delivery}/redeliver"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("POST", "/v1/chat/completions"),

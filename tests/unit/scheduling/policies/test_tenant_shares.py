@@ -69,9 +69,9 @@ def served_tokens(trace: Trace, arrivals: Sequence[Arrival]) -> dict[str, int]:
 def test_in_overload_each_tenants_share_of_the_tokens_is_that_of_its_weight(
     name: str, weights: Mapping[str, float]
 ) -> None:
-    tenants = dict.fromkeys("abc" if len(weights) == 3 else "ab", 1500)
+    tenants = dict.fromkeys("abc" if len(weights) == 3 else "ab", 500)
     arrivals = backlog(tenants)
-    until = 0.3 * serve(name, backlog({"a": 1500})).makespan_s * len(tenants)  # somebody of each still waits
+    until = 0.3 * serve(name, backlog({"a": 500})).makespan_s * len(tenants)  # somebody of each still waits
     served = served_tokens(serve(name, arrivals, weights, until), arrivals)
     total, all_weights = sum(served.values()), sum(weights.get(tenant, 1.0) for tenant in tenants)
     for tenant in tenants:
