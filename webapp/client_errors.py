@@ -47,24 +47,21 @@ class NotFound(ClientError):
     """Nothing of that name or id for this key; another tenant's response is not found either."""
 
 
-class TryLater(ClientError):
-    """The tenant has reached one of its limits; trying again pays after `retry_after_s`."""
-
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        self.retry_after_s = retry_after_s
-        super().__init__(message)
-
-
-class RateLimited(TryLater):
+class RateLimited(ClientError):
     """The tenant has sent all requests that its window allows; `standing` is what the headers say of that."""
 
     def __init__(self, rate: str, retry_after_s: int, standing: object = None) -> None:
         self.standing = standing
-        super().__init__(f"Rate limit of {rate} reached for requests. Try again in {retry_after_s} s.", retry_after_s)
+        self.retry_after_s = retry_after_s
+        super().__init__(f"Rate limit of {rate} reached for requests. Try again in {retry_after_s} s.")
 
 
-class BacklogFull(TryLater):
-    """The tenant has as many requests, or tokens, in the queue as it may; answers or cancels make room."""
+class BacklogFull(ClientError):
+    """The tenant has as many requests, or tokens, in the queue as it may; there should be room in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class TooManyWaiting(ClientError):
@@ -158,7 +155,7 @@ def answer_known_error(error: Exception) -> Response:
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
         log.warning("not_served", status=status, code=code, error=error)
-    if isinstance(error, TryLater):
+    if isinstance(error, RateLimited | BacklogFull):
         retry_after_s = error.retry_after_s
     if isinstance(error, ClientError):
         return error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)
