@@ -29,7 +29,7 @@ def magnus(web_settings: Settings, api: Api, monkeypatch: pytest.MonkeyPatch) ->
     def run(*words: str, status: int = 0) -> Any:
         result = CliRunner().invoke(commands, words)
         assert result.exit_code == status, result.output
-        return json.loads(result.output) if "--json" in words and status == 0 else result.output
+        return json.loads(result.stdout) if "--json" in words and status == 0 else result.stdout
 
     yield run
     server.shutdown()

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
 from apiflask import APIBlueprint
@@ -78,7 +78,7 @@ class UsageReport(ApiObject):
 def usage(query_data: UsageQuery) -> UsageReport | FlaskResponse:
     """Requests, tokens and GPU-seconds of the key's tenant; of every tenant if the key has the scope `operate`."""
     last = query_data.last or datetime.now(UTC).date()
-    first = query_data.first or max(date.min + timedelta(USUAL_DAYS), last) - timedelta(USUAL_DAYS - 1)
+    first = query_data.first or date.fromordinal(max(1, last.toordinal() - USUAL_DAYS + 1))
     if not 0 <= (last - first).days < WIDEST_DAYS:
         raise InvalidRequest(f"Invalid 'from': ask for 1 to {WIDEST_DAYS} days at once.", param="from")
     caller = current_caller()
