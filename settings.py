@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     rate_limit: str = Field(
         "60000/minute",
         pattern=r"^\d+/(second|minute|hour)$",
-        description="Requests an API key may send, for example 50/second",
+        description="Requests a tenant may send, for example 50/second",
     )
     tenant_queued_requests: int = Field(200_000, ge=1, description="Most requests that a tenant may have in the queue")
     tenant_queued_tokens: int = Field(
@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     )
     wait_s: float = Field(
         60.0, gt=0, le=600, description="Longest that a call waits for its answer when it is not in the background"
+    )
+    private_webhooks: bool = Field(
+        False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
     dashboard_password: SecretStr | None = Field(
         None, description="Basic-auth password of dashboard and Flower; generated if unset"

@@ -2,10 +2,11 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -119,6 +120,45 @@ class Client:
         parameters = {name: repr(value) for name, value in window.items() if value is not None}
         return self._call("GET", "/v1/magnus/stats", params=parameters)
 
+    def usage(self, **query: str) -> Json:
+        """GET /v1/magnus/usage."""
+        return self._call("GET", "/v1/magnus/usage", params=query)
+
+    def usage_table(self, **query: str) -> str:
+        """The same as CSV."""
+        answer = self._answer("GET", "/v1/magnus/usage", params={**query, "format": "csv"})
+        if not answer.is_success:
+            _content(answer)
+        return answer.text
+
+    def create_webhook(self, url: str, events: Sequence[str]) -> Json:
+        """POST /v1/magnus/webhooks; all events if none is named."""
+        body = {"url": url, **({"events": list(events)} if events else {})}
+        return self._call("POST", "/v1/magnus/webhooks", json=body)
+
+    def webhooks(self) -> list[Json]:
+        """GET /v1/magnus/webhooks."""
+        endpoints: list[Json] = self._call("GET", "/v1/magnus/webhooks")["data"]
+        return endpoints
+
+    def rotate_webhook(self, id: str, overlap_s: int) -> Json:
+        """POST /v1/magnus/webhooks/{id}/rotate."""
+        return self._call("POST", f"/v1/magnus/webhooks/{quote(id, '')}/rotate", params={"overlap_s": overlap_s})
+
+    def delete_webhook(self, id: str) -> Json:
+        """DELETE /v1/magnus/webhooks/{id}."""
+        return self._call("DELETE", f"/v1/magnus/webhooks/{quote(id, '')}")
+
+    def deliveries(self, id: str, limit: int) -> list[Json]:
+        """GET /v1/magnus/webhooks/{id}/deliveries: the newest ones."""
+        path = f"/v1/magnus/webhooks/{quote(id, '')}/deliveries"
+        found: list[Json] = self._call("GET", path, params={"limit": limit})["data"]
+        return found
+
+    def redeliver(self, id: str, delivery: int) -> Json:
+        """POST /v1/magnus/webhooks/{id}/deliveries/{delivery}/redeliver."""
+        return self._call("POST", f"/v1/magnus/webhooks/{quote(id, '')}/deliveries/{delivery}/redeliver")
+
     def wait(self, id: str, timeout_s: float | None = None) -> Json:
         """Poll until the response is final, at most for `timeout_s`; returns its last state."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -132,7 +172,10 @@ class Client:
             self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
 
-    def _call(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> Json:
+    def _call(self, method: str, path: str, **arguments: Any) -> Json:
+        return _content(self._answer(method, path, **arguments))
+
+    def _answer(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> httpx.Response:
         for attempt in range(self._attempts):
             if rewind is not None:
                 rewind.seek(0)
@@ -147,7 +190,7 @@ class Client:
                 raise Unreachable(f"{self.url} is no address of a service: {error}") from error
             else:
                 if answer.status_code not in RETRIED_STATUSES or last:
-                    return _content(answer)
+                    return answer
                 pause_s = min(float(answer.headers.get("Retry-After", pause_s)), MAX_PAUSE_S)
             self._sleep(pause_s)
         raise AssertionError("the last attempt returns or raises")

@@ -4,6 +4,8 @@ from alembic import context
 
 import models.bulk.bulk_tables  # noqa: F401  # more tables of the same metadata
 from models.tables import Base
+from models.tenants import tenant_tables as tenant_tables  # the metadata has a table once its module is imported
+from models.webhooks import webhook_tables as webhook_tables
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -2,25 +2,49 @@
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from models.tables import ApiKey
+from models.tenants.key_scopes import DEFAULT_SCOPES, Scope
+from models.tenants.tenant_settings import NO_LIMITS, TenantLimits
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service
 # How many first characters of a key are stored readable, to tell keys apart in lists. Six random ones have 64^6 values,
 # so two keys of a list hardly ever share them, and the 37 that stay secret are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
-FIND = text("select id, tenant from api_keys where sha256 = :sha256 and revoked_at is null")
+FIND = text("""
+    select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens
+    from api_keys k left join tenants t on t.name = k.tenant
+    where k.sha256 = :sha256 and k.revoked_at is null and (k.expires_at is null or k.expires_at > statement_timestamp())
+""")
 
 
-def create(session: Session, *, name: str, tenant: str) -> tuple[ApiKey, str]:
-    """Store a new key of a tenant; returns its row and the key itself, which cannot be read again."""
+def create(
+    session: Session,
+    *,
+    name: str,
+    tenant: str,
+    scopes: Collection[Scope] = DEFAULT_SCOPES,
+    expires: datetime | timedelta | None = None,
+) -> tuple[ApiKey, str]:
+    """Store a new key of a tenant; returns its row and the key itself, which cannot be read again.
+
+    It is valid until it `expires`: at an instant, or so long after now by the database's clock; None: until revoked.
+    """
     key = PREFIX + secrets.token_urlsafe(32)
-    row = ApiKey(name=name, tenant=tenant, prefix=key[:READABLE_CHARACTERS], sha256=digest(key))
+    row = ApiKey(
+        name=name,
+        tenant=tenant,
+        prefix=key[:READABLE_CHARACTERS],
+        sha256=digest(key),
+        scopes=sorted(scopes),
+        expires_at=func.clock_timestamp() + expires if isinstance(expires, timedelta) else expires,
+    )
     session.add(row)
     session.flush()
     return row, key
@@ -28,16 +52,21 @@ def create(session: Session, *, name: str, tenant: str) -> tuple[ApiKey, str]:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client that a key belongs to."""
+    """The client that a key belongs to, what the key may do, and its tenant's own limits."""
 
     key_id: int
     tenant: str
+    scopes: frozenset[str] = DEFAULT_SCOPES
+    limits: TenantLimits = NO_LIMITS
 
 
 def find(session: Session, key: str) -> Caller | None:
-    """The caller with this key; None if the key is unknown or revoked."""
+    """The caller with this key; None if the key is unknown, revoked or expired."""
     row = session.connection().execute(FIND, {"sha256": digest(key)}).one_or_none()
-    return Caller(*row) if row else None
+    if row is None:
+        return None
+    key_id, tenant, scopes, *limits = row
+    return Caller(key_id, tenant, frozenset(scopes), TenantLimits(*limits))
 
 
 def revoke(session: Session, prefix: str) -> int:
@@ -52,7 +81,7 @@ def revoke(session: Session, prefix: str) -> int:
 
 
 def list_all(session: Session) -> Sequence[ApiKey]:
-    """All keys, revoked ones too, oldest first."""
+    """All keys, revoked and expired ones too, oldest first."""
     return session.scalars(select(ApiKey).order_by(ApiKey.id)).all()
 
 

@@ -38,6 +38,7 @@ class Answer:
     ago_s: float
     error: Mapping[str, str] | None = None
     logprobs: Sequence[Any] | None = None  # as the API shows them
+    gpu_s: float = 0.0  # its share of the device's seconds since it came back from the queue last
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Returned:
     generated_ids: tuple[int, ...]
     outgrew: bool = False
     logprobs: Sequence[Any] = ()
+    gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,13 @@ def write_started(connection: Connection, started: Sequence[Started]) -> None:
 
 
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write final states and answers; a request with a cancel requested meanwhile ends cancelled and keeps its text."""
+    """Write final states and answers; a request with a cancel requested meanwhile ends cancelled and keeps its text.
+
+    What they used is added to their tenants' usage; a request that failed counts with its GPU-seconds alone.
+    """
     connection.execute(
         text("""
+            with ended as (
             update requests r set
                 status = case when r.cancel_requested_at is null then a.status else 'cancelled' end,
                 output_text = a.text, output_tokens = a.tokens, finish_reason = a.reason, logprobs = a.logprobs::jsonb,
@@ -107,10 +113,17 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:statuses as text[]), cast(:texts as text[]),
                 cast(:tokens as int[]), cast(:reasons as text[]), cast(:errors as text[]), cast(:ago_s as float8[]),
-                cast(:logprobs as text[])
-            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs)
+                cast(:logprobs as text[]), cast(:gpu_s as float8[])
+            ) as a (batch_id, id, status, text, tokens, reason, error, ago_s, logprobs, gpu_s)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+            returning (r.finished_at at time zone 'UTC')::date as day, r.tenant, r.model,
+                case when r.status <> 'failed' then r.prompt_tokens end as prompt_tokens, r.output_tokens, a.gpu_s
+            )
+            insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
+            select day, tenant, model, count(prompt_tokens), coalesce(sum(prompt_tokens), 0), sum(output_tokens),
+                sum(gpu_s)
+            from ended group by day, tenant, model
         """),
         {
             "batch_ids": [answer.lease.batch_id for answer in answers],
@@ -122,14 +135,19 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
             "errors": [json.dumps(answer.error) if answer.error else None for answer in answers],
             "ago_s": [answer.ago_s for answer in answers],
             "logprobs": [None if answer.logprobs is None else json.dumps(answer.logprobs) for answer in answers],
+            "gpu_s": [answer.gpu_s for answer in answers],
         },
     )
 
 
 def write_returned(connection: Connection, returned: Sequence[Returned]) -> None:
-    """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead."""
+    """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead.
+
+    The GPU-seconds that they took are added to their tenants' usage now, the rest when they end.
+    """
     connection.execute(
         text("""
+            with back as (
             update requests r set
                 status = case when r.cancel_requested_at is null then 'queued' else 'cancelled' end,
                 finished_at = case when r.cancel_requested_at is not null then clock_timestamp() end,
@@ -140,10 +158,15 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
                     from batches b join workers w on w.name = b.worker where b.id = r.batch_id) end
             from unnest(
                 cast(:batch_ids as bigint[]), cast(:ids as text[]), cast(:generated_ids as text[]),
-                cast(:outgrew as bool[]), cast(:logprobs as text[])
-            ) as a (batch_id, id, generated_ids, outgrew, logprobs)
+                cast(:outgrew as bool[]), cast(:logprobs as text[]), cast(:gpu_s as float8[])
+            ) as a (batch_id, id, generated_ids, outgrew, logprobs, gpu_s)
             where r.id = any(cast(:ids as text[])) -- by their ids, whatever the planner thinks of the batch
                 and r.id = a.id and r.batch_id = a.batch_id and r.status = 'in_progress'
+            returning r.tenant, r.model, a.gpu_s
+            )
+            insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
+            select (statement_timestamp() at time zone 'UTC')::date, tenant, model, 0, 0, 0, sum(gpu_s)
+            from back group by tenant, model having sum(gpu_s) > 0
         """),
         {
             "batch_ids": [row.lease.batch_id for row in returned],
@@ -151,6 +174,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
             "generated_ids": ["{" + ",".join(map(str, row.generated_ids)) + "}" for row in returned],
             "outgrew": [row.outgrew for row in returned],
             "logprobs": [json.dumps(row.logprobs) if row.logprobs else None for row in returned],
+            "gpu_s": [row.gpu_s for row in returned],
         },
     )
 

@@ -3,7 +3,8 @@
 They are rows of `service_state`, each written whole. Which process plans is in `models/leadership.py`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, bindparam
@@ -21,6 +22,7 @@ class PlannerInputs:
     predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None: there was never one
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
+    weights: Mapping[str, float] = field(default_factory=dict)  # of tenants that have another one than 1
 
 
 def next_epoch(connection: Connection) -> int:
@@ -37,7 +39,8 @@ def planner_inputs(connection: Connection) -> PlannerInputs:
                 extract(epoch from clock_timestamp() - max(updated_at) filter (where name = 'predictor'))::float8
                     as predictor_silent_s,
                 max((value->>'tau')::float8) filter (where name = 'prediction') as tau,
-                (select version from model_versions where kind = 'serving_time' and active) as serving_time_version
+                (select version from model_versions where kind = 'serving_time' and active) as serving_time_version,
+                (select coalesce(jsonb_object_agg(name, weight), '{}') from tenants where weight <> 1) as weights
             from service_state where name in ('policy', 'predictor', 'prediction')
         """)
     ).one()

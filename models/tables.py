@@ -73,8 +73,12 @@ class ApiKey(Base):
     tenant: Mapped[str]
     prefix: Mapped[str]  # the first characters, to recognise a key in lists
     sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+    __table_args__ = (Index("api_keys_of_tenant", "tenant", "id"),)
 
 
 class StoredRequest(Base):
@@ -333,11 +337,11 @@ class Minute(Base):
 
 
 class RateCount(Base):
-    """An API key's requests in the present window of the rate limit; unlogged, because a crash may forget them."""
+    """A tenant's requests in the present window of its rate limit; unlogged, because a crash may forget them."""
 
     __tablename__ = "rate_counts"
 
-    key_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    key_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # the tenant's first key
     window_start: Mapped[datetime]
     requests: Mapped[int]
 

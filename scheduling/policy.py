@@ -18,7 +18,7 @@ The runner's side of the contract:
 5. A request in an assignment says how many of its tokens to keep: with `generated` 0 it starts anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -135,6 +135,10 @@ class Policy(Protocol):
 
     def set_rank_correlation(self, tau: float | None) -> None:
         """Take note of Kendall's tau of recent predictions and answers; None while it is not known."""
+        return None
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Take note of the tenants' weights; one that is not named has weight 1."""
         return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:

@@ -10,10 +10,13 @@ from sqlalchemy import Connection, Engine
 from models import minute_history, retention
 from models.bulk import bulk_retention
 from models.session import make_sessions
+from models.tenants import usage
+from models.webhooks import webhook_deliveries
 
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
 # chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s each on a machine with a load of 20.
 DELETED_AT_ONCE = 2000
+FOLDED_AT_ONCE = 10_000  # entries of usage; a worker writes up to fifty a second. Not tuned.
 # Seconds of each tick's 10 that one chore may take: what is left waits for the next tick, so that a backlog after a
 # pause neither delays the predictor, which shares the process, nor piles ticks up. Not tuned otherwise.
 CHORE_FOR_S = 2.0
@@ -26,10 +29,11 @@ log = structlog.get_logger()
 
 
 def do_chores(engine: Engine, retention_s: float) -> None:
-    """Close minutes, then delete what ended longer than `retention_s` ago; each kind for CHORE_FOR_S at most."""
+    """Close minutes, sum usage, then delete what ended longer than `retention_s` ago; each for CHORE_FOR_S at most."""
     with make_sessions(engine)() as session:
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, CHORE_FOR_S)
         minute_history.fold_totals(session)
+        repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, CHORE_FOR_S)
     with engine.begin() as connection:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
@@ -39,6 +43,7 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         bulk_retention.delete_old_jobs,
         retention.delete_old_requests,
         retention.delete_old_batches,
+        webhook_deliveries.delete_old,
     )
     for delete in deletions:
         deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, CHORE_FOR_S)

@@ -45,8 +45,10 @@ from webapp.prompt_limits import prompt_limits_of
 from webapp.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
 from webapp.strict_json import ApiRequest, StrictJson
+from webapp.tenants import usage_api
 from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
+from webapp.webhooks import webhooks_api
 
 log = structlog.get_logger()
 
@@ -122,9 +124,19 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     health.register_metrics(app, context)
     app.before_request(auth.require_api_key)
     client_errors.register(app)
-    apis = [responses_api.api, chat_api.api, models_api.api, stats_api.api, files_api.api, batches_api.api]
+    apis = [
+        responses_api.api,
+        chat_api.api,
+        models_api.api,
+        stats_api.api,
+        files_api.api,
+        batches_api.api,
+        usage_api.api,
+        webhooks_api.api,
+    ]
     for blueprint in (*apis, health.pages, dashboard.pages):
         app.register_blueprint(blueprint)
+    app.after_request(auth.add_tenant_headers)
     app.after_request(add_security_headers)
     app.after_request(add_request_name)
     app.teardown_request(forget_request_name)
@@ -163,9 +175,9 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         with sessions() as session:
             return client_requests.ended(session, ids)
 
-    def share_count(key_id: int, requests: int, period_s: int) -> SharedCount:
+    def share_count(tenant: str, requests: int, period_s: int) -> SharedCount:
         with sessions() as session:
-            return rate_counts.add(session, key_id, requests, period_s)
+            return rate_counts.add(session, tenant, requests, period_s)
 
     def backlog(tenant: str) -> TenantBacklog:
         with sessions() as session:
@@ -176,8 +188,12 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             notifications.notify_submitted(session)
 
     announcer = Announcer(notify)
+    queue_snapshots = TtlCache(queue_snapshot, SNAPSHOT_TTL_S)
     backlog_limit = BacklogLimit(
-        backlog, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
+        backlog,
+        max_requests=settings.tenant_queued_requests,
+        max_tokens=settings.tenant_queued_tokens,
+        snapshot=queue_snapshots.get,
     )
 
     waiting_calls = WaitingCalls(
@@ -210,7 +226,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             line_bytes=settings.max_body_bytes,
             tenant_bytes=settings.tenant_file_bytes,
         ),
-        queue_snapshot=TtlCache(queue_snapshot, SNAPSHOT_TTL_S),
+        queue_snapshot=queue_snapshots,
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
         overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
         waiting_calls=waiting_calls,
@@ -221,6 +237,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         wait_s=settings.wait_s,
         dashboard_password=password.get_secret_value() if password else None,
         worker_alive_s=settings.lease_s,
+        private_webhooks=settings.private_webhooks,
         close=close,
     )
 

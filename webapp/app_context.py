@@ -37,6 +37,7 @@ class AppContext:
     wait_s: float  # longest that a call waits for its answer
     dashboard_password: str | None
     worker_alive_s: float  # a worker with an older heartbeat counts as lost
+    private_webhooks: bool  # whether webhooks may go to addresses that only this network reaches
     close: Callable[[], None]  # closes the database connections
 
 

@@ -7,15 +7,20 @@ from flask import Response, g, request
 
 from models import api_keys
 from models.api_keys import Caller
+from models.tenants.key_scopes import Scope
 from settings import DASHBOARD_USER
 from webapp.app_context import current_context
-from webapp.client_errors import InvalidKey
+from webapp.client_errors import InvalidKey, MissingScope, RateLimited
+from webapp.tenants.limit_headers import add_limit_headers
+from webapp.tenants.route_scopes import scope_of
+
+OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # of a refused key that its error shows
 
 
 def require_api_key() -> None:
-    """Before each request to /v1: find the tenant of its key and count it against the key's rate limit.
+    """Before each request to /v1: find the tenant of its key, count it against its rate, check the route's scope.
 
-    Raises InvalidKey and RateLimited.
+    Raises InvalidKey, RateLimited, MissingScope.
     """
     if not request.path.startswith("/v1/"):
         return
@@ -26,15 +31,49 @@ def require_api_key() -> None:
     with context.sessions() as session:
         caller = api_keys.find(session, key.strip())
     if caller is None:
-        raise InvalidKey("This API key is unknown or revoked.")
-    context.rate_limit.count(caller.key_id, time.monotonic())
+        raise InvalidKey(f"Incorrect API key provided: {masked(key.strip())}. It is unknown, expired or revoked.")
     g.caller = caller
+    context.backlog_limit.set_limits(caller.tenant, caller.limits)
+    try:
+        g.rate_standing = context.rate_limit.count(caller.tenant, time.monotonic(), caller.limits.requests_per_minute)
+    except RateLimited as error:
+        g.rate_standing = error.standing
+        raise
+    if request.url_rule is not None and request.method != "OPTIONS":
+        require_scope(caller, scope_of(request.method, request.url_rule.rule))
+
+
+def require_scope(caller: Caller, scope: Scope) -> None:
+    """Raise MissingScope unless the caller's key has this scope."""
+    if scope not in caller.scopes:
+        raise MissingScope(
+            f"You have insufficient permissions for this operation. Missing scopes: {scope}. This key has "
+            f"{', '.join(sorted(caller.scopes)) or 'none'}; `magnus keys create --scopes` makes others."
+        )
+
+
+def add_tenant_headers(response: Response) -> Response:
+    """After each request to /v1: what its tenant may still send."""
+    if "rate_standing" in g:
+        submitted = request.method == "POST" and current_context().backlog_limit.standing(current_tenant())
+        add_limit_headers(response, g.rate_standing, submitted or None)
+    return response
+
+
+def masked(key: str) -> str:
+    """The first characters of a refused key; of one that is not ours fewer: it may be a key of another service."""
+    return key[: OUR_CHARACTERS if key.startswith(api_keys.PREFIX) else FOREIGN_CHARACTERS] + "****"
 
 
 def current_tenant() -> str:
     """The tenant whose key the current request carries; it sees this tenant's requests alone."""
+    return current_caller().tenant
+
+
+def current_caller() -> Caller:
+    """Whose key the current request carries."""
     caller: Caller = g.caller
-    return caller.tenant
+    return caller
 
 
 def require_dashboard_password() -> Response | None:

@@ -5,6 +5,7 @@ second, and in between a process adds what it admits itself. A limit is therefor
 processes together admit within that second.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,13 +15,20 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.queue_position import QueueSnapshot
 from models.tenant_backlog import TenantBacklog
+from models.tenants.tenant_settings import NO_LIMITS, TenantLimits
 from webapp.client_errors import BacklogFull
 
 log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0  # the rarer the cheaper, and the more a limit is exceeded; not tuned
 COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one tenant's rows; not tuned
+# A tenant that is full is told to come back once this share of its queue is served: at once, all of its clients would
+# race for the next free place. Not tuned.
+SHARE_TO_WAIT_FOR = 0.1
+RETRY_UNKNOWN_S = 5  # while no planner says how long the queue takes; not tuned
+LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
 @dataclass
@@ -34,8 +42,28 @@ class TenantCount:
     counting: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TokenStanding:
+    """How many tokens a tenant may have in the queue, how many more that is, and when its queue should be empty."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> int:
+    """Seconds until `places` of a tenant's `queued` requests, or tokens, should have left the queue, 1 to 120.
+
+    They are assumed to stand evenly in the whole queue, which takes as long as the planner predicts.
+    """
+    if snapshot is None:
+        return RETRY_UNKNOWN_S
+    share = min(1.0, max(places / max(1, queued), SHARE_TO_WAIT_FOR))
+    return min(max(1, math.ceil(snapshot.backlog_s * share)), LONGEST_RETRY_S)
+
+
 class BacklogLimit:
-    """Admits requests of a tenant until so many, or so many tokens, are queued."""
+    """Admits requests of a tenant until so many, or so many tokens, are queued; both may be set for a tenant."""
 
     def __init__(
         self,
@@ -43,17 +71,45 @@ class BacklogLimit:
         *,
         max_requests: int,
         max_tokens: int,
+        snapshot: Callable[[], QueueSnapshot | None] = lambda: None,
         beside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`count` reads a tenant's backlog; `beside` runs it without delaying the call, by default in a thread."""
+        """`count` reads a tenant's backlog; `beside` runs it without delaying the call, by default in a thread.
+
+        `snapshot` is the planner's, None while there is none.
+        """
+        self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
         self._count, self._beside = count, beside or self._thread.submit
         self._max_requests, self._max_tokens = max_requests, max_tokens
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
+        self._limits: dict[str, TenantLimits] = {}
+
+    def set_limits(self, tenant: str, limits: TenantLimits) -> None:
+        """From now on a tenant has these limits, and where it has none of its own those of the service."""
+        self._limits[tenant] = limits
+
+    def standing(self, tenant: str) -> TokenStanding | None:
+        """What a tenant may still submit; None if it has submitted nothing to this process."""
+        with self._lock:
+            if (known := self._tenants.get(tenant)) is None:
+                return None
+            queued = known.counted.tokens + known.tokens_since
+        _, most = self._most(tenant)
+        snapshot = self._snapshot()
+        return TokenStanding(most, max(0, most - queued), snapshot.backlog_s if snapshot and queued else 0.0)
+
+    def _most(self, tenant: str) -> tuple[int, int]:
+        own = self._limits.get(tenant, NO_LIMITS)
+        return (
+            self._max_requests if own.queued_requests is None else own.queued_requests,
+            self._max_tokens if own.queued_tokens is None else own.queued_tokens,
+        )
 
     def admit(self, tenant: str, tokens: int, now: float) -> None:
         """Count one request with a prompt of so many tokens; `now` is monotonic, seconds. Raises BacklogFull."""
+        max_requests, max_tokens = self._most(tenant)
         with self._lock:
             known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
             due = now >= known.next_count_at and not known.counting
@@ -63,19 +119,23 @@ class BacklogLimit:
         with self._lock:
             requests = known.counted.requests + known.requests_since
             all_tokens = known.counted.tokens + known.tokens_since
-            if requests >= self._max_requests:
-                raise BacklogFull(
-                    f"{requests:,} of your requests are queued; this service keeps at most {self._max_requests:,} of a "
-                    "tenant (MAGNUS_TENANT_QUEUED_REQUESTS). Wait for answers, or cancel what you no longer need."
-                )
-            if all_tokens + tokens > self._max_tokens:
-                raise BacklogFull(
-                    f"The prompts of your queued requests have {all_tokens:,} tokens; this service keeps at most "
-                    f"{self._max_tokens:,} of a tenant (MAGNUS_TENANT_QUEUED_TOKENS). Wait for answers, or cancel what "
-                    "you no longer need."
-                )
-            known.requests_since += 1
-            known.tokens_since += tokens
+            if requests < max_requests and all_tokens + tokens <= max_tokens:
+                known.requests_since += 1
+                known.tokens_since += tokens
+                return
+        if requests >= max_requests:
+            raise BacklogFull(
+                f"{requests:,} of your requests are queued; this service keeps at most {max_requests:,} of yours "
+                "(MAGNUS_TENANT_QUEUED_REQUESTS, or what is set for your tenant). Wait for answers, or cancel what you "
+                "no longer need.",
+                retry_after_s(requests, requests - max_requests + 1, self._snapshot()),
+            )
+        raise BacklogFull(
+            f"The prompts of your queued requests have {all_tokens:,} tokens; this service keeps at most "
+            f"{max_tokens:,} of yours (MAGNUS_TENANT_QUEUED_TOKENS, or what is set for your tenant). Wait for answers, "
+            "or cancel what you no longer need.",
+            retry_after_s(all_tokens, all_tokens + tokens - max_tokens, self._snapshot()),
+        )
 
     def close(self) -> None:
         """Return once nothing is counted any more."""

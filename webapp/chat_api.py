@@ -41,7 +41,7 @@ api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
 @api.post("/chat/completions")
 @api.input(CreateChatCompletion)
 @api.output(ChatCompletion)
-@api.doc(summary="Answer a chat", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
+@api.doc(summary="Answer a chat", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 502, 503, 504])
 def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
     """Waits for the answer, at most as long as the service allows, and cancels the request when that is over.
 
@@ -56,7 +56,7 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 @api.post("/completions")
 @api.input(CreateCompletion)
 @api.output(Completion)
-@api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 502, 503, 504])
+@api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 502, 503, 504])
 def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
     """Like a chat with one message of the user's."""
     submission = completion_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))

@@ -36,7 +36,11 @@ class InvalidRequest(ClientError):
 
 
 class InvalidKey(ClientError):
-    """No API key, an unknown one or a revoked one."""
+    """No API key, an unknown one, an expired or a revoked one."""
+
+
+class MissingScope(ClientError):
+    """The key is good, and may not do this."""
 
 
 class NotFound(ClientError):
@@ -44,15 +48,20 @@ class NotFound(ClientError):
 
 
 class RateLimited(ClientError):
-    """This key has sent all requests that its window allows; the next window begins in `retry_after_s`."""
+    """The tenant has sent all requests that its window allows; `standing` is what the headers say of that."""
 
-    def __init__(self, rate: str, retry_after_s: int) -> None:
+    def __init__(self, rate: str, retry_after_s: int, standing: object = None) -> None:
+        self.standing = standing
         self.retry_after_s = retry_after_s
-        super().__init__(f"Rate limit of {rate} reached for this API key. Try again in {retry_after_s} s.")
+        super().__init__(f"Rate limit of {rate} reached for requests. Try again in {retry_after_s} s.")
 
 
 class BacklogFull(ClientError):
-    """The tenant has as many requests, or tokens, in the queue as it may; answers or cancels make room."""
+    """The tenant has as many requests, or tokens, in the queue as it may; there should be room in `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class TooManyWaiting(ClientError):
@@ -91,15 +100,16 @@ class NotAnswered(ClientError):
 
 
 # Type of the error -> status, OpenAI's error type, code unless the error has its own, Retry-After in seconds.
-# 1 s is the shortest that the header can say; 2 s leaves a restarting database more time, 5 s a full queue. Not tuned.
+# 1 s is the shortest that the header can say; 2 s leaves a restarting database more time. Not tuned.
 ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     InvalidRequest: (400, "invalid_request_error", "invalid_request", None),
     InvalidKey: (401, "invalid_request_error", "invalid_api_key", None),
+    MissingScope: (403, "invalid_request_error", "missing_scope", None),
     NotFound: (404, "invalid_request_error", "not_found", None),
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # the error itself has retry_after_s
-    BacklogFull: (429, "rate_limit_error", "backlog_full", 5),
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these two say by themselves when to retry
+    BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),
     Busy: (503, "server_error", "too_many_waiting", 1),
@@ -145,7 +155,7 @@ def answer_known_error(error: Exception) -> Response:
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
         log.warning("not_served", status=status, code=code, error=error)
-    if isinstance(error, RateLimited):
+    if isinstance(error, RateLimited | BacklogFull):
         retry_after_s = error.retry_after_s
     if isinstance(error, ClientError):
         return error_response(status, error.message, type_, error.param, error.code or code, retry_after_s)

@@ -36,7 +36,7 @@ class ModelList(ApiObject):
 
 @api.get("")
 @api.output(ModelList)
-@api.doc(summary="List models", security="ApiKey", responses=[401, 429, 503])
+@api.doc(summary="List models", security="ApiKey", responses=[401, 403, 429, 503])
 def list_() -> ModelList:
     """One entry."""
     return ModelList(data=[served_model()])
@@ -44,7 +44,7 @@ def list_() -> ModelList:
 
 @api.get("/<path:name>")
 @api.output(Model)
-@api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve(name: str) -> Model:
     """The model, if it is that one."""
     current_context().prompt_limits.check_model(name)

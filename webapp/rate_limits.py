@@ -1,4 +1,4 @@
-"""The rate limit of each API key, in fixed windows of the database's clock, over all web processes together.
+"""The rate limit of each tenant, in fixed windows of the database's clock, over all web processes together.
 
 Each process counts in its memory and adds its counts to the database's twice a second at most, so that a call seldom
 costs a statement more. Between two such exchanges a process does not see what the others counted: a window may pass as
@@ -20,51 +20,84 @@ RATE = re.compile(rf"(\d+)/({'|'.join(PERIODS_S)})")
 SHARE_EVERY_S = 0.5  # the rarer the cheaper, and the more a limit is exceeded; not tuned
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many requests in each window of `period_s` seconds."""
+
+    requests: int
+    period_s: int
+
+    @classmethod
+    def of(cls, text: str) -> "Rate":
+        """The rate that a text such as 1000/minute names; raises ValueError."""
+        parsed = RATE.fullmatch(text)
+        if parsed is None:
+            raise ValueError(f"a rate limit looks like 1000/minute, with second, minute or hour, not {text!r}")
+        return cls(int(parsed[1]), PERIODS_S[parsed[2]])
+
+    def __str__(self) -> str:
+        period = next(name for name, seconds in PERIODS_S.items() if seconds == self.period_s)
+        return f"{self.requests}/{period}"
+
+
+@dataclass(frozen=True, slots=True)
+class RateStanding:
+    """What is left of a tenant's window, and in how many seconds the next one begins."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
 @dataclass
-class KeyCount:
-    """A key's requests of the present window: those of all processes that are known, and our own not yet shared."""
+class TenantWindow:
+    """A tenant's requests of the present window: those of all processes that are known, and our own not yet shared."""
 
     known: int = 0
     unshared: int = 0
     shared_at: float = -math.inf
     ends_at: float = -math.inf
 
+    def standing(self, rate: Rate, now: float) -> RateStanding:
+        """What is left of it."""
+        return RateStanding(
+            rate.requests, max(0, rate.requests - self.known - self.unshared), max(0.0, self.ends_at - now)
+        )
+
 
 class RateLimit:
-    """A number of requests that each key may send in a fixed window, for example 60000/minute."""
+    """Counts each tenant's requests in fixed windows; a tenant without a rate of its own has the default, `rate`."""
 
-    def __init__(self, rate: str, share: Callable[[int, int, int], SharedCount]) -> None:
-        """`share(key_id, requests, period_s)` adds to the count of all processes; ValueError for an unreadable rate."""
-        parsed = RATE.fullmatch(rate)
-        if parsed is None:
-            raise ValueError(f"a rate limit looks like 1000/minute, with second, minute or hour, not {rate!r}")
-        self._rate = rate
-        self._max_requests = int(parsed[1])
-        self._period_s = PERIODS_S[parsed[2]]
+    def __init__(self, rate: str, share: Callable[[str, int, int], SharedCount]) -> None:
+        """`share(tenant, requests, period_s)` adds to the count of all processes; ValueError for an unreadable rate."""
+        self._default = Rate.of(rate)
         self._share = share
         self._lock = threading.Lock()
-        self._counts: dict[int, KeyCount] = {}
+        self._windows: dict[str, TenantWindow] = {}
 
-    def count(self, key_id: int, now: float) -> None:
-        """Count one request at `now`, seconds of a monotonic clock; raises RateLimited above the limit."""
+    def count(self, tenant: str, now: float, own_per_minute: int | None = None) -> RateStanding:
+        """Count one request at `now`, seconds of a monotonic clock; what is left. Raises RateLimited above the rate."""
+        rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
-            key = self._counts.setdefault(key_id, KeyCount())
-            if now >= key.ends_at:  # what was not shared by now belongs to a window that is over
-                key.known = key.unshared = 0
-                key.ends_at = now + self._period_s
-                key.shared_at = -math.inf
-            if key.known + key.unshared >= self._max_requests:
-                raise self._limited(key.ends_at - now)
-            key.unshared += 1
-            if now - key.shared_at < SHARE_EVERY_S:
-                return
-            requests, key.unshared, key.shared_at = key.unshared, 0, now
-            key.known += requests
-        shared = self._share(key_id, requests, self._period_s)
+            window = self._windows.setdefault(tenant, TenantWindow())
+            if now >= window.ends_at:  # what was not shared by now belongs to a window that is over
+                window.known = window.unshared = 0
+                window.ends_at = now + rate.period_s
+                window.shared_at = -math.inf
+            if window.known + window.unshared >= rate.requests:
+                raise self._limited(rate, window.standing(rate, now))
+            window.unshared += 1
+            if now - window.shared_at < SHARE_EVERY_S:
+                return window.standing(rate, now)
+            requests, window.unshared, window.shared_at = window.unshared, 0, now
+            window.known += requests
+        shared = self._share(tenant, requests, rate.period_s)
         with self._lock:
-            key.known, key.ends_at = shared.requests, now + shared.window_left_s
-        if shared.requests > self._max_requests:
-            raise self._limited(shared.window_left_s)
+            window.known, window.ends_at = shared.requests, now + shared.window_left_s
+            standing = window.standing(rate, now)
+        if shared.requests > rate.requests:
+            raise self._limited(rate, standing)
+        return standing
 
-    def _limited(self, left_s: float) -> RateLimited:
-        return RateLimited(self._rate, max(1, math.ceil(left_s)))
+    def _limited(self, rate: Rate, standing: RateStanding) -> RateLimited:
+        return RateLimited(str(rate), max(1, math.ceil(standing.reset_s)), standing)

@@ -36,7 +36,7 @@ api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Respo
 @api.post("")
 @api.input(CreateResponse)
 @api.output(Response)
-@api.doc(summary="Submit a request", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 503])
+@api.doc(summary="Submit a request", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 503])
 def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | FlaskResponse:
     """Store a request; it is in the database before the answer leaves.
 
@@ -56,7 +56,7 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
 @api.get("")
 @api.input(ListQuery, location="query")
 @api.output(ResponseList)
-@api.doc(summary="List responses", security="ApiKey", responses=[400, 401, 429, 503])
+@api.doc(summary="List responses", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_(query_data: ListQuery) -> ResponseList:
     """Newest first unless asked otherwise; `after` takes the last id of the page before."""
     unknown_cursor = InvalidRequest(f"No response '{(query_data.after or '')[:80]}' to list after.", param="after")
@@ -86,7 +86,7 @@ def list_(query_data: ListQuery) -> ResponseList:
 @api.get("/<id>")
 @api.input(RetrieveQuery, location="query")
 @api.output(Response)
-@api.doc(summary="Retrieve a response", security="ApiKey", responses=[400, 401, 404, 429, 503])
+@api.doc(summary="Retrieve a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, str]] | FlaskResponse:
     """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
 
@@ -106,7 +106,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
 
 @api.post("/<id>/cancel")
 @api.output(Response)
-@api.doc(summary="Cancel a response", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Cancel a response", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def cancel(id: str) -> tuple[Response, dict[str, str]]:
     """What waits is cancelled at once, what runs as soon as its worker hears of it; a final one stays as it is."""
     require_response_id(id)
@@ -116,7 +116,7 @@ def cancel(id: str) -> tuple[Response, dict[str, str]]:
 
 @api.delete("/<id>")
 @api.output(Deleted)
-@api.doc(summary="Delete a response", security="ApiKey", responses=[401, 404, 409, 429, 503])
+@api.doc(summary="Delete a response", security="ApiKey", responses=[401, 403, 404, 409, 429, 503])
 def delete(id: str) -> Deleted:
     """Waiting ones are taken out of the queue; running ones must be cancelled first."""
     require_response_id(id)

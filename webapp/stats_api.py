@@ -55,7 +55,7 @@ class ServiceStats(ApiObject):
 @api.get("/stats")
 @api.input(StatsQuery, location="query")
 @api.output(ServiceStats)
-@api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 429, 503])
+@api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def service_stats(query_data: StatsQuery) -> ServiceStats:
     """Batches, tokens, idle share of the workers; a window may be a day wide."""
     last = min(time.time() if query_data.until is None else query_data.until, time.time())

@@ -39,6 +39,7 @@ from models import api_keys, planner_state
 from models.database_errors import explain
 from models.schema_upgrade import UnusableSchema, schema_state, upgrade
 from models.session import make_engine, make_sessions
+from models.tenants.key_scopes import Scope
 from settings import DASHBOARD_USER, Settings
 
 
@@ -177,7 +178,8 @@ def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
         kept = read_secret(path)
         if kept is not None and api_keys.find(session, kept) is not None:
             return None
-        _, key = api_keys.create(session, name=f"magnus up {secrets.token_hex(2)}", tenant="default")
+        name = f"magnus up {secrets.token_hex(2)}"  # whoever may read it operates the service
+        _, key = api_keys.create(session, name=name, tenant="default", scopes=frozenset(Scope))
         write_secret(path, key + "\n")
         return key
 

@@ -6,7 +6,7 @@ Requests that need the same have a policy of their own, which sees only the work
 workers of a model can do the same, no request needs anything that counts, and there is one policy.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from scheduling.policies.prefix_holders import PrefixHolders
@@ -20,6 +20,7 @@ class AbilityGroups(Policy):
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._make_policy, self._holders = make_policy, PrefixHolders()
         self._tau: float | None = None
+        self._weights: Mapping[str, float] = {}
         self._groups: dict[frozenset[str], Policy] = {}  # in the order in which they choose
         self.mode = self._of(()).mode
 
@@ -32,6 +33,7 @@ class AbilityGroups(Policy):
         if needs not in self._groups:
             self._groups[needs] = self._make_policy()
             self._groups[needs].set_rank_correlation(self._tau)
+            self._groups[needs].set_weights(self._weights)
         return self._groups[needs]
 
     def add(self, request: Request, now: float) -> None:
@@ -74,6 +76,12 @@ class AbilityGroups(Policy):
         self._tau = tau
         for policy in self._groups.values():
             policy.set_rank_correlation(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Take note of the tenants' weights."""
+        self._weights = weights
+        for policy in self._groups.values():
+            policy.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """What waits, policy by policy in the order in which they choose."""

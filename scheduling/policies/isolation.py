@@ -7,7 +7,7 @@ that ends is cleared; one that fails comes back and is halved again. So of n row
 Outgrown: a request that ran out of memory alone goes to a larger worker, one that holds its limit if there is any.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
@@ -68,6 +68,10 @@ class IsolatingPolicy(Policy):
     def set_rank_correlation(self, tau: float | None) -> None:
         """Take note of Kendall's tau of recent predictions and answers."""
         self._policy.set_rank_correlation(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Take note of the tenants' weights."""
+        self._policy.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """What waits apart, then what waits in the policy."""

@@ -14,6 +14,7 @@ from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
 from scheduling.policies.slice_length import PUBLISHED_SLICE
 from scheduling.policies.spare_capacity import SpareCapacity
+from scheduling.policies.tenant_shares import TenantShares
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policy import Policy
@@ -92,4 +93,11 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
     """A new policy of this name, which also serves apart what has to be, where it can be; raises UnknownPolicy."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    return IsolatingPolicy(SpareCapacity(lambda: AbilityGroups(partial(POLICIES[name], settings))))
+    return IsolatingPolicy(SpareCapacity(lambda: AbilityGroups(partial(_with_shares, name, settings))))
+
+
+def _with_shares(name: str, settings: PolicySettings) -> Policy:
+    """The policy, with tenants' shares of the fleet around it unless it shares out by itself, or cannot."""
+    if name == "fusion" or POLICIES[name](settings).mode == "queue":
+        return POLICIES[name](settings)
+    return TenantShares(partial(POLICIES[name], settings))

@@ -9,7 +9,7 @@ deadline waits as long as others do.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -119,6 +119,11 @@ class SpareCapacity(Policy):
         """Take note of Kendall's tau of recent predictions and answers."""
         self._others.set_rank_correlation(tau)
         self._background.set_rank_correlation(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Share the fleet among tenants by these weights from now on."""
+        self._others.set_weights(weights)
+        self._background.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The others, then the background requests, the longest first."""

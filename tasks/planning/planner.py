@@ -135,6 +135,7 @@ class Planner:
         self._leading_since = inputs.now if self._leading_since is None else self._leading_since
         self._estimates.adopt(self._connection, inputs.serving_time_version)
         self._policies.set_rank_correlation(inputs.tau)
+        self._policies.set_weights(inputs.weights)
         policy = inputs.policy or self._rules.policy
         if policy in (self._policies.policy, self._refused_policy):
             return
@@ -150,6 +151,7 @@ class Planner:
     def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
         """Have every queued request fed again, to these policies."""
         policies.set_rank_correlation(tau)
+        policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
         self._fleet.forget_policies()
 

@@ -28,6 +28,7 @@ class PoliciesByModel:
         self.policy, self.uneven, self._settings = policy, uneven, settings
         self._by_model: dict[str, IsolatingPolicy] = {}
         self._tau: float | None = None
+        self.weights: Mapping[str, float] = {}  # of tenants
 
     def __iter__(self) -> Iterator[tuple[str, IsolatingPolicy]]:
         return iter(self._by_model.items())
@@ -40,6 +41,7 @@ class PoliciesByModel:
         if model not in self._by_model:
             self._by_model[model] = make_policy(self.policy, self._settings)
             self._by_model[model].set_rank_correlation(self._tau)
+            self._by_model[model].set_weights(self.weights)
         return self._by_model[model]
 
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
@@ -83,6 +85,13 @@ class PoliciesByModel:
             self._tau = tau
             for policy in self._by_model.values():
                 policy.set_rank_correlation(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Tell every policy the tenants' weights."""
+        if weights != self.weights:
+            self.weights = weights
+            for policy in self._by_model.values():
+                policy.set_weights(weights)
 
     def due_in_s(self, now: float) -> float | None:
         """Seconds until the first policy wants to be asked again, even if nothing happens; None if none does."""

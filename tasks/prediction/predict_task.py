@@ -18,6 +18,7 @@ from tasks.prediction.submission_listener import SubmissionListener
 from tasks.pulse import Pulse
 from tasks.regular_work import RegularWork
 from tasks.upkeep import regular_upkeep
+from tasks.webhooks.webhook_sender import WebhookSender
 
 MISSING_TICKS = 1.5  # of MAGNUS_TICK_S: without a tick for so long the predictor looks by itself. Not tuned.
 UNHEARD_S = 0.1  # so often it looks where a pooler keeps announcements away: a lone request then waits half of it
@@ -57,6 +58,12 @@ def listener() -> SubmissionListener:
     return SubmissionListener(engine, regular_looks, partial(regular_looks.work_every, UNHEARD_S))
 
 
+@cache
+def webhook_sender() -> WebhookSender:
+    """What sends webhooks; here because there may be any number of predictors, and each has time to spare."""
+    return WebhookSender(make_engine(database_url, pool_size=1, name="magnus webhooks"), settings.private_webhooks)
+
+
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
@@ -80,6 +87,7 @@ def predict() -> None:
 def _start(**_: object) -> None:
     regular_looks.start()
     listener().start()
+    webhook_sender().start()
     regular_upkeep.start()
     regular_bulk_work.start()
     Pulse(lambda: regular_looks.works and regular_upkeep.works and regular_bulk_work.works).start()
@@ -88,5 +96,6 @@ def _start(**_: object) -> None:
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _end(**_: object) -> None:
+    webhook_sender().stop()
     listener().stop()
     heartbeat().stop()

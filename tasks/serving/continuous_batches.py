@@ -11,6 +11,7 @@ from models.batch_results import Figures
 from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
+from tasks.serving.device_seconds import DeviceSeconds
 from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 
@@ -41,6 +42,7 @@ class ContinuousBatches:
         self._engine, self._record = engine, record
         self._batch_of_row: dict[str, _JoinedBatch] = {}  # the row that joined last is last
         self._reported = _Reported()
+        self._seconds = DeviceSeconds()
         self.open: list[_JoinedBatch] = []
 
     def admit(self, job: BatchJob) -> None:
@@ -56,6 +58,7 @@ class ContinuousBatches:
         if alone:
             self._reported = _Reported()  # the engine counts anew from its first joiner on
         began_at, iterations = monotonic(), 0 if alone else self._engine.figures.iterations
+        self._seconds.advance(began_at)
         try:
             if rows:
                 self._engine.insert(job.sequences)
@@ -67,6 +70,7 @@ class ContinuousBatches:
             failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return
+        self._seconds.join({row.id: row.length for row in job.sequences}, monotonic())
         batch = _JoinedBatch(job, began_at, iterations, rows)
         self.open.append(batch)
         self._batch_of_row.update(dict.fromkeys(rows, batch))
@@ -81,6 +85,7 @@ class ContinuousBatches:
             self._return([youngest], outgrew=len(self._batch_of_row) == 1)
             return
         at = monotonic()
+        self._seconds.advance(at)
         for row in ended:
             if row.id in self._batch_of_row:
                 self._answer(row, at)
@@ -110,24 +115,28 @@ class ContinuousBatches:
             except KeyError:  # it ended in its prefill; the next step returns it among the ended rows
                 continue
             batch = self._batch_of_row[request_id]
-            returned = RowReturned(batch.job.lease, request_id, sequence.generated_ids, outgrew, sequence.logprobs)
+            gpu_s = self._seconds.leave(request_id)
+            returned = RowReturned(
+                batch.job.lease, request_id, sequence.generated_ids, outgrew, sequence.logprobs, gpu_s
+            )
             self._record(returned)
             self._row_left(request_id, len(sequence.generated_ids))
 
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
-        lease = batch.job.lease
+        lease, gpu_s = batch.job.lease, self._seconds.leave(row.id)
         if row.reason == "unfinished":  # its server is away or full
-            self._record(RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs))
+            self._record(RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s))
         elif row.reason == "refused":
             self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
         else:
             asked = batch.rows[row.id]
-            self._record(RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None))
+            self._record(RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None, gpu_s))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
         """Count what the row gained here, if it has `generated` tokens in all; end its batch if it was the last row."""
+        self._seconds.leave(request_id)  # of a lost lease: nobody is charged
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

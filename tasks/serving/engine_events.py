@@ -22,13 +22,17 @@ class BatchBegan:
 
 @dataclass(frozen=True, slots=True)
 class RowEnded:
-    """A request has its answer: complete, cut off at its limit, or removed on request."""
+    """A request has its answer: complete, cut off at its limit, or removed on request.
+
+    `gpu_s` is its share of the device's seconds while it was in this batch.
+    """
 
     lease: Lease
     ended: FinishedSequence
     stop: tuple[str, ...]
     at: float
     with_logprobs: bool = False
+    gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class RowReturned:
     generated_ids: tuple[int, ...]
     outgrew: bool = False
     logprobs: tuple[TokenLogprob, ...] = ()
+    gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

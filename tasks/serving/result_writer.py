@@ -149,7 +149,7 @@ class ResultWriter(Thread):
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
             answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [
-                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew, packed(e.logprobs))
+                Returned(e.lease, e.request_id, e.generated_ids, e.outgrew, packed(e.logprobs), e.gpu_s)
                 for e in events
                 if isinstance(e, RowReturned)
             ]
@@ -188,6 +188,7 @@ class ResultWriter(Thread):
             reason=ended.reason,
             ago_s=now - event.at,
             logprobs=logprobs,
+            gpu_s=event.gpu_s,
         )
 
 

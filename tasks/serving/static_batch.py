@@ -9,6 +9,7 @@ from inference.serving_engine import ServingEngine
 from models.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
+from tasks.serving.device_seconds import by_tokens
 from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 
@@ -19,12 +20,14 @@ class StaticBatch:
         self._engine, self._job, self._record = engine, job, record
         self._rows = {sequence.id: sequence for sequence in job.sequences}
         self._abandoned = False
+        self._began = monotonic()
+        self._left_early_s = 0.0  # the seconds of rows that left before the end
 
     def serve(self, on_step: Callable[[], None]) -> None:
         """Run the batch and record how its rows and itself ended; `on_step` is called after each iteration."""
-        job, began = self._job, monotonic()
+        job, self._began = self._job, monotonic()
         if not job.sequences:
-            self._record(BatchEnded(job.lease, BatchStatus.finished, began))
+            self._record(BatchEnded(job.lease, BatchStatus.finished, self._began))
             return
         try:
             ended, figures = self._engine.run(job.sequences, job.iteration_limit, lambda _: on_step())
@@ -37,20 +40,38 @@ class StaticBatch:
         at = monotonic()
         if self._abandoned:
             return
+        gpu_s = by_tokens(
+            at - self._began - self._left_early_s,
+            {row.id: self._computed_tokens(row) for row in ended if row.reason != "removed"},
+        )
         for row in ended:
             if row.reason == "unfinished":
-                self._record(RowReturned(job.lease, row.id, row.generated_ids, logprobs=row.logprobs))
+                returned = RowReturned(job.lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s[row.id])
+                self._record(returned)
             elif row.reason == "refused":
                 self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
             elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
                 asked = self._rows[row.id]
-                self._record(RowEnded(job.lease, row, asked.stop, at, asked.top_logprobs is not None))
-        self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - began)))
+                logprobs_asked = asked.top_logprobs is not None
+                self._record(RowEnded(job.lease, row, asked.stop, at, logprobs_asked, gpu_s[row.id]))
+        self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
+
+    def _computed_tokens(self, row: FinishedSequence) -> int:
+        """Tokens of its prefill, and those that it gained."""
+        asked = self._rows[row.id]
+        return asked.length + row.tokens - len(asked.generated_ids)
+
+    def _share_so_far_s(self) -> float:
+        """Of a row that leaves now: every row has had as many iterations."""
+        share_s = (monotonic() - self._began) / len(self._rows)
+        self._left_early_s += share_s
+        return share_s
 
     def remove(self, request_ids: frozenset[str]) -> None:
         """End these rows, as far as they are in this batch, with the tokens that they have."""
         for row in self._take_out(request_ids):
-            self._record(RowEnded(self._job.lease, row, (), monotonic()))
+            ended = RowEnded(self._job.lease, row, (), monotonic(), gpu_s=self._share_so_far_s())
+            self._record(ended)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
         """If this batch is one of these, end it without recording anything more."""
@@ -61,7 +82,8 @@ class StaticBatch:
     def return_rows(self) -> None:
         """Return every running row to the queue with the tokens generated so far."""
         for row in self._take_out(self._rows):
-            self._record(RowReturned(self._job.lease, row.id, row.generated_ids, logprobs=row.logprobs))
+            share_s = self._share_so_far_s()
+            self._record(RowReturned(self._job.lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=share_s))
 
     def _take_out(self, request_ids: Iterable[str]) -> list[FinishedSequence]:
         mine = [request_id for request_id in request_ids if request_id in self._rows]

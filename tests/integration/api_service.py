@@ -48,6 +48,15 @@ class Api:
 
     def other_tenant(self, tenant: str = "globex") -> "Api":
         """The same service with another tenant's key."""
+        return self.with_key(tenant=tenant)
+
+    def with_key(self, **created: Any) -> "Api":
+        """The same service with another key, made as `api_keys.create` is told to."""
         with make_sessions(self.engine).begin() as session:
-            _, key = api_keys.create(session, name="other", tenant=tenant)
+            _, key = api_keys.create(session, **{"name": "other", "tenant": "acme", **created})
         return Api(self.client, self.engine, key)
+
+    def routes(self) -> list[tuple[str, str]]:
+        """Every call that the OpenAPI document lists, as method and path."""
+        document = self.client.get("/openapi.json").get_json()
+        return [(method.upper(), path) for path, calls in document["paths"].items() for method in calls]

@@ -7,6 +7,7 @@ from models.minute_history import fold_totals
 from models.session import make_sessions
 
 ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 1_000_000, 100_000, 40, 10, 50
+USING, ENTRIES = 50, 200  # tenants that used something each day, and what is not folded yet
 MODEL = "small"
 LINES = 1000  # of the one bulk job that has not ended: all of them are answered
 JOB, INPUT = f"batch_{0:032x}", f"file-{0:032x}"
@@ -62,6 +63,18 @@ BESIDE = (
     from generate_series(1, 8) as n, unnest(array['length', 'serving_time']) as kind""",
     "insert into api_keys (name, tenant, prefix, sha256) select 'k', 'tenant-0', n, sha256(n::text::bytea) "
     "from generate_series(1, 50) as n",
+    f"""insert into usage_days (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
+    select current_date - d, 'tenant-' || t, 'small', 1, 1, 1, 1
+    from generate_series(1, 1500) as d, generate_series(1, {USING}) as t""",
+    f"""insert into usage_entries (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
+    select current_date, 'tenant-' || n % {USING}, 'small', 1, 1, 1, 1 from generate_series(1, {ENTRIES}) as n""",
+    """insert into webhook_endpoints (id, tenant, url, events, secret)
+    select 'we_' || n, 'tenant-0', 'https://e.com/', '{response.completed}', '' from generate_series(1, 3) as n""",
+    # delivered ones, and a few that are due
+    """insert into webhook_deliveries (endpoint_id, event_id, type, object_id, attempts, next_attempt_at, delivered_at)
+    select 'we_' || 1 + n % 3, 'evt_' || n, 'response.completed', 'resp_' || n, 1,
+        case when n > 100000 then now() end, case when n <= 100000 then now() end
+    from generate_series(1, 100100) as n""",
 )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -45,14 +45,19 @@ from models.leases import Lease
 from models.request_predictions import Predicted
 from models.requeue import UnfinishedBatch
 from models.tables import BatchStatus, RequestStatus
+from models.tenants import tenant_settings, usage
+from models.webhooks import webhook_deliveries, webhook_endpoints
+from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
+from models.webhooks.webhook_endpoints import EVENT_TYPES
 from models.worker_registration import WorkerRegistration
 from scheduling.policy import Assignment
 from scheduling.request import Request
-from tests.integration.million_rows import BATCHES, MODEL, NEW, QUEUED, ROWS_A_BATCH
+from tests.integration.million_rows import BATCHES, ENTRIES, MODEL, NEW, QUEUED, ROWS_A_BATCH, USING
 
 # role_grants.grant changes rights, session_settings.is_pooled reads the connection's own process id
 NO_QUERIES = {"schema_upgrade.alembic_config", "role_grants.grant", "session_settings.is_pooled"}
 HOUR, DAY = 3600.0, 86_400.0
+LAST_MONTH = datetime.now(UTC).date() - timedelta(29), datetime.now(UTC).date()
 FEW = 100  # rows: any bound far below the tables' sizes does
 A_BATCH = 8 * ROWS_A_BATCH  # locked, joined and updated
 REQUEUED = 12 * ROWS_A_BATCH  # and looked at again: to tell suspects from others, or each row beside each answer
@@ -179,6 +184,17 @@ def submit_twice(connection: Connection) -> None:
         on_session(client_requests.submit, a_new_request(), idempotency_key="a key", digest=b"")(connection)
 
 
+def claim_deliveries(connection: Connection) -> list[ClaimedDelivery]:
+    return webhook_deliveries.claim(connection, 20, {"we_1": 1}, each=16, each_failing=1, claim_s=60.0)
+
+
+def deliver(connection: Connection) -> None:
+    results = [
+        DeliveryResult(one.id, one.endpoint_id, one.attempts, 500, "no", 5.0) for one in claim_deliveries(connection)
+    ]
+    webhook_deliveries.write_results(connection, results, DAY)
+
+
 def predict(connection: Connection) -> None:
     predicted = [Predicted(one, 10, 20) for one in a_queued(connection, 20)]
     request_predictions.write_predictions(connection, predicted, "length-9")
@@ -278,7 +294,23 @@ CASES = [
     Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case("notifications.notify_submitted", on_session(notifications.notify_submitted)),
     Case("notifications.notify_ended", lambda c: notifications.notify_ended(c, [ENDED_ID] * 201)),
-    Case("rate_counts.add", on_session(rate_counts.add, 1, 3, 60)),
+    Case("rate_counts.add", on_session(rate_counts.add, "tenant-0", 3, 60)),
+    Case("tenant_settings.change", on_session(tenant_settings.change, "tenant-0", {"weight": 2.0})),
+    Case("tenant_settings.list_all", on_session(tenant_settings.list_all), 2 * FEW),
+    Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
+    Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
+    Case(
+        "usage.used", on_session(usage.used, "tenant-0", *LAST_MONTH, ("day",)), 2 * 30 * USING + 2 * ENTRIES, "of one"
+    ),
+    Case("webhook_endpoints.create", on_session(webhook_endpoints.create, "tenant-1", "https://e.com", EVENT_TYPES)),
+    Case("webhook_endpoints.list_of", on_session(webhook_endpoints.list_of, "tenant-0")),
+    Case("webhook_endpoints.rotate", on_session(webhook_endpoints.rotate, "tenant-0", "we_1", 60)),
+    Case("webhook_endpoints.remove", on_session(webhook_endpoints.remove, "tenant-0", "we_1")),
+    Case("webhook_deliveries.claim", claim_deliveries, 4 * FEW),
+    Case("webhook_deliveries.write_results", deliver),
+    Case("webhook_deliveries.page", on_session(webhook_deliveries.page, "tenant-0", "we_1", limit=20), 3 * FEW),
+    Case("webhook_deliveries.redeliver", on_session(webhook_deliveries.redeliver, "tenant-0", "we_1", 500)),
+    Case("webhook_deliveries.delete_old", lambda c: webhook_deliveries.delete_old(c, HOUR, 500), 4 * 500),
     Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
     Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
     Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),

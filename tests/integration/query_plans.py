@@ -14,7 +14,13 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event
 
-LARGE = {"requests", "batches", "minutes"}  # the others stay small: a sequential scan is their best plan
+LARGE = {
+    "requests",
+    "batches",
+    "minutes",
+    "usage_days",
+    "webhook_deliveries",
+}  # the others stay small: a sequential scan is their best plan
 TYPES = {timedelta: "interval"}  # as psycopg sends them; of others Postgres finds the type, as in the real statement
 CUSTOM_PLANS = 5  # that Postgres makes of a prepared statement before it considers one plan for all parameters
 PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")

@@ -83,5 +83,5 @@ def test_its_exceptions_carry_message_param_and_code(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.responses.create(model="gpt-9", input="a")
     assert (unknown.value.param, unknown.value.code) == ("model", "model_not_found")
-    with pytest.raises(openai.AuthenticationError, match="unknown or revoked"):
+    with pytest.raises(openai.AuthenticationError, match="Incorrect API key provided: magnus-no"):
         client.with_options(api_key="magnus-no").models.list()

@@ -39,8 +39,7 @@ def functions_with_queries() -> set[str]:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             kinds = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
             if function.__module__ == module.__name__ and not name.startswith("_") and kinds[:1] != []:
-                file = info.name.rpartition(".")[2]
-            found |= {f"{file}.{name}"} if kinds[0] in (Connection, Session) else set()
+                found |= {f"{info.name.rpartition('.')[2]}.{name}"} if kinds[0] in (Connection, Session) else set()
     return found
 
 

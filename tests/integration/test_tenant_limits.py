@@ -1,10 +1,14 @@
 """What one tenant may take of the service, and how it is told: 429 with the limit, the remedy and when to come back."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from models import planner_state
+from models.session import make_sessions
+from models.tenants import tenant_settings
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
 from webapp.app import create_app
@@ -39,6 +43,52 @@ def test_the_prompts_of_a_tenants_queue_have_so_many_tokens(limited: Api) -> Non
     answer = post(limited, input="eins " * 20)
     assert answer.status_code == 429
     assert "MAGNUS_TENANT_QUEUED_TOKENS" in answer.json["error"]["message"]
+
+
+def of_tenant(api: Api, **columns: int) -> None:
+    """What `magnus tenant set` writes."""
+    with make_sessions(api.engine).begin() as session:
+        tenant_settings.change(session, "acme", columns)
+
+
+def test_limits_of_a_tenants_own_hold_from_its_next_call_on(limited: Api) -> None:
+    of_tenant(limited, queued_requests=1)
+    assert [post(limited).status_code for _ in range(2)] == [200, 429]
+    of_tenant(limited, queued_requests=4, queued_tokens=1000)
+    assert [post(limited).status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+def test_a_tenants_rate_is_of_all_its_keys_together_and_the_headers_say_what_is_left(limited: Api) -> None:
+    of_tenant(limited, requests_per_minute=3)
+    left = []
+    for api in (limited, limited.with_key(), limited):
+        answer = api.call("GET", "/v1/models")
+        assert answer.status_code == 200
+        assert answer.headers["x-ratelimit-limit-requests"] == "3"
+        left.append(answer.headers["x-ratelimit-remaining-requests"])
+    assert left == ["2", "1", "0"]
+    refused = limited.call("GET", "/v1/models")
+    assert (refused.status_code, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert re.fullmatch(r"([1-5]?\d(\.\d+)?s|1m0s|\d+ms)", refused.headers["x-ratelimit-reset-requests"])
+    assert limited.other_tenant().call("GET", "/v1/models").status_code == 200
+
+
+def test_the_headers_of_a_submission_say_how_many_tokens_may_still_wait(limited: Api) -> None:
+    answer = post(limited)
+    assert answer.headers["x-ratelimit-limit-tokens"] == "12"
+    used = answer.json["magnus"]["prompt_tokens"]
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) == 12 - used
+    assert "x-ratelimit-limit-tokens" not in limited.call("GET", "/v1/models").headers
+
+
+def test_whoever_is_full_is_told_when_the_planner_expects_room(limited: Api) -> None:
+    with limited.engine.begin() as connection:
+        planner_state.write_service_state(connection, "planner", {"waiting": 2, "backlog_s": 90.0, "typical_s": 1.0})
+    answers = [post(limited) for _ in range(3)]
+    assert answers[-1].status_code == 429
+    assert answers[-1].headers["Retry-After"] == "45"  # one of two has to go, and both take 90 s
 
 
 def test_a_window_of_the_statistics_is_at_most_a_day_wide(limited: Api) -> None:

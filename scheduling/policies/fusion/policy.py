@@ -5,7 +5,8 @@
   predicted again for rows that outlive their prediction (`conditional_length`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`, `length_bands`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
-- Fairness: the least served tenant goes first (`tenant_queues`).
+- Fairness: the tenant served least for its weight goes first (`tenant_queues`); while none of its requests fits, others
+  go ahead by no more than its largest one takes.
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
   (`set_rank_correlation`).
 
@@ -14,7 +15,8 @@ nowhere, one worker takes no other request until it fits there (`worker_reservat
 worker's rows have ended.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
@@ -25,7 +27,7 @@ from scheduling.out_of_memory import to_retry
 from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_s
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
-from scheduling.policies.fusion.length_bands import NO_WORK, seconds_per_feature, upper_edges, work_features
+from scheduling.policies.fusion.length_bands import NO_WORK, seconds_per_feature, upper_edges
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
 from scheduling.policies.fusion.matching import candidate_workers, join_best_pairs
 from scheduling.policies.fusion.priority_key import FleetLoad, due_or_urgent_keys, prediction_weight, priority_keys
@@ -34,6 +36,7 @@ from scheduling.policies.fusion.tenant_queues import TenantQueues
 from scheduling.policies.fusion.worker_reservation import WorkerReservation
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
+from scheduling.virtual_token_counters import tokens_of
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
 # that still fits; each costs the time of a round. Not tuned.
@@ -80,6 +83,10 @@ class Fusion(Policy):
     def set_rank_correlation(self, tau: float | None) -> None:
         """Let predictions change the order only as far as they rank requests rightly."""
         self._prediction_weight = prediction_weight(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Share the fleet among tenants by these weights from now on."""
+        self._queues.counters.set_weights(weights)
 
     def wake_at(self, now: float) -> float | None:
         """When the next group of buffered joiners will have waited long enough."""
@@ -143,16 +150,23 @@ class Fusion(Policy):
         # a request that was predicted anew may have come behind another one: nothing could then join the worker
         if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
             reservation.release()
+        counters = self._queues.counters
         tenants = self._queues.least_served(TENANTS_TRIED)
+        most = math.inf  # what a tenant may be served while a less served one has no request that fits
         for tenant, next_tenant in zip_longest(tenants, tenants[1:]):
+            if counters.served(tenant) > most:
+                break
             buckets = self._queues.by_tenant[tenant]
-            if self._join_from(buckets, tenant, next_tenant, state):
+            until = most if next_tenant is None else min(most, counters.served(next_tenant))
+            if self._join_from(buckets, tenant, until, state):
                 return True
             self._reserve_worker(buckets, state)
+            if next_tenant is not None:
+                most = min(most, counters.served(tenant) + counters.weighted(tenant, largest_tokens(buckets)))
         return False
 
-    def _join_from(self, buckets: LengthBuckets, tenant: str, next_tenant: str | None, state: DecisionState) -> bool:
-        """Let requests of one tenant join, smallest key first, until the next tenant has been served less.
+    def _join_from(self, buckets: LengthBuckets, tenant: str, until: float, state: DecisionState) -> bool:
+        """Let requests of one tenant join, smallest key first, until its counter is above `until`.
 
         Returns whether any joined.
         """
@@ -171,8 +185,8 @@ class Fusion(Policy):
             self._queues.take(waiting.request.id)
             fleet.join(worker, waiting.request)
             self._join_buffer.add(fleet.names[worker], waiting, state.now)
-            counters.charge(tenant, float(load.seconds_per_feature @ work_features(waiting.request)))
-            return next_tenant is None or counters.served_s(next_tenant) >= counters.served_s(tenant)
+            counters.charge(tenant, tokens_of(waiting.request))
+            return counters.served(tenant) <= until
 
         return join_best_pairs(fleet, buckets, workers, key, join)
 
@@ -182,6 +196,12 @@ class Fusion(Policy):
         first = buckets.first(buckets.bucket_keys()[int(key.argmin())])
         if first and key.min() < np.inf and not self._reservation:
             self._reservation.reserve(state.fleet, first.request)
+
+
+def largest_tokens(buckets: LengthBuckets) -> float:
+    """Tokens of the largest request of those that are first in their buckets."""
+    heads = buckets.heads()
+    return float((heads.prefill + heads.remaining).max())
 
 
 def _assignment(fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest]) -> Assignment:

@@ -10,9 +10,9 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_bands import work_features
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
 from scheduling.policies.fusion.priority_key import FleetLoad, priority_keys
-from scheduling.policies.fusion.tenant_queues import VirtualTokenCounters
 from scheduling.policy import WaitingBatch
 from scheduling.request import Request
+from scheduling.virtual_token_counters import VirtualTokenCounters, tokens_of
 
 # Requests that are put in order by their keys; those behind them follow by arrival. More cost time in every forecast:
 # with 100,000 waiting the front takes 14 ms (docs/results/control-plane.md).
@@ -31,14 +31,13 @@ def serving_order(
     queues = {
         tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()
     }
-    turns = [(counters.served_s(tenant), tenant) for tenant in queues]
+    turns = [(counters.served(tenant), tenant) for tenant in queues]
     heapq.heapify(turns)
     while turns:
-        served_s, tenant = heapq.heappop(turns)
+        served, tenant = heapq.heappop(turns)
         if request := next(queues[tenant], None):
             yield request
-            work_s = float(load.seconds_per_feature @ work_features(request))
-            heapq.heappush(turns, (served_s + work_s, tenant))
+            heapq.heappush(turns, (served + counters.weighted(tenant, tokens_of(request)), tenant))
 
 
 def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> Iterator[Request]:

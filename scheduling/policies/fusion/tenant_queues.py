@@ -1,38 +1,10 @@
-"""The requests that wait, by tenant, and which tenant is served next: the one served least (VTC).
+"""The requests that wait, by tenant, and which tenant is served next: the one served least for its weight."""
 
-Each tenant has a virtual token counter, which grows by the seconds of the fleet that its requests are predicted to
-take. A tenant that comes back after a pause starts from the least counter of the tenants that wait, or from that of the
-tenant served last if none waits: being idle earns no credit. So the counters of two tenants, both of which always have
-a request waiting that fits, never differ by more than their largest request.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from scheduling.policies.fusion.length_bands import Backlog
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
-
-
-class VirtualTokenCounters:
-    """How much each tenant has been served, in seconds of the fleet."""
-
-    def __init__(self) -> None:
-        self._served_s: dict[str, float] = {}
-        self._last_served = ""
-
-    def activate(self, tenant: str, others: Iterable[str]) -> None:
-        """A tenant of which nothing waited now has a request waiting; `others` are the tenants that had one before."""
-        last_s = self._served_s.get(self._last_served, 0.0)
-        floor_s = min((self._served_s[other] for other in others), default=last_s)
-        self._served_s[tenant] = max(self._served_s.get(tenant, 0.0), floor_s)
-
-    def charge(self, tenant: str, seconds: float) -> None:
-        """Add what a tenant is served."""
-        self._served_s[tenant] += seconds
-        self._last_served = tenant
-
-    def served_s(self, tenant: str) -> float:
-        """The tenant's counter; KeyError if it was never activated."""
-        return self._served_s[tenant]
+from scheduling.virtual_token_counters import VirtualTokenCounters
 
 
 class TenantQueues:
@@ -80,7 +52,7 @@ class TenantQueues:
 
     def least_served(self, count: int) -> list[str]:
         """Up to `count` tenants that have a request waiting, the least served first."""
-        return sorted(self.by_tenant, key=lambda tenant: (self.counters.served_s(tenant), tenant))[:count]
+        return self.counters.least_served(self.by_tenant)[:count]
 
     def mean_remaining(self) -> float:
         """Mean of the predicted remaining tokens of the waiting requests, at least 1."""

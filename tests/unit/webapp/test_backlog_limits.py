@@ -1,12 +1,15 @@
 """A tenant's requests are admitted until its limits are reached, and again once the queue has become shorter."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from models.queue_position import QueueSnapshot
 from models.tenant_backlog import TenantBacklog
-from webapp.backlog_limits import COUNT_EVERY_S, BacklogLimit
+from models.tenants.tenant_settings import TenantLimits
+from webapp.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
 from webapp.client_errors import BacklogFull
 
 FAR = 10**9
@@ -19,6 +22,7 @@ class Queue:
         self.backlogs: dict[str, TenantBacklog] = {}
         self.asked_for: list[Callable[[], None]] = []
         self.away = False
+        self.backlog_s: float | None = None
 
     def count(self, tenant: str) -> TenantBacklog:
         if self.away:
@@ -30,7 +34,18 @@ class Queue:
             self.asked_for.pop()()
 
     def limit(self, max_requests: int = FAR, max_tokens: int = FAR) -> BacklogLimit:
-        return BacklogLimit(self.count, max_requests=max_requests, max_tokens=max_tokens, beside=self.asked_for.append)
+        return BacklogLimit(
+            self.count,
+            max_requests=max_requests,
+            max_tokens=max_tokens,
+            snapshot=self.snapshot,
+            beside=self.asked_for.append,
+        )
+
+    def snapshot(self) -> QueueSnapshot | None:
+        if self.backlog_s is None:
+            return None
+        return QueueSnapshot(datetime.now(UTC), 0, self.backlog_s, 1.0, {}, {}, {}, {})
 
 
 def test_what_a_process_admits_counts_before_it_is_counted() -> None:
@@ -91,3 +106,48 @@ def test_a_database_that_is_away_leaves_the_last_count() -> None:
     queue.run()
     with pytest.raises(BacklogFull):
         limit.admit("acme", 1, now=0.0)
+
+
+def test_what_is_set_for_a_tenant_holds_in_place_of_the_services_limits() -> None:
+    limit = Queue().limit(max_requests=2, max_tokens=10)
+    limit.set_limits("acme", TenantLimits(queued_requests=1))
+    limit.set_limits("globex", TenantLimits(queued_tokens=4))
+    limit.admit("acme", 10, now=0.0)
+    with pytest.raises(BacklogFull, match="at most 1 of yours"):
+        limit.admit("acme", 0, now=0.0)
+    with pytest.raises(BacklogFull, match="at most 4 of yours"):
+        limit.admit("globex", 5, now=0.0)
+    limit.set_limits("globex", TenantLimits())
+    limit.admit("globex", 5, now=0.0)
+
+
+def test_what_is_left_is_what_the_tenant_may_still_submit() -> None:
+    queue = Queue()
+    queue.backlog_s = 30.0
+    limit = queue.limit(max_tokens=10)
+    assert limit.standing("acme") is None
+    limit.admit("acme", 7, now=0.0)
+    assert limit.standing("acme") == TokenStanding(10, 3, 30.0)
+    queue.backlogs["acme"] = TenantBacklog(requests=3, tokens=50)
+    queue.run()
+    assert limit.standing("acme") == TokenStanding(10, 0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("queued", "places", "backlog_s", "expected"),
+    [
+        (2, 1, 60.0, 30),  # half of the queue has to go: half of 60 s
+        (10_000, 1, 600.0, 60),  # a tenth of it, though one place would be free at once
+        (10_000, 1, 0.0, 1),
+        (100, 100, 100_000.0, 120),
+        (5, 50, 10.0, 10),  # more than it has: an empty queue is all that there can be
+        (0, 7, 50.0, 50),
+        (7, 1, None, RETRY_UNKNOWN_S),
+    ],
+)
+def test_a_full_tenant_is_told_to_come_back_when_its_queue_should_have_room(
+    queued: int, places: int, backlog_s: float | None, expected: int
+) -> None:
+    queue = Queue()
+    queue.backlog_s = backlog_s
+    assert retry_after_s(queued, places, queue.snapshot()) == expected

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from scheduling.policies.fusion.policy import Fusion
 from scheduling.policies.spare_capacity import SpareCapacity
+from scheduling.policies.tenant_shares import TenantShares
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
 from scheduling.request import BACKGROUND_PRIORITY, Request
@@ -145,3 +146,15 @@ def test_a_background_request_that_others_could_not_fit_beside_runs_on_an_empty_
     policy = SpareCapacity(Fusion)
     policy.add(a_request("large", length=90, predicted=9, priority=BACKGROUND_PRIORITY), 0.0)
     assert ids(policy.assign([a_worker(tokens=100)], 0.0)) == {"w": [["large"]]}
+
+
+def test_tenants_share_by_their_weights_in_front_and_in_the_background() -> None:
+    policy = SpareCapacity(lambda: TenantShares(lambda: Vanilla(5_000, 5_000)))
+    policy.set_weights({"heavy": 3.0})
+    for n in range(20):
+        for tenant in ("heavy", "light"):
+            policy.add(replace(a_request(f"{tenant} {n}", predicted=10), tenant=tenant), 0.0)
+            policy.add(replace(a_line(f"{tenant} line {n}"), tenant=tenant), 0.0)
+    order = served(policy)
+    assert 14 <= sum(name.startswith("heavy") for name in order[:20]) <= 16
+    assert 14 <= sum(name.startswith("heavy") for name in order[40:60]) <= 16

@@ -123,3 +123,17 @@ def test_returned_rows_leave_nothing_open():
     setting.batches.return_rows()
     assert {event.request_id for event in setting.of(RowReturned)} == {"a", "b"}
     assert setting.batches.open == []
+
+
+def test_the_seconds_with_rows_are_divided_among_them():
+    setting = Setting()
+    setting.batches.admit(job(1, row("a", 9), row("b", 2), joins=True))
+    setting.batches.step()
+    setting.batches.admit(job(2, row("c", 3), joins=True, preempts=["a"]))
+    setting.drain()
+    answered = {event.ended.id: event.gpu_s for event in setting.of(RowEnded)}
+    (returned,) = setting.of(RowReturned)
+    assert answered.keys() == {"b", "c"}
+    assert min(*answered.values(), returned.gpu_s) > 0
+    figures = [event.figures for event in setting.of(BatchEnded)]
+    assert returned.gpu_s + sum(answered.values()) <= sum(one.serving_s for one in figures)

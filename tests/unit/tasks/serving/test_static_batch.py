@@ -1,7 +1,9 @@
+import pytest
+
 from models.tables import BatchStatus
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned
 from tasks.serving.static_batch import StaticBatch
-from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, out_of_memory, row
+from tests.unit.tasks.serving.tiny_engine import PROMPT, TinyEngine, job, out_of_memory, row
 
 
 def nothing() -> None:
@@ -75,3 +77,15 @@ def test_a_batch_without_servable_requests_ends_at_once():
     events: list[EngineEvent] = []
     StaticBatch(TinyEngine(), job(1), events.append).serve(nothing)
     assert [type(event) for event in events] == [BatchEnded]
+
+
+def test_the_batchs_seconds_are_divided_among_all_its_rows_by_their_tokens():
+    events: list[EngineEvent] = []
+    batch = StaticBatch(TinyEngine(), job(1, row("gone"), row("a", 3), row("b", 8), iteration_limit=5), events.append)
+    batch.serve(lambda: batch.remove(frozenset({"gone"})))
+    gpu_s = {event.ended.id: event.gpu_s for event in events if isinstance(event, RowEnded)}
+    gpu_s |= {event.request_id: event.gpu_s for event in events if isinstance(event, RowReturned)}
+    (ended,) = [event for event in events if isinstance(event, BatchEnded)]
+    assert ended.figures is not None
+    assert sum(gpu_s.values()) == pytest.approx(ended.figures.serving_s)
+    assert gpu_s["b"] / gpu_s["a"] == pytest.approx((len(PROMPT) + 5) / (len(PROMPT) + 3))

@@ -2,7 +2,7 @@ import pytest
 
 from scheduling.policies.fusion.policy import Fusion
 from scheduling.policy import Assignment, RunningRow, Worker
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, add_all, ids
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 
 ONE = a_worker(tokens=30)  # one row of 10 + 10 tokens fits, two do not: 2 · 20
 ROWS = [a_row(f"row{number}", predicted=200) for number in range(4)]
@@ -53,6 +53,16 @@ def test_a_pause_earns_a_tenant_no_credit() -> None:
     served(policy, 0.0, 4)
     add_all(policy, [a_request(f"b{number}", at=1.0, tenant="b") for number in range(4)])
     assert served(policy, 1.0, 4) == ["a4", "b0", "a5", "b1"]
+
+
+def test_while_a_less_served_tenants_request_fits_nowhere_others_go_ahead_by_no_more_than_it_takes() -> None:
+    policy = Fusion()
+    policy.add(a_request("large", length=60, predicted=20, tenant="a"), 0.0)
+    add_all(policy, [a_request(f"b{number}", length=10, predicted=5, tenant="b") for number in range(20)])
+    part = a_paged_worker(100, rows=[a_row("row", length=55, generated=5)])  # 15 tokens fit beside it, 80 do not
+    went_ahead = [len(one.requests) for turn in range(10) for one in policy.assign([part], float(turn))]
+    assert sum(went_ahead) == 6  # the sixth makes it 90 of 80 tokens
+    assert "large" in ids(policy.assign([a_paged_worker(100)], 10.0))["w"][0]
 
 
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])

@@ -13,12 +13,12 @@ LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.
 NOT_DUE = (0.0, 0.0, 1e6, 0.0)
 
 
-def order_of(*requests: Request, served_s: dict[str, float] | None = None) -> list[str]:
+def order_of(*requests: Request, served: dict[str, float] | None = None) -> list[str]:
     queues = TenantQueues()
     for request in requests:
         queues.add(WaitingRequest(request, NOT_DUE))
-    for tenant, seconds in (served_s or {}).items():
-        queues.counters.charge(tenant, seconds)
+    for tenant, tokens in (served or {}).items():
+        queues.counters.charge(tenant, tokens)
     return [request.id for request in serving_order(queues.by_tenant, queues.counters, LOAD, 10.0)]
 
 
@@ -26,12 +26,21 @@ def test_a_tenants_requests_come_by_key_so_short_ones_overtake() -> None:
     assert order_of(a_request("long", predicted=100), a_request("short", at=1.0)) == ["short", "long"]
 
 
-def test_tenants_take_turns_by_the_work_that_they_will_have_been_served() -> None:
-    # each request of a takes 1 s, each of b 3 s
+def test_tenants_take_turns_by_the_tokens_that_they_will_have_been_served() -> None:
+    # each request of a has 20 tokens, each of b 40
     requests = [a_request(f"a{n}", at=n, tenant="a") for n in range(4)]
     requests += [a_request(f"b{n}", at=n, tenant="b", predicted=30) for n in range(2)]
-    assert order_of(*requests) == ["a0", "b0", "a1", "a2", "a3", "b1"]
-    assert order_of(*requests, served_s={"a": 3.5}) == ["b0", "b1", "a0", "a1", "a2", "a3"]
+    assert order_of(*requests) == ["a0", "b0", "a1", "a2", "b1", "a3"]
+    assert order_of(*requests, served={"a": 70.0}) == ["b0", "b1", "a0", "a1", "a2", "a3"]
+
+
+def test_a_heavier_tenant_has_more_turns() -> None:
+    queues = TenantQueues()
+    queues.counters.set_weights({"b": 2.0})
+    for one in [a_request(f"{tenant}{n}", at=n, tenant=tenant) for tenant in "ab" for n in range(4)]:
+        queues.add(WaitingRequest(one, NOT_DUE))
+    order = [request.id for request in serving_order(queues.by_tenant, queues.counters, LOAD, 10.0)]
+    assert order == ["a0", "b0", "b1", "a1", "b2", "b3", "a2", "a3"]
 
 
 def test_what_lies_behind_the_front_of_its_bucket_follows_by_arrival() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from scheduling.policies.fusion.length_buckets import WaitingRequest
-from scheduling.policies.fusion.tenant_queues import TenantQueues, VirtualTokenCounters
+from scheduling.policies.fusion.tenant_queues import TenantQueues
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -18,26 +18,6 @@ def test_the_least_served_tenants_come_first_and_equal_ones_by_name() -> None:
     queues.counters.charge("a", 1.0)
     assert queues.least_served(8) == ["b", "c", "a"]
     assert queues.least_served(2) == ["b", "c"]
-
-
-def test_a_tenant_that_comes_back_starts_from_the_least_counter_of_those_that_wait() -> None:
-    counters = VirtualTokenCounters()
-    counters.activate("a", [])
-    counters.activate("b", ["a"])
-    counters.charge("a", 5.0)
-    counters.charge("b", 3.0)
-    counters.activate("new", ["a", "b"])
-    assert counters.served_s("new") == 3.0
-    counters.activate("a", ["new", "b"])
-    assert counters.served_s("a") == 5.0  # it keeps what it has been served
-
-
-def test_where_nothing_waits_a_tenant_starts_from_the_one_served_last() -> None:
-    counters = VirtualTokenCounters()
-    counters.activate("a", [])
-    counters.charge("a", 5.0)
-    counters.activate("new", [])
-    assert counters.served_s("new") == 5.0
 
 
 def test_a_tenant_without_waiting_requests_takes_no_turn() -> None:

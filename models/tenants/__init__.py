@@ -1,0 +1,1 @@
+"""What belongs to a tenant: its settings, the scopes of its keys, its usage."""

@@ -1,0 +1,77 @@
+"""What tenants used: requests, tokens and GPU-seconds, by day (UTC), tenant and model.
+
+A worker's transaction that writes results adds entries (`models.batch_results`), so an answer counts exactly when it is
+stored, once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+DIMENSIONS = ("day", "tenant", "model")
+
+FOLD = text("""
+    with taken as (
+        delete from usage_entries where id in (
+            select id from usage_entries order by id limit :most for update skip locked
+        ) returning *
+    ), folded as (
+        insert into usage_days as old (day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s)
+        select day, tenant, model, sum(requests), sum(prompt_tokens), sum(answer_tokens), sum(gpu_s)
+        from taken group by day, tenant, model order by day, tenant, model
+        on conflict (day, tenant, model) do update set requests = old.requests + excluded.requests,
+            prompt_tokens = old.prompt_tokens + excluded.prompt_tokens,
+            answer_tokens = old.answer_tokens + excluded.answer_tokens, gpu_s = old.gpu_s + excluded.gpu_s
+    )
+    select count(*) from taken
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Sums of one group; a dimension by which was not grouped is None."""
+
+    day: date | None
+    tenant: str | None
+    model: str | None
+    requests: int
+    prompt_tokens: int
+    answer_tokens: int
+    gpu_s: float
+
+
+def fold(session: Session, most: int) -> int:
+    """Add up to `most` entries to the sums of their days and delete them; returns how many. Concurrent calls share."""
+    folded = session.execute(FOLD, {"most": most}).scalar_one()
+    session.commit()
+    return int(folded)
+
+
+def used(session: Session, tenant: str | None, first: date, last: date, by: Sequence[str] = DIMENSIONS) -> list[Used]:
+    """The sums from `first` to `last`, both included, grouped by these DIMENSIONS; of all tenants if `tenant` is None.
+
+    Entries that are not folded yet count, too: one statement sees each entry either in its day or by itself.
+    """
+    if not set(by) <= set(DIMENSIONS):
+        raise ValueError(f"usage is grouped by {', '.join(DIMENSIONS)}, not by {', '.join(by)}")
+    groups = ", ".join(by)
+    columns = "day, tenant, model, requests, prompt_tokens, answer_tokens, gpu_s"
+    within = "day between :first and :last and (cast(:tenant as text) is null or tenant = :tenant)"
+    rows = session.execute(
+        text(f"""
+            select {groups}{"," if groups else ""} sum(requests)::bigint as requests,
+                sum(prompt_tokens)::bigint as prompt_tokens, sum(answer_tokens)::bigint as answer_tokens,
+                sum(gpu_s) as gpu_s
+            from (
+                select {columns} from usage_days where {within}
+                union all
+                select {columns} from usage_entries where {within}
+            ) as every
+            {f"group by {groups} order by {groups}" if groups else "having count(*) > 0"}
+        """),  # noqa: S608  # names of DIMENSIONS alone
+        {"first": first, "last": last, "tenant": tenant},
+    )
+    return [Used(**{**dict.fromkeys(DIMENSIONS), **row._mapping}) for row in rows]

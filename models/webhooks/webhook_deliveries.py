@@ -1,0 +1,184 @@
+"""Events on their way: claimed by a sender for a while, then delivered, to be tried again, or given up.
+
+A sender that dies holds nothing: what it had claimed is due again after the claim's time. So an event is delivered at
+least once, always under the same id.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.orm import Session
+
+from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDelivery:
+    """One attempt to deliver an event; instants are Unix times of the database's clock."""
+
+    id: int
+    endpoint_id: str
+    event_id: str
+    type: str
+    object_id: str
+    event_at: float
+    attempts: int  # this one included
+    url: str
+    secret: str
+    old_secret: str | None  # while it signs, too
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """How an attempt ended; `retry_in_s` None: it arrived."""
+
+    id: int
+    endpoint_id: str
+    attempts: int
+    status: int | None
+    error: str | None
+    retry_in_s: float | None
+
+
+def claim(
+    connection: Connection,
+    most: int,
+    running: Mapping[str, int],
+    *,
+    each: int,
+    each_failing: int,
+    claim_s: float,
+) -> list[ClaimedDelivery]:
+    """Claim up to `most` deliveries that are due, for `claim_s`.
+
+    Of one endpoint at most `each`, of one whose last attempt failed at most `each_failing`, less those that are
+    `running` already by its id: one that does not answer takes little of a sender's room from the others.
+    """
+    rows = connection.execute(
+        text("""
+            with due as (
+                select d.id from webhook_endpoints e
+                left join unnest(cast(:endpoints as text[]), cast(:running as int[])) as r (id, running) using (id)
+                cross join lateral (
+                    select id from webhook_deliveries
+                    where endpoint_id = e.id and next_attempt_at <= statement_timestamp() order by next_attempt_at
+                    limit greatest(0, case when e.failures > 0 then :each_failing else :each end
+                        - coalesce(r.running, 0))
+                    for update skip locked
+                ) d order by random() limit :most
+            )
+            update webhook_deliveries d set attempts = attempts + 1,
+                next_attempt_at = clock_timestamp() + make_interval(secs => :claim_s)
+            from due, webhook_endpoints e where d.id = due.id and e.id = d.endpoint_id
+            returning d.id, d.endpoint_id, d.event_id, d.type, d.object_id,
+                extract(epoch from d.event_at)::float8 as event_at, d.attempts, e.url, e.secret,
+                case when e.old_secret_until > statement_timestamp() then e.old_secret end as old_secret,
+                extract(epoch from statement_timestamp())::float8 as now
+        """),
+        {
+            "endpoints": list(running),
+            "running": list(running.values()),
+            "each": each,
+            "each_failing": each_failing,
+            "most": most,
+            "claim_s": claim_s,
+        },
+    )
+    return [ClaimedDelivery(**row._mapping) for row in rows]
+
+
+def write_results(connection: Connection, results: Collection[DeliveryResult], give_up_after_s: float) -> None:
+    """Write how attempts ended; an event older than `give_up_after_s` is tried no more.
+
+    A result of an attempt that another one has followed changes nothing.
+    """
+    connection.execute(
+        text("""
+            with ended as (
+                select * from unnest(
+                    cast(:ids as bigint[]), cast(:attempts as int[]), cast(:statuses as int[]), cast(:errors as text[]),
+                    cast(:retries as float8[])
+                ) as r (id, attempts, status, error, retry_in_s)
+            ), locked as (
+                select d.id from webhook_deliveries d join ended r using (id, attempts) order by d.id for update of d
+            )
+            update webhook_deliveries d set last_status = r.status, last_error = r.error,
+                delivered_at = case when r.retry_in_s is null then clock_timestamp() end,
+                next_attempt_at = case
+                    when event_at > clock_timestamp() - make_interval(secs => :give_up_after_s)
+                    then clock_timestamp() + make_interval(secs => r.retry_in_s) end
+            from ended r join locked using (id) where d.id = r.id
+        """),
+        {
+            "ids": [result.id for result in results],
+            "attempts": [result.attempts for result in results],
+            "statuses": [result.status for result in results],
+            "errors": [result.error for result in results],
+            "retries": [result.retry_in_s for result in results],
+            "give_up_after_s": give_up_after_s,
+        },
+    )
+    arrived = {result.endpoint_id: result.retry_in_s is None for result in sorted(results, key=lambda r: r.id)}
+    connection.execute(
+        text("""
+            with last as (
+                select e.id, l.arrived from webhook_endpoints e
+                join unnest(cast(:ids as text[]), cast(:arrived as bool[])) as l (id, arrived) using (id)
+                where e.failures > 0 or not l.arrived order by e.id for update of e
+            )
+            update webhook_endpoints e set failures = case when arrived then 0 else failures + 1 end
+            from last where e.id = last.id
+        """),
+        {"ids": list(arrived), "arrived": list(arrived.values())},
+    )
+
+
+def page(
+    session: Session, tenant: str, endpoint_id: str, *, limit: int, after: int | None = None
+) -> Sequence[WebhookDelivery] | None:
+    """An endpoint's deliveries, newest first, older than `after`; None if this tenant has no such endpoint."""
+    if not _is_of(session, tenant, endpoint_id):
+        return None
+    deliveries = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
+    if after is not None:
+        deliveries = deliveries.where(WebhookDelivery.id < after)
+    return session.scalars(deliveries.order_by(WebhookDelivery.id.desc()).limit(limit)).all()
+
+
+def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> WebhookDelivery | None:
+    """Send an event again, under its id, now; None if this tenant has no such endpoint or delivery."""
+    if not _is_of(session, tenant, endpoint_id):
+        return None
+    delivery: WebhookDelivery | None = session.scalar(
+        select(WebhookDelivery)
+        .from_statement(
+            text("""
+                update webhook_deliveries set next_attempt_at = clock_timestamp(), delivered_at = null
+                where id = :id and endpoint_id = :endpoint_id returning *
+            """)
+        )
+        .execution_options(populate_existing=True),
+        {"id": id, "endpoint_id": endpoint_id},
+    )
+    session.commit()
+    return delivery
+
+
+def delete_old(connection: Connection, retention_s: float, limit: int) -> int:
+    """Delete up to `limit` deliveries whose event is older than `retention_s`; returns how many."""
+    return connection.execute(
+        text("""
+            delete from webhook_deliveries where id in (
+                select id from (select id, event_at from webhook_deliveries order by id limit :limit) as oldest
+                where event_at < statement_timestamp() - make_interval(secs => :retention_s)
+            )
+        """),
+        {"retention_s": retention_s, "limit": limit},
+    ).rowcount
+
+
+def _is_of(session: Session, tenant: str, endpoint_id: str) -> bool:
+    found = select(WebhookEndpoint.id).where(WebhookEndpoint.id == endpoint_id, WebhookEndpoint.tenant == tenant)
+    return session.scalar(found) is not None

@@ -1,0 +1,178 @@
+"""Tenants share a busy fleet by their weights, under every policy that can; alone, a tenant has all of it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.policies.baton import Baton
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
+from scheduling.policies.tenant_shares import TENANTS_TRIED, TenantShares
+from scheduling.policies.vanilla import Vanilla
+from scheduling.policy import Assignment
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from scheduling.simulation.trace import Trace
+from tests.unit.scheduling.scheduling_builders import (
+    SLOPED,
+    a_memory,
+    a_request,
+    a_row,
+    a_worker,
+    add_all,
+    examples,
+    ids,
+)
+
+SETTINGS = PolicySettings(max_prompt_tokens=60, max_output_tokens=60, wma_threshold=2_000)
+SHARING = sorted(name for name in POLICIES if name != "scls")
+FLEET = (Instance("w0", a_memory(900)), Instance("w1", a_memory(600)))
+
+
+def rows(policy_ids: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    return [one for batches in policy_ids.values() for batch in batches for one in batch]
+
+
+def backlog(tenants: Mapping[str, int], seed: int = 1) -> list[Arrival]:
+    """So many requests of each tenant, all there from the beginning, of the same mixture of lengths."""
+    arrivals = []
+    for tenant, count in tenants.items():
+        for n in range(count):
+            prompt, answer = 5 + 7 * (n + seed) % 50, 3 + 11 * (n + seed) % 55
+            arrivals.append(Arrival(a_request(f"{tenant}{n:04}", 0.0, prompt, answer, limit=60, tenant=tenant), answer))
+    return arrivals
+
+
+def serve(
+    name: str, arrivals: Sequence[Arrival], weights: Mapping[str, float] | None = None, until: float = 1e9
+) -> Trace:
+    policy = make_policy(name, SETTINGS)
+    policy.set_weights(weights or {})
+    return simulate(policy, arrivals, FLEET, EngineCosts(SLOPED), seed=0, until=until)
+
+
+def served_tokens(trace: Trace, arrivals: Sequence[Arrival]) -> dict[str, int]:
+    """Tokens of prompts and answers that were served, by tenant."""
+    requests = {arrival.request.id: arrival.request for arrival in arrivals}
+    served: dict[str, int] = defaultdict(int)
+    for answer in trace.answers.values():
+        request = requests[answer.id]
+        served[request.tenant] += request.length + answer.generated
+    return served
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("weights", [{}, {"b": 3.0}, {"a": 0.5, "b": 1.5, "c": 2.0}], ids=["equal", "1:3", "1:3:4"])
+def test_in_overload_each_tenants_share_of_the_tokens_is_that_of_its_weight(
+    name: str, weights: Mapping[str, float]
+) -> None:
+    tenants = dict.fromkeys("abc" if len(weights) == 3 else "ab", 500)
+    arrivals = backlog(tenants)
+    until = 0.3 * serve(name, backlog({"a": 500})).makespan_s * len(tenants)  # somebody of each still waits
+    served = served_tokens(serve(name, arrivals, weights, until), arrivals)
+    total, all_weights = sum(served.values()), sum(weights.get(tenant, 1.0) for tenant in tenants)
+    for tenant in tenants:
+        assert served[tenant] / total == pytest.approx(weights.get(tenant, 1.0) / all_weights, rel=0.1)
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_what_others_leave_is_for_whoever_waits(name: str) -> None:
+    alone = serve(name, backlog({"a": 200})).makespan_s
+    beside = serve(name, backlog({"a": 200, "idle": 3}), {"a": 0.1, "idle": 100.0}).makespan_s
+    assert beside < 1.1 * alone
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_one_tenant_is_served_as_if_there_were_no_shares(name: str) -> None:
+    arrivals = backlog({"a": 60})
+    shared = simulate(make_policy(name, SETTINGS), arrivals, FLEET, EngineCosts(SLOPED), seed=0)
+    plain = simulate(POLICIES[name](SETTINGS), arrivals, FLEET, EngineCosts(SLOPED), seed=0)
+    assert shared == plain
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@examples(10)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.integers(1, 60), st.integers(1, 60)), max_size=40)
+)
+def test_every_tenants_requests_are_answered_once(name: str, drawn: list[tuple[str, int, int, int]]) -> None:
+    arrivals = [
+        Arrival(a_request(f"r{n}", at / 2, length, answer, limit=60, tenant=tenant), answer)
+        for n, (tenant, at, length, answer) in enumerate(drawn)
+    ]
+    trace = serve(name, arrivals, {"a": 2.0})
+    assert sorted(trace.answers) == sorted(arrival.request.id for arrival in arrivals)
+
+
+def test_a_batch_is_of_one_tenant_and_each_idle_worker_goes_to_the_least_served() -> None:
+    policy = TenantShares(lambda: Vanilla(10, 10))
+    add_all(policy, [a_request(f"{tenant}{n}", tenant=tenant) for n in range(9) for tenant in "ab"])
+    workers = [a_worker("busy", 60, busy=True), a_worker("w0", 60), a_worker("w1", 60)]
+    assert ids(policy.assign(workers, 0.0)) == {"w0": [["a0", "a1", "a2"]], "w1": [["b0", "b1", "b2"]]}
+    policy.set_weights({"b": 2.0})
+    assert ids(policy.assign(workers, 0.0)) == {"w0": [["a3", "a4", "a5"]], "w1": [["b3", "b4", "b5"]]}
+    assert ids(policy.assign(workers[1:2], 0.0)) == {"w0": [["b6", "b7", "b8"]]}
+
+
+def test_whoever_cannot_use_an_idle_worker_leaves_it_to_the_next() -> None:
+    policy = TenantShares(Baton)
+    policy.add(a_request("large", length=500, tenant="a"), 0.0)
+    policy.add(a_request("small", tenant="b"), 0.0)
+    assert ids(policy.assign([a_worker(tokens=100)], 0.0)) == {"w": [["small"]]}
+    assert len(policy) == 1
+
+
+def test_only_the_least_served_tenants_are_tried() -> None:
+    policy = TenantShares(Baton)
+    for n in range(TENANTS_TRIED):
+        policy.add(a_request(f"large{n}", length=500, tenant=f"a{n}"), 0.0)
+    policy.add(a_request("small", tenant="b"), 0.0)
+    assert policy.assign([a_worker(tokens=100)], 0.0) == []
+
+
+def test_rows_that_outgrow_their_memory_leave_even_if_nobody_waits() -> None:
+    policy = TenantShares(Baton)
+    for tenant in "ab":
+        policy.add(a_request(tenant, tenant=tenant), 0.0)
+        policy.assign([a_worker()], 0.0)
+    full = a_worker(tokens=185, rows=[a_row("one", 60, 30), a_row("other", 60, 30)])
+    assert [assignment.preempts for assignment in policy.assign([full], 1.0)] == [("one",)]
+
+
+def test_the_queue_is_shown_in_turns_by_weight() -> None:
+    policy = TenantShares(lambda: Vanilla(10, 10))
+    policy.set_weights({"b": 2.0})
+    policy.assign([a_worker(tokens=20, busy=True)], 0.0)
+    add_all(policy, [a_request(f"{tenant}{n}", tenant=tenant) for tenant in "ab" for n in range(3)])
+    policy.assign([a_worker(tokens=20, busy=True)], 0.0)
+    shown = [request.id for batch in policy.waiting(0.0) for request in batch.requests]
+    assert shown == ["a0", "b0", "b1", "a1", "b2", "a2"]
+
+
+def test_what_ran_out_of_memory_waits_again_with_its_tenant() -> None:
+    policy = TenantShares(Baton)
+    mixed = tuple(
+        a_request(f"{tenant}{n}", tenant=tenant) for tenant, count in (("a", 2), ("b", 1)) for n in range(count)
+    )
+    policy.out_of_memory(Assignment("", mixed), 0.0)
+    assert len(policy) == 3
+    policy.finished(Assignment("", mixed), 0.0)
+    assert policy.wake_at(0.0) is None
+    assert sorted(rows(ids(policy.assign([a_worker()], 0.0)))) == ["a0", "a1", "b0"]
+    alone = TenantShares(Baton)
+    alone.out_of_memory(Assignment("", mixed[:1]), 0.0)
+    (waiting,) = alone.waiting(0.0)
+    assert waiting.requests[0].predicted == waiting.requests[0].limit
+
+
+def test_each_tenants_policy_is_told_how_well_predictions_rank_and_forgets_what_is_discarded() -> None:
+    policy = TenantShares(Baton)
+    policy.set_rank_correlation(0.5)
+    add_all(policy, [a_request("a", tenant="a"), a_request("b", tenant="b")])
+    policy.set_rank_correlation(0.6)
+    assert policy.discard("b")
+    assert not policy.discard("b")
+    assert len(policy) == 1

@@ -1,0 +1,62 @@
+"""Who has been served least, relative to weight."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.virtual_token_counters import VirtualTokenCounters
+
+WEIGHT = st.floats(0.25, 8.0)
+
+
+def test_a_tenant_that_comes_back_starts_from_the_least_counter_of_those_that_wait() -> None:
+    counters = VirtualTokenCounters()
+    counters.activate("a", [])
+    counters.activate("b", ["a"])
+    counters.charge("a", 5.0)
+    counters.charge("b", 3.0)
+    counters.activate("new", ["a", "b"])
+    assert counters.served("new") == 3.0
+    counters.activate("a", ["new", "b"])
+    assert counters.served("a") == 5.0  # it keeps what it has been served
+
+
+def test_where_nothing_waits_a_tenant_starts_from_the_one_served_last() -> None:
+    counters = VirtualTokenCounters()
+    counters.activate("a", [])
+    counters.charge("a", 5.0)
+    counters.activate("new", [])
+    assert counters.served("new") == 5.0
+
+
+def test_service_counts_by_weight_and_equal_counters_by_name() -> None:
+    counters = VirtualTokenCounters()
+    for tenant in ("heavy", "light", "equal"):
+        counters.activate(tenant, [])
+    counters.set_weights({"heavy": 4.0})
+    counters.charge("heavy", 8.0)
+    counters.charge("light", 2.0)
+    assert (counters.served("heavy"), counters.served("light")) == (2.0, 2.0)
+    assert counters.least_served(["light", "heavy", "equal"]) == ["equal", "heavy", "light"]
+    with pytest.raises(KeyError):
+        counters.served("unknown")
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), WEIGHT, min_size=2),
+    st.lists(st.floats(0.1, 10.0), min_size=1, max_size=300),
+)
+def test_tenants_that_always_wait_get_shares_like_their_weights(
+    weights: dict[str, float], services: list[float]
+) -> None:
+    counters = VirtualTokenCounters()
+    counters.set_weights(weights)
+    served = dict.fromkeys(weights, 0.0)
+    for tenant in weights:
+        counters.activate(tenant, [])
+    for service in services:
+        tenant = counters.least_served(weights)[0]
+        counters.charge(tenant, service)
+        served[tenant] += service
+    relative = [served[tenant] / weight for tenant, weight in weights.items()]
+    assert max(relative) - min(relative) <= max(services) / min(weights.values()) + 1e-9
