@@ -18,6 +18,8 @@ DASHBOARD_USER = "magnus"  # of dashboard and Flower; there is only one, so it i
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
 
+PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "perception", "pia"]
+
 
 class UnknownSetting(Exception):
     """A MAGNUS_ variable that is no setting; the message has the nearest name that is one."""
@@ -145,9 +147,17 @@ class Settings(BaseSettings):
         "hashing",
         description="hashing, minilm once fetched, or a sentence-transformers model by name or path",
     )
-    predictor: Literal["uilo", "inst", "usin", "forest"] = Field(
-        "forest", description="The length predictor that the trainer fits"
+    predictor: PredictorName = Field(
+        "forest",
+        description="The length predictor that the trainer fits; pooled, perception and pia ask MAGNUS_MODEL on a CPU",
     )
+    perception_form: Literal["number", "len_token"] = Field(
+        "number", description="What perception is tuned for: to print the length, or to tell it at a [LEN] token"
+    )
+    perception_target: Literal["longest", "mean"] = Field(
+        "longest", description="Which length perception is tuned to say of a prompt with several answers"
+    )
+    perception_epochs: int = Field(3, ge=1, le=1000, description="Epochs of perception's tuning")
     train_length_every_s: float = Field(
         180.0, gt=0, description="Interval of the length predictor's retraining (Magnus III-B)"
     )

@@ -170,6 +170,8 @@ def _model(settings: Settings) -> Iterator[Finding]:
     yield Finding("model", f"{name} from {settings.model}") if problem is None else _finding("model", problem)
     problem = startup_checks.encoder_problem(settings.encoder)
     yield Finding("encoder", settings.encoder) if problem is None else _finding("encoder", problem)
+    problem = startup_checks.predictor_problem(settings)
+    yield Finding("length predictor", settings.predictor) if problem is None else _finding("length predictor", problem)
     for missing in startup_checks.device_problems(settings.devices):
         yield _finding("devices", missing)
 

@@ -8,14 +8,14 @@ from sqlalchemy import Connection
 
 from inference.remote.server_tokens import request_tokens_of
 from inference.request_tokens import RequestTokens
-from learning.features.text_encoders import make_encoder
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
-from learning.predictors.predictor_factory import make_predictor
+from learning.predictors.predictor_factory import bounds_of
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
 from models import model_versions
 from models.tenant_applications import scoped_application
 from settings import Settings
+from tasks.configured_predictor import make_configured
 from webapp.client_prompt import application_name
 
 KIND = "length"  # of model versions: the length predictor's, as the trainer publishes them
@@ -58,11 +58,11 @@ def pretrain(
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
     prompt_format = request_tokens_of(settings.model, key)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
-    fresh = make_predictor(settings.predictor, make_encoder(settings.encoder))
+    fresh = make_configured(settings)
     with transaction() as connection:
         active = model_versions.active_version(connection, KIND)
     current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
-    candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0)
+    candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0, bounds=bounds_of(settings.predictor))
     if candidate is None:
         raise TooFewExamples(len(outcomes))
     if candidate.publish or force:

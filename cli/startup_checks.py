@@ -19,12 +19,13 @@ from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
+ASK_THE_MODEL = ("pooled", "perception", "pia")  # length predictors that load MAGNUS_MODEL themselves
 
 
 def problems(settings: Settings) -> Iterator[str]:
     """What keeps a service with these settings from working, a line each; nothing is started or changed."""
     found = model_problem(settings.model, needs_weights=not settings.engines)
-    for problem in (found, encoder_problem(settings.encoder)):
+    for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:
             yield problem
     yield from device_problems(settings.devices)
@@ -70,6 +71,22 @@ def encoder_problem(encoder: str) -> str | None:
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         why = f"the hub has no such model or cannot be reached ({type(error).__name__})"
         return f"{encoder} is no directory, and {why}; {remedy}"
+    return None
+
+
+def predictor_problem(settings: Settings) -> str | None:
+    """Why the length predictor cannot ask the language model, if it is one that does."""
+    name = settings.predictor
+    if name not in ASK_THE_MODEL:
+        return None
+    remedy = "set MAGNUS_MODEL to a model directory or hub id with weights, or MAGNUS_PREDICTOR to forest"
+    if settings.engines and "model" not in settings.model_fields_set:
+        return f"MAGNUS_PREDICTOR: {name} asks the model itself, and no server can be asked so; {remedy}"
+    wrong = model_problem(settings.model)
+    if wrong is not None:
+        return f"MAGNUS_PREDICTOR: {name} asks the model itself, but {wrong.rpartition('; ')[0] or wrong}; {remedy}"
+    if name == "perception" and importlib.util.find_spec("peft") is None:
+        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus[lora]'"
     return None
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from learning.predictors.forest import ForestPredictor
 from learning.predictors.inst_usin import SemanticFeaturesPredictor
+from learning.predictors.len_token import LenTokenPredictor
 from learning.predictors.perception import PerceptionPredictor
 from learning.predictors.pooled_states import PooledStatesPredictor
 from learning.predictors.raft import TaskForestsPredictor
@@ -41,6 +42,7 @@ KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLengthPredictor,
     "pooled": PooledStatesPredictor,
     "perception": PerceptionPredictor,
+    "len_token": LenTokenPredictor,
     "raft": TaskForestsPredictor,
     "semantic": SemanticFeaturesPredictor,
     "stacked": ForestPredictor,

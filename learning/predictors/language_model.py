@@ -3,23 +3,31 @@
 This file, `lora_tuning` and `mlp_classifier` load torch; predictors that need them import them at their first use.
 """
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from learning.features.vector_cache import VectorCache, Vectors
 from learning.predictors.length_predictor import Prompt
 
 BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
+STATEMENT_TOKENS = 30  # for a number with words around it: the paper's (Sequence Scheduling, appendix C)
+NUMBER = re.compile(r"\d+")
+MOST_NUMBER = 1 << 20  # a longer run of digits is no length
 MOST_PROMPT_TOKENS = 1024  # the end of a longer prompt is read, which bounds memory and time; not tuned
 
 
 class LanguageModel:
-    """A model with its tokenizer, loaded from a directory or a hub id, or given."""
+    """A model with its tokenizer, loaded from a directory or a hub id, or given.
+
+    It reads a text once for its states and once for its number: predictor and trainer meet the same requests again.
+    """
 
     def __init__(self, source: str | Path, model: Any = None, tokenizer: Any = None, device: str = "cpu") -> None:
         self.source = str(source)
@@ -28,6 +36,8 @@ class LanguageModel:
         self.model = (model or AutoModelForCausalLM.from_pretrained(self.source)).to(device).eval()
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._states = VectorCache(self._read_states, self.model.config.hidden_size)
+        self._numbers = VectorCache(self._say_numbers, 1)
 
     def render(self, prompt: Prompt, question: str = "") -> str:
         """The prompt in the model's chat template, with a question of ours at its end."""
@@ -37,33 +47,51 @@ class LanguageModel:
         messages = [{"role": "user", "content": content}]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
+    def pooled_states(self, texts: Sequence[str]) -> Vectors:
+        """The last layer's hidden states of each text, averaged over its tokens, (texts, hidden size)."""
+        return self._states.encode(texts)
+
+    def first_numbers(self, texts: Sequence[str]) -> list[int | None]:
+        """The first number that the model says after each text, greedily; None where it says none."""
+        return [int(number) or None for number in self._numbers.encode(texts)[:, 0]]
+
+    def _say_numbers(self, texts: list[str]) -> Vectors:
+        found = [NUMBER.search(said) for said in self.generate(texts, STATEMENT_TOKENS)]
+        return np.array([[min(int(match.group()), MOST_NUMBER) if match else 0] for match in found], np.float32)
+
     @torch.inference_mode()
-    def pooled_states(self, prompts: Sequence[Prompt]) -> npt.NDArray[np.float32]:
-        """The last layer's hidden states of each prompt, averaged over its tokens, (prompts, hidden size)."""
+    def _read_states(self, texts: list[str]) -> Vectors:
         rows = []
-        for start in range(0, len(prompts), BATCH):
-            batch = self._encode([self.render(p) for p in prompts[start : start + BATCH]])
+        for start in range(0, len(texts), BATCH):
+            batch = self.encode(texts[start : start + BATCH])
             hidden = self.model(**batch, output_hidden_states=True).hidden_states[-1].float()
             mask = batch["attention_mask"][..., None]
             rows.append(((hidden * mask).sum(1) / mask.sum(1)).cpu().numpy())
-        return np.concatenate(rows) if rows else np.zeros((0, self.model.config.hidden_size), np.float32)
+        return np.concatenate(rows)
 
     @torch.inference_mode()
     def generate(self, texts: Sequence[str], most_tokens: int) -> list[str]:
         """The greedy continuation of each text, at most `most_tokens` tokens long."""
         generated: list[str] = []
         for start in range(0, len(texts), BATCH):
-            batch = self._encode(texts[start : start + BATCH])
+            batch = self.encode(texts[start : start + BATCH])
             ids = self.model.generate(
                 **batch, max_new_tokens=most_tokens, do_sample=False, pad_token_id=self.tokenizer.pad_token_id
             )
             generated += self.tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
         return generated
 
-    def _encode(self, texts: Sequence[str]) -> Any:
+    def encode(self, texts: Sequence[str]) -> Any:
+        """Ids and mask of these texts, padded on the left."""
         self.tokenizer.padding_side = self.tokenizer.truncation_side = "left"
         batch = self.tokenizer(
             list(texts), return_tensors="pt", padding=True, truncation=True, max_length=MOST_PROMPT_TOKENS
         ).to(self.device)
         batch.pop("token_type_ids", None)
         return batch
+
+
+@lru_cache(maxsize=1)
+def shared_language_model(source: str) -> LanguageModel:
+    """The untuned model of this process, loaded once: refits then read only the prompts that are new."""
+    return LanguageModel(source)

@@ -1,27 +1,53 @@
 """Lengths in bins of 50 tokens (Sequence Scheduling 4.1); a bin's upper bound is the longest length in it."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from learning.estimators.length_distribution import Samples
+from learning.predictors.length_predictor import Outcome, Prompt
 
-BIN_TOKENS = 50  # the paper's
+Target = Literal["longest", "mean"]  # of a prompt's answers: what a model is tuned to say
+
+BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
+BIN_SHARE = 0.2  # of the mean length: bins of services with shorter answers, which would all fall into the first one
 SAMPLES = 64  # of a distribution: more resolve its quantiles beyond 1/64 and cost time; not tuned
 
 
-def bin_number(length: int) -> int:
+def bin_width(outcomes: Sequence[Outcome]) -> int:
+    """The tokens of a bin: the paper's, or fewer where these answers are short."""
+    mean = float(np.mean([outcome.generated_tokens for outcome in outcomes]))
+    return max(1, min(BIN_TOKENS, round(BIN_SHARE * mean)))
+
+
+def bin_number(length: int, width: int = BIN_TOKENS) -> int:
     """The number of the bin that a length falls into, from 0."""
-    return max(0, length - 1) // BIN_TOKENS
+    return max(0, length - 1) // width
 
 
-def bin_upper_bound(number: int) -> int:
+def bin_upper_bound(number: int, width: int = BIN_TOKENS) -> int:
     """The longest length in a bin."""
-    return (number + 1) * BIN_TOKENS
+    return (number + 1) * width
 
 
-def samples_of_bins(probabilities: npt.NDArray[np.float64]) -> Samples:
+def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict[Prompt, int]:
+    """The number of the bin of each prompt's longest answer, or of the mean of its answers.
+
+    The paper takes the longest, because a prediction that is too short costs more than one that is too long.
+    """
+    lengths = defaultdict(list)
+    for outcome in outcomes:
+        lengths[outcome.prompt].append(outcome.generated_tokens)
+    chosen = {prompt: max(of_one) if target == "longest" else np.mean(of_one) for prompt, of_one in lengths.items()}
+    return {prompt: bin_number(int(np.ceil(length)), width) for prompt, length in chosen.items()}
+
+
+def samples_of_bins(probabilities: npt.NDArray[np.float64], width: int = BIN_TOKENS) -> Samples:
     """Equally likely lengths, (rows, SAMPLES), from bin probabilities (rows, bins), evenly spread within each bin."""
-    edges = np.arange(probabilities.shape[1] + 1) * BIN_TOKENS
+    edges = np.arange(probabilities.shape[1] + 1) * width
     levels = (np.arange(SAMPLES) + 0.5) / SAMPLES
     rows = [np.interp(levels, np.concatenate([[0], np.cumsum(row)]), edges) for row in probabilities]
     return np.array(rows, np.float32).reshape(-1, SAMPLES)

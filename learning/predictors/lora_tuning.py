@@ -1,7 +1,8 @@
-"""LoRA instruction tuning (Sequence Scheduling 3.2, appendix A): a few adapters learn to print a number."""
+"""LoRA tuning (Sequence Scheduling 3.2, appendix A): adapters learn to print a number, or to read it off a token."""
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from learning.predictors.language_model import LanguageModel
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
+PAPER_RATE, PAPER_PARAMETERS = 5e-5, 6.7e9  # appendix A, for LLaMA-7B
+MOST_RATE = 1e-2  # above it the smallest model diverged
+STATES_BATCH = 16  # prompts of one forward pass, as in `language_model`
 
 
 def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
@@ -24,24 +28,29 @@ def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel
         return get_peft_model(model, config)
 
 
+def learning_rate(parameters: int) -> float:
+    """The paper's rate, scaled by the inverse square root of the model's size: small models need larger steps."""
+    return min(MOST_RATE, PAPER_RATE * math.sqrt(PAPER_PARAMETERS / max(1, parameters)))
+
+
 def tune(
     language_model: LanguageModel,
     examples: Sequence[tuple[str, str]],
     *,
     epochs: int,
-    rate: float,
+    rate: float | None,
     batch: int,
     seed: int,
 ) -> list[float]:
     """Train the adapters to write each example's second text after its first; returns the mean loss of each epoch."""
     model, tokenizer = language_model.model, language_model.tokenizer
     rng = np.random.default_rng(seed)
-    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
+    optimizer = _optimizer(model, rate)
     model.train()
     losses = []
     for _ in range(epochs):
         batch_losses = []
-        for rows in np.array_split(rng.permutation(len(examples)), max(1, len(examples) // batch)):
+        for rows in _batches(rng, len(examples), batch):
             ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows], language_model.device)
             loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
             loss.backward()
@@ -51,6 +60,71 @@ def tune(
         losses.append(float(np.mean(batch_losses)))
     model.eval()
     return losses
+
+
+def tune_len_token(
+    language_model: LanguageModel,
+    texts: Sequence[str],
+    bins: Sequence[int],
+    *,
+    epochs: int,
+    rate: float | None,
+    batch: int = 16,
+    seed: int,
+) -> dict[str, npt.NDArray[Any]]:
+    """Train adapters, the token's embedding and a classifier of its state together; returns their weights by name."""
+    model, width = language_model.model, language_model.model.config.hidden_size
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = torch.nn.Linear(width, max(bins) + 1).to(language_model.device)
+    known = model.get_input_embeddings().weight.detach().float()
+    token = torch.nn.Parameter(known.mean(0))  # an unremarkable token to begin with
+    optimizer = _optimizer(model, rate, [token, *head.parameters()])
+    targets = torch.tensor(list(bins), device=language_model.device)
+    rng = np.random.default_rng(seed)
+    model.train()
+    for _ in range(epochs):
+        for rows in _batches(rng, len(texts), batch):
+            states = _len_token_states(language_model, [texts[i] for i in rows], token)
+            torch.nn.functional.cross_entropy(head(states), targets[rows.tolist()]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    model.eval()
+    arrays = {"token": token, "weight": head.weight, "bias": head.bias}
+    return adapter_weights(model) | {name: each.detach().cpu().numpy() for name, each in arrays.items()}
+
+
+@torch.inference_mode()
+def len_token_states(
+    language_model: LanguageModel, texts: Sequence[str], token: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """The last hidden state of the token behind each text, (texts, hidden size)."""
+    embedding = torch.from_numpy(np.array(token)).to(language_model.device)
+    batches = [texts[first : first + STATES_BATCH] for first in range(0, len(texts), STATES_BATCH)]
+    return np.concatenate([_len_token_states(language_model, batch, embedding).cpu().numpy() for batch in batches])
+
+
+def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token: torch.Tensor) -> torch.Tensor:
+    model, batch = language_model.model, language_model.encode(texts)
+    embedded = model.get_input_embeddings()(batch["input_ids"])
+    rows = len(texts)
+    embedded = torch.cat([embedded, token.to(embedded.dtype).expand(rows, 1, -1)], dim=1)
+    mask = torch.cat([batch["attention_mask"], batch["attention_mask"].new_ones(rows, 1)], dim=1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    states = model(inputs_embeds=embedded, attention_mask=mask, position_ids=positions, output_hidden_states=True)
+    last: torch.Tensor = states.hidden_states[-1][:, -1].float()
+    return last
+
+
+def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
+    """Of the adapters and these; without a rate, the one of the model's size."""
+    chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
+    return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
+
+
+def _batches(rng: np.random.Generator, examples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The examples' numbers in random order, in batches of about this size."""
+    return iter(np.array_split(rng.permutation(examples), max(1, examples // batch)))
 
 
 def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:

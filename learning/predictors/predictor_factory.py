@@ -1,15 +1,36 @@
 """Every generation length predictor by name."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from learning.features.text_encoders import Encoder
 from learning.predictors.forest import ForestPredictor
 from learning.predictors.inst_usin import SemanticFeaturesPredictor
+from learning.predictors.len_token import LenTokenPredictor
+from learning.predictors.length_bins import Target
 from learning.predictors.length_predictor import LengthPredictor
-from learning.predictors.perception import PerceptionPredictor
+from learning.predictors.perception import EPOCHS, PerceptionPredictor
 from learning.predictors.pooled_states import PooledStatesPredictor
 from learning.predictors.raft import TaskForestsPredictor
 from learning.predictors.uilo import UserInputLengthPredictor
+from learning.retraining.training_set import TrainingSetBounds
+
+Form = Literal["number", "len_token"]
+# Answers that a predictor which asks the language model is fitted on, and judged by: each costs a pass of the model.
+MOST_MODEL_OUTCOMES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PerceptionTuning:
+    """How `perception` is tuned: what it says, of which of a prompt's answers, and for how many epochs."""
+
+    form: Form = "number"
+    target: Target = "longest"
+    epochs: int = EPOCHS
+
+
+PAPERS_TUNING = PerceptionTuning()  # instruction tuning, the longest answer, three epochs
 
 PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
     "uilo": lambda encoder: UserInputLengthPredictor(),
@@ -19,13 +40,22 @@ PREDICTORS: dict[str, Callable[[Encoder], LengthPredictor]] = {
     "forest": ForestPredictor,
 }
 
+
+def _perception(model: str, tuning: PerceptionTuning) -> LengthPredictor:
+    if tuning.form == "len_token":
+        return LenTokenPredictor(model, target=tuning.target, epochs=tuning.epochs)
+    return PerceptionPredictor(model, target=tuning.target, epochs=tuning.epochs)
+
+
 # These ask a causal LM, which is given by its directory or hub id.
-MODEL_PREDICTORS: dict[str, Callable[[str], LengthPredictor]] = {
-    "pooled": PooledStatesPredictor,
-    "perception": PerceptionPredictor,
-    "perception-only": lambda model: PerceptionPredictor(model, "only"),
-    "perception-in-advance": lambda model: PerceptionPredictor(model, "in_advance"),
+MODEL_PREDICTORS: dict[str, Callable[[str, PerceptionTuning], LengthPredictor]] = {
+    "pooled": lambda model, _: PooledStatesPredictor(model),
+    "perception": _perception,
+    "perception-only": lambda model, _: PerceptionPredictor(model, "only"),
+    "pia": lambda model, _: PerceptionPredictor(model, "in_advance"),
 }
+# These predict before they were fitted to any answer; for the others, quantiles of the answers so far do.
+NEED_NO_FIT = ("uilo", "pia")
 
 
 class UnknownPredictor(Exception):
@@ -44,12 +74,19 @@ class NeedsModel(Exception):
         super().__init__(f"the length predictor {name} asks the served model: give its directory or hub id")
 
 
-def make_predictor(name: str, encoder: Encoder, model: str | None = None) -> LengthPredictor:
+def bounds_of(name: str) -> TrainingSetBounds:
+    """How much of the log the predictor of this name is fitted on."""
+    return TrainingSetBounds(outcomes=MOST_MODEL_OUTCOMES) if name in MODEL_PREDICTORS else TrainingSetBounds()
+
+
+def make_predictor(
+    name: str, encoder: Encoder, model: str | None = None, tuning: PerceptionTuning = PAPERS_TUNING
+) -> LengthPredictor:
     """A predictor of this name that has learned nothing yet; raises UnknownPredictor, NeedsModel."""
     if name in PREDICTORS:
         return PREDICTORS[name](encoder)
     if name not in MODEL_PREDICTORS:
         raise UnknownPredictor(name)
-    if model is None:
+    if model is None or "http:" in model or "https:" in model:  # of a server only the tokenizer is at hand
         raise NeedsModel(name)
-    return MODEL_PREDICTORS[name](model)
+    return MODEL_PREDICTORS[name](model, tuning)

@@ -101,7 +101,7 @@ def _split(
         _application,
         lambda o: _worth_learning(o, rule),
     )
-    newest = TrainingSetBounds(MOST_HELD_OUT, bounds.age_s)
+    newest = TrainingSetBounds(min(MOST_HELD_OUT, bounds.outcomes), bounds.age_s)
     return training, select_entries([o for o in complete if is_held_out(o.prompt)], newest, now, _application)
 
 

@@ -6,11 +6,11 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
-from learning.features.text_encoders import make_encoder
-from learning.predictors.predictor_factory import make_predictor
+from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
 from tasks.bulk.regular_bulk_work import regular_bulk_work
+from tasks.configured_predictor import make_configured
 from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
@@ -24,6 +24,7 @@ MISSING_TICKS = 1.5  # of MAGNUS_TICK_S: without a tick for so long the predicto
 UNHEARD_S = 0.1  # so often it looks where a pooler keeps announcements away: a lone request then waits half of it
 # A chunk of texts is encoded within a transaction that has their rows: on a CPU a large encoder takes many seconds.
 IDLE_IN_TRANSACTION_S = 60.0
+MODEL_CHUNK = 16  # requests and outcomes at once if a language model reads them: some seconds of one core. Not tuned
 
 log = structlog.get_logger()
 
@@ -34,9 +35,10 @@ def predictor() -> PredictorInService:
     engine = make_engine(
         database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
     )
-    if settings.predictor == "uilo":  # the baseline that learns nothing before it is fitted
-        return PredictorInService(engine, make_predictor(settings.predictor, make_encoder(settings.encoder)))
-    return PredictorInService(engine)
+    untrained = make_configured(settings) if settings.predictor in NEED_NO_FIT else None
+    if settings.predictor in MODEL_PREDICTORS:
+        return PredictorInService(engine, untrained, chunk=MODEL_CHUNK, most_observed=MODEL_CHUNK)
+    return PredictorInService(engine, untrained)
 
 
 @cache

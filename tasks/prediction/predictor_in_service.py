@@ -36,12 +36,22 @@ def running_version(answers: int) -> str:
 class PredictorInService:
     """Predicts with the active version of the length predictor; any number of these may run side by side."""
 
-    def __init__(self, engine: Engine, untrained: LengthPredictor | None = None, check_every_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        untrained: LengthPredictor | None = None,
+        check_every_s: float = 1.0,
+        *,
+        chunk: int = CHUNK,
+        most_observed: int = MOST_OBSERVED,
+    ) -> None:
         """Until a version is published `untrained` predicts, by default quantiles of the answers so far.
 
-        Every `check_every_s` a newer version and new outcomes are looked for.
+        Every `check_every_s` a newer version and new outcomes are looked for. `chunk` requests are predicted, and
+        `most_observed` outcomes read, in one transaction.
         """
         self._engine, self._check_every_s = engine, check_every_s
+        self._chunk, self._most_observed = chunk, most_observed
         self._predictor: CalibratedPredictor | RunningQuantiles
         if untrained is None:
             self._predictor, self._version = RunningQuantiles(), running_version(0)
@@ -60,7 +70,7 @@ class PredictorInService:
                 if monotonic() >= self._check_at:
                     self._adopt_active_version(connection)
                     self._correct(connection)
-                chunk = request_predictions.claim_unpredicted(connection, CHUNK)
+                chunk = request_predictions.claim_unpredicted(connection, self._chunk)
                 if chunk:
                     request_predictions.write_predictions(connection, self._predict(chunk), self._version)
                 if monotonic() >= self._check_at:
@@ -69,7 +79,7 @@ class PredictorInService:
             if chunk:
                 on_predicted()
             total += len(chunk)
-            if len(chunk) < CHUNK:
+            if len(chunk) < self._chunk:
                 break
         if self._outdated_before is not None and self._predict_again(self._outdated_before):
             on_predicted()
@@ -91,7 +101,7 @@ class PredictorInService:
     def _correct(self, connection: Connection) -> None:
         """Correct the predictor in service, application by application, by the outcomes that are new."""
         new = training_log.finished_requests(
-            connection, MOST_OBSERVED, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
+            connection, self._most_observed, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
         )
         self._outcomes.advance(new, monotonic())
         if not new:
@@ -108,10 +118,11 @@ class PredictorInService:
         At a cold start most requests arrive before the first answers are there, and may wait for minutes.
         """
         with self._engine.begin() as connection:
-            chunk = request_predictions.claim_outdated(connection, outdated_before, OUTDATED_CHUNK)
+            most = min(OUTDATED_CHUNK, self._chunk)
+            chunk = request_predictions.claim_outdated(connection, outdated_before, most)
             if chunk:
                 request_predictions.write_predictions(connection, self._predict(chunk), self._version)
-        if len(chunk) < OUTDATED_CHUNK:
+        if len(chunk) < most:
             self._outdated_before = None
         return len(chunk)
 

@@ -3,8 +3,8 @@
 The length predictor's job also publishes how well recent predictions ranked the answers.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,7 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from learning.calibration.recent_accuracy import accuracy_by_application
-from learning.features.text_encoders import Encoder
-from learning.predictors.length_predictor import Outcome
-from learning.predictors.predictor_factory import make_predictor
+from learning.predictors.length_predictor import LengthPredictor, Outcome
 from learning.retraining.known_lengths import known_lengths
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
@@ -44,8 +42,8 @@ class RefitJobs:
     """Both jobs of one trainer process."""
 
     database: Engine
-    predictor: str
-    encoder: Encoder
+    make_untrained: Callable[[], LengthPredictor]
+    bounds: TrainingSetBounds = field(default_factory=TrainingSetBounds)
     lead: Lead | None = None  # without which nothing is published
     _lengths_until: float = 0.0  # the newest outcome of the last refit, whether or not it was published
     _batches_until: float = 0.0
@@ -74,10 +72,11 @@ class RefitJobs:
             active = _load_active(connection, "length")
         candidate = refit(
             active,
-            make_predictor(self.predictor, self.encoder),
+            self.make_untrained(),
             outcomes,
             since=self._lengths_until,
             now=now,
+            bounds=self.bounds,
         )
         self._lengths_until = self._conclude("length", candidate, self._lengths_until)
 

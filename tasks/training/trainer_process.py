@@ -6,19 +6,21 @@ Among several trainers only the one that holds the trainer's lead runs its jobs;
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from threading import Event
 
 import structlog
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy.exc import SQLAlchemyError
 
-from learning.features.text_encoders import make_encoder
+from learning.predictors.predictor_factory import NeedsModel, bounds_of
 from models import leadership
 from models.leadership import Lead, LeadLost
 from models.session import make_engine
 from settings import end_with
 from tasks import logs
 from tasks.app import database_url, settings
+from tasks.configured_predictor import make_configured
 from tasks.heartbeat import Heartbeat
 from tasks.pulse import Pulse
 from tasks.training.refit_jobs import RefitJobs
@@ -39,11 +41,14 @@ def main() -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())
     database = make_engine(database_url, pool_size=3, name="magnus trainer")
+    make_untrained = partial(make_configured, settings)
     try:
-        encoder = make_encoder(settings.encoder)
+        make_untrained()
+    except NeedsModel as error:
+        end_with(f"MAGNUS_PREDICTOR: {error}; MAGNUS_MODEL is {settings.model}")
     except (OSError, ValueError) as error:
         end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
-    jobs = RefitJobs(database, settings.predictor, encoder)
+    jobs = RefitJobs(database, make_untrained, bounds_of(settings.predictor))
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},

@@ -8,6 +8,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
+from learning.predictors.len_token import LenTokenPredictor
+from learning.predictors.length_bins import BIN_TOKENS, Target, bin_upper_bound, target_bins
 from learning.predictors.length_predictor import Outcome
 from learning.predictors.perception import PerceptionPredictor
 from learning.predictors.pooled_states import PooledStatesPredictor
@@ -50,8 +52,8 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def tuned(small_model: str) -> PerceptionPredictor:
-    """Two short requests whose answers' bins the model learns by heart, by LoRA only."""
-    predictor = PerceptionPredictor(small_model, rate=1e-2, epochs=80, batch=8, targets=PROJECTIONS)
+    """Two short requests whose answers' bins, of 12 tokens, the model learns by heart, by LoRA only."""
+    predictor = PerceptionPredictor(small_model, rate=1e-2, epochs=80, batch=8, projections=PROJECTIONS)
     short = [Outcome(prompt("a", 1, "red"), 20), Outcome(prompt("a", 1, "red"), 30)]
     long = [Outcome(prompt("b", 2, "green stone"), 170), Outcome(prompt("b", 2, "green stone"), 10)]
     predictor.fit([*short, *long, Outcome(prompt("c", 1, "x"), 3, censored=True)])
@@ -73,16 +75,16 @@ def test_a_pooled_states_predictor_survives_the_store(pooled: PooledStatesPredic
 
 
 def test_the_tuned_model_prints_the_bound_of_the_longest_answers_bin(tuned: PerceptionPredictor) -> None:
-    assert tuned.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
+    assert tuned.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [36, 180]
     predicted = tuned.predict([prompt("a", 1, "red"), prompt("b", 2, "green stone", limit=150)])
-    assert [p.tokens for p in predicted] == [50, 150]
+    assert [p.tokens for p in predicted] == [36, 150]
 
 
 def test_tuning_leaves_the_base_weights_alone_and_the_store_keeps_only_adapters(tuned: PerceptionPredictor) -> None:
     stored = dump(tuned)
     again = load(stored, digest(stored))
     assert len(stored) < 300_000  # the base model has 0.9 MB
-    assert again.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [50, 200]
+    assert again.printed_lengths([prompt("a", 1, "red"), prompt("b", 2, "green stone")]) == [36, 180]
 
 
 @pytest.mark.parametrize("mode", ["only", "in_advance"])
@@ -100,4 +102,23 @@ def test_a_model_that_prints_no_number_fails_to_the_user_input_length(mode: str)
 def test_they_are_made_by_name_with_a_model(name: str) -> None:
     predictor = make_predictor(name, make_encoder("hashing"), MODEL)
     assert predictor.predict([]) == []
-    assert name.startswith(predictor.name)
+    assert name == predictor.name
+
+
+def test_a_state_of_the_len_token_tells_short_answers_from_long_ones_also_after_the_store(small_model: str) -> None:
+    predictor = LenTokenPredictor(small_model, epochs=60, rate=1e-2)
+    texts = ["red", "green stone"]
+    predictor.fit([Outcome(prompt("a", 1, text), length) for text, length in zip(texts, (20, 400), strict=True)] * 4)
+    stored = dump(predictor)
+    again = load(stored, digest(stored))
+    for each in (predictor, again):
+        short, long = each.predict([prompt("a", 1, text) for text in texts])
+        assert short.upper_tokens <= 50
+        assert 350 < long.tokens <= 420
+
+
+@pytest.mark.parametrize(("target", "bound"), [("longest", 200), ("mean", 100)])
+def test_the_target_is_the_longest_of_a_prompts_answers_or_their_mean(target: Target, bound: int) -> None:
+    asked = prompt("a", 1, "red")
+    bins = target_bins([Outcome(asked, 20), Outcome(asked, 160)], target, BIN_TOKENS)
+    assert {bin_upper_bound(number) for number in bins.values()} == {bound}

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from learning.features.text_encoders import make_encoder
+from learning.predictors.predictor_factory import make_predictor
 from learning.store import load
 from models import model_versions
 from tasks.training.refit_jobs import RefitJobs
@@ -19,7 +21,7 @@ from tests.integration.database_stage import Stage, eventually
 
 @pytest.fixture
 def jobs(stage: Stage) -> RefitJobs:
-    return RefitJobs(stage.database, "usin", make_encoder("hashing"))
+    return RefitJobs(stage.database, partial(make_predictor, "usin", make_encoder("hashing")))
 
 
 def answered(stage: Stage, count: int, *, of: int, predicted: int = 1) -> None:

@@ -53,6 +53,12 @@ COMMANDS = [
     Mistake("a wrong password", UP, ("password", "MAGNUS_REDIS_URL"), {"REDIS_URL": "{redis_without_password}"}),
     Mistake("an encoder that is not there", UP, ("MAGNUS_ENCODER",), {"ENCODER": "/no/such/encoder"}),
     Mistake("a device that is not there", UP, ("MAGNUS_DEVICES", "cuda:97"), {"DEVICES": "cuda:97"}),
+    Mistake(
+        "a predictor that asks a server",
+        UP,
+        ("MAGNUS_PREDICTOR", "perception", "MAGNUS_MODEL"),
+        {"PREDICTOR": "perception", "MODEL": "vllm+http://127.0.0.1:1/m"},
+    ),
     Mistake("no such model", UP, ("MAGNUS_MODEL",), {"MODEL": "/no/such/model"}),
     Mistake("half a model", UP, ("no weights", "MAGNUS_MODEL"), {"MODEL": "{half_model}"}),
     Mistake("a file in place of the state directory", UP, ("MAGNUS_STATE_DIR",), {"STATE_DIR": "{file}"}),
@@ -68,6 +74,12 @@ PROCESSES = [
     ),
     Mistake(
         "a trainer with no such encoder", TRAINER, ("MAGNUS_ENCODER",), {"DATABASE_URL": "{url}", "ENCODER": "/no/e"}
+    ),
+    Mistake(
+        "a trainer whose predictor asks a server",
+        TRAINER,
+        ("MAGNUS_PREDICTOR", "pia", "vllm+http"),
+        {"DATABASE_URL": "{url}", "PREDICTOR": "pia", "MODEL": "vllm+http://127.0.0.1:1/m"},
     ),
     Mistake("a web process without a database", WEB, ("MAGNUS_DATABASE_URL",)),
     Mistake("a web process with no such model", WEB, ("/no/m",), {"DATABASE_URL": "{url}", "MODEL": "/no/m"}),
