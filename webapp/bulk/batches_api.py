@@ -18,6 +18,7 @@ from webapp.submission import canonical_digest, checked_key
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
 # Jobs of a tenant that have not ended. Each is looked at once a second and may have 50,000 lines. Not tuned.
 MOST_UNENDED = 100
+RETRY_S = 60  # batches take minutes and more; any value of that order does
 
 api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
 
@@ -37,7 +38,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
         raise InvalidRequest("Only an uploaded file can be the input of a batch.", param="input_file_id")
     with current_context().sessions() as session:
         if bulk_jobs.unended_jobs(session, tenant) >= MOST_UNENDED:
-            raise BacklogFull(f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one.")
+            raise BacklogFull(f"{MOST_UNENDED} of your batches have not ended. Wait for one, or cancel one.", RETRY_S)
         job = bulk_jobs.create_job(
             session,
             NewBulkJob(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.queue_position import QueueSnapshot
+from models.queue_position import Places, QueueSnapshot
 from models.tenant_backlog import TenantBacklog
 from models.tenants.tenant_settings import TenantLimits
 from webapp.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
@@ -45,7 +45,8 @@ class Queue:
     def snapshot(self) -> QueueSnapshot | None:
         if self.backlog_s is None:
             return None
-        return QueueSnapshot(datetime.now(UTC), 0, self.backlog_s, 1.0, {}, {}, {}, {})
+        at = datetime.now(UTC)
+        return QueueSnapshot(at, 0, self.backlog_s, 1.0, Places({}, at), {}, {})
 
 
 def test_what_a_process_admits_counts_before_it_is_counted() -> None:
