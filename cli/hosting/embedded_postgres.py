@@ -22,10 +22,11 @@ DATABASE = "magnus"  # its name is part of the URLs in service.json; any name th
 POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
-# 200 connections are enough for the 12 of the web process and the few of every other process of one host. JIT
-# compilation costs more than it saves on statements as short as ours. Not tuned.
+# 500 connections are enough for the 12 of the web process, three or four of each of a hundred workers, which may be on
+# other hosts, and the few of every other process; one that is not used costs nothing. JIT compilation costs more than
+# it saves on statements as short as ours. Not tuned.
 # Its log has no statement that failed: the process that sent it logs it, without the values that Postgres quotes.
-SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "200", "jit": "off", "log_min_messages": "log"}
+SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
 
 class UnusableDirectory(Exception):
