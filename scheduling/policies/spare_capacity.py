@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from scheduling.arrival_queue import ascending
 from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # Of a worker's memory, what background requests may fill beside the rows that run. The rest is what others find free at
-# once; see docs/results/mixed.md.
+# once; see `benchmarks/mixed`.
 MEMORY_SHARE = 0.75
 FED_AT_ONCE = 64  # background requests that one decision of the policy sees, the longest; any number of some rows does
 
@@ -45,7 +46,7 @@ class SpareCapacity(Policy):
             self._others.add(request, now)
             return
         self._held[request.id] = request
-        heapq.heappush(self._longest, _longest_first(request))
+        heapq.heappush(self._longest, (-request.priority, -request.remaining, request.arrived_at, request.id))
         if request.deadline_at is not None:
             heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
@@ -69,11 +70,9 @@ class SpareCapacity(Policy):
 
     def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
         """Feed the longest until the policy leaves some waiting: then the workers have all that they may have."""
-        while True:
+        while may_take := self._may_take(left.values()):
             self._feed(now)
-            if not len(self._background):
-                return
-            assignments = self._background.assign([_with_room(worker) for worker in left.values()], now)
+            assignments = self._background.assign(may_take, now)
             for assignment in assignments:
                 left[assignment.worker] = left[assignment.worker].given(assignment, now)
                 for request in assignment.requests:
@@ -81,6 +80,12 @@ class SpareCapacity(Policy):
                 yield assignment
             if not assignments or len(self._background):
                 return
+
+    def _may_take(self, workers: Iterable[Worker]) -> list[Worker]:
+        """The workers as background requests see them: where rows do not join, only idle ones."""
+        if self.mode == "continuous":
+            return [_with_room(worker) for worker in workers]
+        return [worker for worker in workers if worker.idle]
 
     def _feed(self, now: float) -> None:
         while self._longest and len(self._background) < FED_AT_ONCE:
@@ -122,13 +127,14 @@ class SpareCapacity(Policy):
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The others, then the background requests, the longest first."""
-        held = sorted(self._held.values(), key=_longest_first)
-        behind = (waiting_batch((request,), self._costs, now) for request in held)
-        return chain(self._others.waiting(now), self._background.waiting(now), behind)
+        return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
 
-
-def _longest_first(request: Request) -> tuple[int, int, float, str]:
-    return -request.priority, -request.remaining, request.arrived_at, request.id
+    def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
+        last = ""
+        for *_, request_id in ascending(self._longest):
+            if request_id in self._held and request_id != last:  # one that came back has two entries
+                last = request_id
+                yield waiting_batch((self._held[request_id],), self._costs, now)
 
 
 def _with_room(worker: Worker) -> Worker:
