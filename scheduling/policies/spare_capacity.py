@@ -55,7 +55,7 @@ class SpareCapacity(Policy):
             self._others.add(request, now)
             return
         self._held[request.id] = request
-        heapq.heappush(self._longest, (-request.priority, -request.remaining, request.arrived_at, request.id))
+        heapq.heappush(self._longest, _entry(request))
         if request.deadline_at is not None:
             heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
@@ -140,11 +140,17 @@ class SpareCapacity(Policy):
         return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
 
     def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
-        last = ""
-        for *_, request_id in ascending(self._longest):
-            if request_id in self._held and request_id != last:  # one that came back has two entries
-                last = request_id
-                yield waiting_batch((self._held[request_id],), self._costs, now)
+        last = None
+        for entry in ascending(self._longest):
+            request = self._held.get(entry[3])
+            if request and entry == _entry(request) and entry != last:  # one that came back may have several entries
+                last = entry
+                yield waiting_batch((request,), self._costs, now)
+
+
+def _entry(request: Request) -> tuple[int, int, float, str]:
+    """Its place in the order: the highest priority and the longest first."""
+    return -request.priority, -request.remaining, request.arrived_at, request.id
 
 
 def _with_room(worker: Worker) -> Worker:

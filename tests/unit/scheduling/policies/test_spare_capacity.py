@@ -138,6 +138,15 @@ def test_it_forgets_what_is_discarded_wherever_it_waits() -> None:
         assert len(policy) == before - left - 1
 
 
+def test_a_request_that_was_predicted_anew_waits_once_at_its_new_place() -> None:
+    policy = one_by_one()
+    for predicted in (500, 5, 5):
+        policy.discard("again")
+        policy.add(a_line("again", predicted), 0.0)
+    policy.add(a_line("line", 50), 0.0)
+    assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line", "again"]
+
+
 def test_ends_and_lack_of_memory_are_told_to_the_policy_that_assigned() -> None:
     policy = one_by_one()
     line, other = a_line("line"), a_request("other")
