@@ -2,11 +2,11 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scheduling.request import Request
 
-Entry = TypeVar("Entry", tuple[float, str], tuple[float, float, str])
+Entry = TypeVar("Entry", bound=tuple[Any, ...])
 
 
 def ascending(heap: Sequence[Entry]) -> Iterator[Entry]:

@@ -52,9 +52,14 @@ class RegularWork:
         self._sooner.set()
         self._running.acquire(timeout=within_s)  # and never release it
 
+    def got_on(self) -> None:
+        """The present work got on: with much to do it may last, and does not hang."""
+        if self._busy_since is not None:
+            self._busy_since = monotonic()
+
     @property
     def busy_s(self) -> float:
-        """How long the present work has lasted; 0 while there is none."""
+        """How long the present work has lasted, or since it got on; 0 while there is none."""
         since = self._busy_since
         return 0.0 if since is None else monotonic() - since
 

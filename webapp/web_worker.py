@@ -1,7 +1,8 @@
 """The gunicorn worker of the web process: one green thread a connection, none of which a slow client holds for ever.
 
 Idle connections, half-sent requests and calls that wait cost some kilobytes each, no thread. A request's headers must
-arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S, and a client must read on within STALLED_S.
+arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S or at SLOWEST_BYTES_S, and a client must read on
+within STALLED_S.
 """
 
 import logging
@@ -24,6 +25,7 @@ import json_logs
 from webapp.client_connection import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
+SLOWEST_BYTES_S = 150_000  # and a larger body, an uploaded file, may go on at that speed
 OPEN_FILES = 8192  # twice the --worker-connections; most systems let a process begin with 1,024
 STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
 
@@ -61,7 +63,10 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
 
 
 class TimedBody:
-    """A request's body whose reading may take so many seconds in all; raises RequestTimeout, status 408."""
+    """A request's body whose reading may take so many seconds, and one more for each SLOWEST_BYTES_S that have come.
+
+    Raises RequestTimeout, status 408.
+    """
 
     def __init__(self, body: Any, within_s: float) -> None:
         self._body, self._left_s = body, within_s
@@ -71,12 +76,13 @@ class TimedBody:
         began = monotonic()
         with gevent.Timeout(self._left_s, RequestTimeout()):
             data: bytes = self._body.read(size)
-        self._left_s = max(0.001, self._left_s - (monotonic() - began))  # gevent takes 0 for "yield once"
+        took_s = monotonic() - began - len(data) / SLOWEST_BYTES_S
+        self._left_s = max(0.001, self._left_s - took_s)  # gevent takes 0 for "yield once"
         return data
 
 
 def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
-    """The app with the reading of each body bounded to so many seconds in all."""
+    """The app with the reading of each body bounded, as `TimedBody` says."""
 
     def bounded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ["wsgi.input"] = TimedBody(environ["wsgi.input"], within_s)

@@ -16,8 +16,8 @@ from benchmarks.mixed.simulated_mix import Mix, measure
 
 
 @click.command()
-@click.option("--policies", default="fusion,baton,magnus", show_default=True, help="Comma-separated.")
-@click.option("--loads", default="0.3,0.5,0.7", show_default=True, help="Interactive shares of the capacity.")
+@click.option("--policies", default="fusion,magnus", show_default=True, help="Comma-separated.")
+@click.option("--loads", default="0.3,0.6", show_default=True, help="Interactive shares of the capacity.")
 @click.option("--live", is_flag=True, help="Also on a real service, for about two minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")

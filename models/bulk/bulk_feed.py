@@ -53,6 +53,7 @@ def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJ
                 select id, tenant, endpoint, input_file_id, next_line, last_line, expires_at from bulk_jobs
                 where status in ('validating', 'in_progress') and next_line <= last_line
                     and expires_at > clock_timestamp() and tenant <> all(cast(:full as text[]))
+                    and exists (select from file_chunks where file_id = input_file_id)
                 order by fed_at, id limit 1 for update skip locked
             )
             select j.id, j.tenant, j.endpoint, j.next_line, j.last_line, clock_timestamp() as now, j.expires_at,
@@ -108,6 +109,11 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
         """),
         {"id": job.id, "next_line": next_line, "queued": len(requests), "failed": len(rows) - len(requests)},
     )
+
+
+def postpone(connection: Connection, job_id: str) -> None:
+    """Let other jobs go first: the next lines of this one cannot be stored."""
+    connection.execute(text("update bulk_jobs set fed_at = clock_timestamp() where id = :id"), {"id": job_id})
 
 
 def _row(job: ClaimedJob, request_id: str, new: NewRequest) -> dict[str, Any]:

@@ -1,27 +1,35 @@
 """Serves background requests, the lines of bulk jobs, with the capacity that all others leave, whatever the policy.
 
-Others go first: a background request gets work only while no other waits, and leaves a part of each worker's memory
-free, so that the next one that comes need not wait for a row to end. The longest predicted goes first, so that a bulk
-job does not end with a few long rows on an empty fleet (longest processing time first).
+Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
+And if others came lately, a part of each worker's memory stays free, so that the next one that comes need not wait for
+a row to end. The longest predicted goes first, so that a bulk job does not end with a few long rows on an empty fleet
+(longest processing time first).
 
 Starvation: a background request with a deadline counts as any other once half of its time has passed. One without a
 deadline waits as long as others do.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from scheduling.arrival_queue import ascending
 from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # Of a worker's memory, what background requests may fill beside the rows that run. The rest is what others find free at
-# once; see docs/results/mixed.md.
+# once; see `benchmarks/mixed`.
 MEMORY_SHARE = 0.75
-FED_AT_ONCE = 64  # background requests that one decision of the policy sees, the longest; any number of some rows does
+# Without another request for so long nobody is expected, and background requests may fill all memory: the first one
+# that comes then waits for a row to end. Some times the gap between the calls of a person at work; not tuned.
+QUIET_S = 60.0
+# Background requests that one decision of the policy sees, the longest. More of them cost more in each decision: a
+# simulated bulk job alone took as long with 8, 16 and 64, and its decisions 0.65, 0.73 and 1.25 s.
+FED_AT_ONCE = 16
 
 
 class SpareCapacity(Policy):
@@ -35,6 +43,7 @@ class SpareCapacity(Policy):
         self._longest: list[tuple[int, int, float, str]] = []  # heaps of ids that may have gone meanwhile
         self._half_time: list[tuple[float, str]] = []
         self._costs: ServingTime | None = None
+        self._other_at = -math.inf  # when the last other request came
 
     def __len__(self) -> int:
         return len(self._others) + len(self._background) + len(self._held)
@@ -42,10 +51,11 @@ class SpareCapacity(Policy):
     def add(self, request: Request, now: float) -> None:
         """Let a request wait."""
         if not request.background:
+            self._other_at = now
             self._others.add(request, now)
             return
         self._held[request.id] = request
-        heapq.heappush(self._longest, _longest_first(request))
+        heapq.heappush(self._longest, _entry(request))
         if request.deadline_at is not None:
             heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
@@ -56,11 +66,11 @@ class SpareCapacity(Policy):
         return in_queue or self._others.discard(request_id) or self._background.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """What the policy assigns of the others; if none of them waits any more, also of the background requests."""
+        """What the policy assigns of the others, then of the background requests with what is left."""
         self._costs = workers[0].costs if workers else self._costs
         self._promote(now)
         assignments = self._others.assign(workers, now)
-        if len(self._others) or not (self._held or len(self._background)):
+        if not (self._held or len(self._background)):
             return assignments
         left = {worker.name: worker for worker in workers}
         for assignment in assignments:
@@ -69,11 +79,9 @@ class SpareCapacity(Policy):
 
     def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
         """Feed the longest until the policy leaves some waiting: then the workers have all that they may have."""
-        while True:
+        while may_take := self._may_take(left.values(), now):
             self._feed(now)
-            if not len(self._background):
-                return
-            assignments = self._background.assign([_with_room(worker) for worker in left.values()], now)
+            assignments = self._background.assign(may_take, now)
             for assignment in assignments:
                 left[assignment.worker] = left[assignment.worker].given(assignment, now)
                 for request in assignment.requests:
@@ -81,6 +89,13 @@ class SpareCapacity(Policy):
                 yield assignment
             if not assignments or len(self._background):
                 return
+
+    def _may_take(self, workers: Iterable[Worker], now: float) -> list[Worker]:
+        """The workers as background requests see them; where rows do not join, and while others wait, idle ones."""
+        if self.mode != "continuous" or len(self._others):
+            return [worker for worker in workers if worker.idle]
+        is_quiet = now - self._other_at > QUIET_S
+        return [worker if is_quiet or worker.idle else _with_room(worker) for worker in workers]
 
     def _feed(self, now: float) -> None:
         while self._longest and len(self._background) < FED_AT_ONCE:
@@ -127,17 +142,22 @@ class SpareCapacity(Policy):
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The others, then the background requests, the longest first."""
-        held = sorted(self._held.values(), key=_longest_first)
-        behind = (waiting_batch((request,), self._costs, now) for request in held)
-        return chain(self._others.waiting(now), self._background.waiting(now), behind)
+        return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
+
+    def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
+        last = None
+        for entry in ascending(self._longest):
+            request = self._held.get(entry[3])
+            if request and entry == _entry(request) and entry != last:  # one that came back may have several entries
+                last = entry
+                yield waiting_batch((request,), self._costs, now)
 
 
-def _longest_first(request: Request) -> tuple[int, int, float, str]:
+def _entry(request: Request) -> tuple[int, int, float, str]:
+    """Its place in the order: the highest priority and the longest first."""
     return -request.priority, -request.remaining, request.arrived_at, request.id
 
 
 def _with_room(worker: Worker) -> Worker:
-    """The worker as background requests see it; one without rows they may fill, because nothing else wanted it."""
-    if worker.idle:
-        return worker
+    """The worker with a part of its memory."""
     return replace(worker, memory=replace(worker.memory, theta_bytes=int(MEMORY_SHARE * worker.memory.theta_bytes)))

@@ -4,12 +4,13 @@ A step reads some lines of one job, by the very checks of the call that they mak
 transaction. Any number of these may run, on several hosts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
 import structlog
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from inference.request_tokens import TokenizerAway
@@ -37,10 +38,12 @@ class Room:
 
     requests: float
     tokens: float
+    full: bool = False  # a line did not fit
 
     def takes(self, request: NewRequest) -> bool:
         """Whether one more request fits; if it does, it is counted."""
-        if self.requests < 1 or self.tokens < request.prompt_tokens:
+        self.full = self.requests < 1 or self.tokens < request.prompt_tokens
+        if self.full:
             return False
         self.requests -= 1
         self.tokens -= request.prompt_tokens
@@ -59,26 +62,41 @@ class LineFeeder:
 
     def feed(self, for_s: float) -> int:
         """Read lines until none can be read any more, or for so many seconds; returns how many were read."""
-        until, rooms, total = monotonic() + for_s, dict[str, Room](), 0
-        full: set[str] = set()
+        until, total = monotonic() + for_s, 0
+        rooms: dict[str, Room] = {}
         while monotonic() < until:
-            with self._engine.begin() as connection:
-                job = bulk_feed.claim_job(connection, full)
-                if job is None:
-                    break
-                if job.tenant not in rooms:
-                    rooms[job.tenant] = self._room(connection, job.tenant)
-                try:
-                    read = self._step(connection, job, rooms[job.tenant])
-                except TokenizerAway as error:
-                    log.warning("lines not read", job=job.id, error=str(error))
-                    break
+            full = [tenant for tenant, room in rooms.items() if room.full]
+            try:
+                read = self._feed_one(rooms, full)
+            except TokenizerAway as error:
+                log.warning("lines not read", error=str(error))
+                break
+            if read is None:
+                break
             total += read
-            if not read:
-                full.add(job.tenant)
+        if total:
             with self._engine.begin() as connection, Session(connection) as session:
                 notifications.notify_submitted(session)
         return total
+
+    def _feed_one(self, rooms: dict[str, Room], full: Collection[str]) -> int | None:
+        """One step of the job that waits longest; None if there is none that could be read."""
+        with self._engine.begin() as connection:
+            job = bulk_feed.claim_job(connection, full)
+            if job is None:
+                return None
+            if job.tenant not in rooms:
+                rooms[job.tenant] = self._room(connection, job.tenant)
+            room = rooms[job.tenant]
+            reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
+            try:
+                with connection.begin_nested():
+                    return feed_some(connection, job, reader, room)
+            except (DataError, IntegrityError) as error:  # our mistake; the other jobs must go on
+                log.error("lines not stored", job=job.id, line=job.next_line, error=str(error))
+                bulk_feed.postpone(connection, job.id)
+                room.full = True
+                return 0
 
     def _room(self, connection: Connection, tenant: str) -> Room:
         backlog = tenant_backlog.backlog_of(Session(connection), tenant)
@@ -88,31 +106,32 @@ class LineFeeder:
             QUEUE_SHARE * self._max_requests - backlog.requests, QUEUE_SHARE * self._max_tokens - backlog.tokens
         )
 
-    def _step(self, connection: Connection, job: ClaimedJob, room: Room) -> int:
-        """Read and store some lines; returns how many."""
-        reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
-        lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job)}
-        named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
-        taken = bulk_feed.taken_names(connection, job.id, named)
-        stored: list[NewLine] = []
-        next_line = job.next_line
-        for number, line in lines.items():
-            if line is not None:
-                if line.request and line.custom_id in taken:
-                    line = duplicate(line)
-                if line.request and not room.takes(line.request):
-                    break
-                if line.request and line.custom_id:
-                    taken.add(line.custom_id)
-                stored.append(line)
-            next_line = number + 1
-        if next_line > job.next_line:
-            bulk_feed.write_lines(connection, job, stored, next_line)
-        return next_line - job.next_line
+
+def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, room: Room) -> int:
+    """Read the next lines of a claimed job and store what came of them, as far as there is room; returns how many."""
+    most = max(1, min(LINES_AT_ONCE, int(room.requests)))  # those behind would be read in vain
+    lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job, most)}
+    named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
+    taken = bulk_feed.taken_names(connection, job.id, named)
+    stored: list[NewLine] = []
+    next_line = job.next_line
+    for number, line in lines.items():
+        if line is not None:
+            if line.request and line.custom_id in taken:
+                line = duplicate(line)
+            if line.request and not room.takes(line.request):
+                break
+            if line.request and line.custom_id:
+                taken.add(line.custom_id)
+            stored.append(line)
+        next_line = number + 1
+    if next_line > job.next_line:
+        bulk_feed.write_lines(connection, job, stored, next_line)
+    return next_line - job.next_line
 
 
-def lines_of(job: ClaimedJob) -> Iterator[tuple[int, bytes]]:
-    """The next lines of a job's chunk with their numbers, LINES_AT_ONCE at most."""
+def lines_of(job: ClaimedJob, most: int) -> Iterator[tuple[int, bytes]]:
+    """The next lines of a job's chunk with their numbers."""
     lines = job.data.removesuffix(b"\n").split(b"\n")
     first = job.next_line - job.first_line
-    yield from enumerate(lines[first : first + LINES_AT_ONCE], job.next_line)
+    yield from enumerate(lines[first : first + most], job.next_line)

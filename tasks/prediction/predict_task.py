@@ -69,11 +69,17 @@ def webhook_sender() -> WebhookSender:
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
-        predictor().run(on_predicted=messages().kick_planner)
+        predictor().run(on_predicted=on_predicted)
     except SQLAlchemyError as error:
         log.error("prediction failed", error=str(error))
     except Exception:
         log.exception("prediction failed")
+
+
+def on_predicted() -> None:
+    """Some requests can be planned, and the look goes on: the 50,000 lines of a bulk job are no hanging process."""
+    messages().kick_planner()
+    regular_looks.got_on()
 
 
 regular_looks = RegularWork("predict", look, MISSING_TICKS * settings.tick_s)

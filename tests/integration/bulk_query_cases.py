@@ -57,6 +57,7 @@ BULK_CASES = [
     Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, ["nobody"])),
     Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
     Case("bulk_feed.write_lines", write_a_line),
+    Case("bulk_feed.postpone", lambda c: bulk_feed.postpone(c, JOB)),
     Case("bulk_progress.take_job", bulk_progress.take_job),
     Case("bulk_progress.stop_lines", lambda c: bulk_progress.stop_lines(c, JOB), A_JOB),
     Case("bulk_progress.count_lines", lambda c: bulk_progress.count_lines(c, JOB), A_JOB),

@@ -17,6 +17,7 @@ def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bu
         chat_line("too long", "word " * 51),
         chat_line("a stream", stream=True),
         chat_line("NUL", "a\0b"),
+        chat_line("NUL in a name", **{"a\0b": 1}),
         chat_line("wrong method") | {"method": "GET"},
         chat_line("wrong url") | {"url": "/v1/embeddings"},
         chat_line("good", "again"),
@@ -44,6 +45,7 @@ def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bu
         "too long": (400, "messages"),
         "a stream": (400, "stream"),
         "NUL": (400, "messages[0].content"),
+        "NUL in a name": (400, "a\ufffdb"),
         "wrong method": (400, "method"),
         "wrong url": (400, "url"),
         "good": (400, "custom_id"),
@@ -54,9 +56,9 @@ def test_a_bad_line_goes_to_the_error_file_and_harms_no_other(client: OpenAI, bu
         2: "invalid_json_line",
         3: "invalid_json_line",
         4: "model_type",
-        13: "string_type",
-        14: "missing",
-        15: "invalid_json_line",
+        14: "string_type",
+        15: "missing",
+        16: "invalid_json_line",
     }
 
 

@@ -58,9 +58,9 @@ class LineReader:
                 raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code="unsupported_value")
             return NewLine(number, name, accepted_request(self.limits, self.snapshot, submission))
         except ValidationError as error:
-            return NewLine(number, name, error=_validation_error(error))
+            return NewLine(number, name, error=_storable(_validation_error(error)))
         except ClientError as error:
-            return NewLine(number, name, error=line_error(error))
+            return NewLine(number, name, error=_storable(line_error(error)))
         except TokenizerAway:
             raise
         except Exception:
@@ -88,6 +88,11 @@ def duplicate(line: NewLine) -> NewLine:
         "An earlier line of this file has the same custom_id.", param="custom_id", code="duplicate_custom_id"
     )
     return NewLine(line.line, line.custom_id, error=line_error(error))
+
+
+def _storable(error: dict[str, Any]) -> dict[str, Any]:
+    """The error without NUL, which names of unknown fields may have and Postgres cannot store."""
+    return {name: value.replace("\0", "\ufffd") if isinstance(value, str) else value for name, value in error.items()}
 
 
 def _parsed(data: bytes) -> Any:

@@ -43,3 +43,20 @@ def test_once_stopped_it_begins_nothing():
     work.work_within(0.0)
     work.start()
     assert not done.is_set()
+
+
+def test_work_that_gets_on_is_at_work_since_then_and_idle_work_cannot_get_on():
+    seen: list[bool] = []
+
+    def long_work() -> None:
+        before = work.busy_s
+        while work.busy_s == before:
+            pass
+        lasted = work.busy_s
+        work.got_on()
+        seen.append(work.busy_s < lasted)
+
+    work = RegularWork("work", long_work, silent_s=60.0)
+    work()
+    work.got_on()
+    assert (seen, work.busy_s) == ([True], 0.0)

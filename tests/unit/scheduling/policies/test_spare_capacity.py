@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.fusion.policy import Fusion
 from scheduling.policies.spare_capacity import SpareCapacity
 from scheduling.policies.tenant_shares import TenantShares
@@ -54,6 +55,15 @@ def test_nothing_in_the_background_is_given_work_while_another_request_waits() -
     assert served(policy) == ["other", "line"]
 
 
+def test_an_idle_worker_that_the_waiting_ones_cannot_use_serves_the_background() -> None:
+    policy = SpareCapacity(lambda: AbilityGroups(Fusion))
+    policy.add(a_line("line"), 0.0)
+    policy.add(replace(a_request("other"), needs=frozenset({"logprobs"})), 0.0)
+    idle = replace(a_worker(), lacks=frozenset({"logprobs"}))
+    assert ids(policy.assign([idle], 0.0)) == {"w": [["line"]]}
+    assert len(policy) == 1
+
+
 def test_a_decision_without_workers_assigns_nothing() -> None:
     policy = one_by_one()
     policy.add(a_line("line"), 0.0)
@@ -61,18 +71,24 @@ def test_a_decision_without_workers_assigns_nothing() -> None:
     assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line"]
 
 
-def test_a_quarter_of_the_memory_stays_free_beside_running_rows() -> None:
-    policy = SpareCapacity(Fusion)
-    for number in range(50):
-        policy.add(a_line(f"b{number:02}", 90), 0.0)
-    (first,) = policy.assign([a_worker(tokens=1000)], 0.0)
-    assert len(first.requests) > 8  # an idle worker is filled
-    running = a_worker(tokens=1000).given(replace(first, requests=first.requests[:2]), 0.0)
-    now = 100.0  # by then joiners have waited long enough to join as a group
-    policy.assign([running], now)
-    joined = sum(len(one.requests) for one in policy.assign([running], 2 * now))
-    assert joined
-    assert (2 + joined) * 100 <= 750
+def joiners(policy: SpareCapacity, rows: int, now: float) -> int:
+    """How many more rows join a worker with so many, of a hundred tokens each, and memory for ten."""
+    lines = tuple(a_line(f"running{number}", 90) for number in range(rows))
+    worker = a_worker(tokens=1000).given(Assignment("w", lines, joins=True), now)
+    policy.assign([worker], now)  # they wait until joining as a group is worth its cost
+    return sum(len(one.requests) for one in policy.assign([worker], now + 10.0))
+
+
+def test_a_quarter_of_the_memory_stays_free_beside_running_rows_while_others_come() -> None:
+    counts = []
+    for other_at in (100.0, 0.0):  # lately, and long ago
+        policy = SpareCapacity(Fusion)
+        policy.add(a_request("other"), other_at)
+        policy.discard("other")
+        for number in range(50):
+            policy.add(a_line(f"b{number:02}", 90), 0.0)
+        counts.append(2 + joiners(policy, 2, 120.0))
+    assert counts[0] <= 7 < counts[1] <= 10
 
 
 def test_a_request_with_half_of_its_time_over_waits_among_the_others() -> None:
@@ -93,12 +109,19 @@ def test_a_request_with_half_of_its_time_over_waits_among_the_others() -> None:
 
 def test_a_request_that_the_policy_has_seen_is_promoted_too() -> None:
     policy = SpareCapacity(Fusion)
-    policy.add(a_line("fed", deadline_at=100.0), 0.0)
-    policy.assign([a_worker(tokens=15)], 0.0)  # it fits nowhere yet
-    busy = a_worker(tokens=15, busy=True)
-    policy.assign([busy], 0.0)
-    policy.assign([busy], 60.0)
-    assert len(policy) <= 1
+    policy.add(a_line("fed", 90, deadline_at=100.0), 0.0)
+    full = a_worker(tokens=100).given(Assignment("w", (a_request("row", predicted=80),), joins=True), 0.0)
+    assert policy.assign([full], 0.0) == []
+    policy.add(a_line("longer", 95), 0.0)
+    assert policy.assign([full], 60.0) == []
+    assert [request.id for batch in policy.waiting(60.0) for request in batch.requests] == ["fed", "longer"]
+
+
+def test_where_rows_do_not_join_only_idle_workers_get_background_requests() -> None:
+    policy = one_by_one()
+    policy.add(a_line("line"), 0.0)
+    assert policy.assign([a_worker("busy", busy=True)], 0.0) == []
+    assert ids(policy.assign([a_worker("busy", busy=True), a_worker("idle")], 0.0)) == {"idle": [["line"]]}
 
 
 def test_it_forgets_what_is_discarded_wherever_it_waits() -> None:
@@ -114,6 +137,15 @@ def test_it_forgets_what_is_discarded_wherever_it_waits() -> None:
         assert policy.discard(request_id)
         assert not policy.discard(request_id)
         assert len(policy) == before - left - 1
+
+
+def test_a_request_that_was_predicted_anew_waits_once_at_its_new_place() -> None:
+    policy = one_by_one()
+    for predicted in (500, 5, 5):
+        policy.discard("again")
+        policy.add(a_line("again", predicted), 0.0)
+    policy.add(a_line("line", 50), 0.0)
+    assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line", "again"]
 
 
 def test_ends_and_lack_of_memory_are_told_to_the_policy_that_assigned() -> None:

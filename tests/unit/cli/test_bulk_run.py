@@ -1,0 +1,123 @@
+"""A run of a file takes up what an interrupted one left, repeats no upload and no creation, and saves what it gets."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cli.api_client import Client, Json
+from cli.bulk_run import BulkRun
+from cli.command_errors import CommandFailed
+
+LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {}}) + "\n"
+
+
+@dataclass
+class Service:
+    """What the service was asked, and the batch that it has."""
+
+    calls: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    polls: int = 0
+    error_file: str | None = None
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/v1")
+        self.calls.append(f"{request.method} {path}")
+        if path.endswith("/content"):
+            return httpx.Response(200, content=f"lines of {path.split('/')[2]}\n")
+        if path == "/files":
+            assert LINE.encode() in request.read()
+            return httpx.Response(200, json={"id": "file-1"})
+        if request.method == "POST":
+            self.keys.append(request.headers["Idempotency-Key"])
+            assert json.loads(request.read())["endpoint"] == "/v1/responses"
+        else:
+            self.polls += 1
+        return httpx.Response(200, json=self.batch("completed" if self.polls > 1 else "in_progress"))
+
+    def batch(self, status: str) -> Json:
+        files = {"output_file_id": "file-out", "error_file_id": self.error_file}
+        return {"id": "batch_1", "status": status, "request_counts": {}, **files}
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "in.jsonl").write_text("\n" + LINE)
+    return tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+
+
+def a_run(service: Service, paths: tuple[Path, Path], url: str = "http://magnus") -> BulkRun:
+    client = Client(url, "key", transport=httpx.MockTransport(service.answer), sleep=lambda _: None)
+    return BulkRun(client, *paths)
+
+
+def test_a_run_uploads_creates_polls_and_saves(service: Service, paths: tuple[Path, Path]) -> None:
+    run, shown = a_run(service, paths), list[str]()
+    batch = run.wait(run.start(None, "24h"), lambda now: shown.append(now["status"]), lambda _: None)
+    run.save(batch)
+    assert shown == ["in_progress", "in_progress", "completed"]
+    assert paths[1].read_text() == "lines of file-out\n"
+    assert sorted(path.name for path in paths[1].parent.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_errors_are_saved_beside_the_answers(service: Service, paths: tuple[Path, Path]) -> None:
+    run = a_run(service, paths)
+    run.save(service.batch("completed") | {"error_file_id": "file-err"})
+    assert run.errors_path.read_text() == "lines of file-err\n"
+
+
+def test_a_run_that_was_interrupted_while_it_waited_goes_on_with_its_batch(
+    service: Service, paths: tuple[Path, Path]
+) -> None:
+    first = a_run(service, paths)
+    first.start(None, "24h")
+    assert first.batch_id == "batch_1"
+    service.calls.clear()
+    second = a_run(service, paths)
+    assert second.start(None, "24h")["id"] == "batch_1"
+    assert service.calls == ["GET /batches/batch_1"]
+
+
+def test_a_run_whose_creation_was_not_answered_repeats_it_under_its_key(
+    service: Service, paths: tuple[Path, Path]
+) -> None:
+    first = a_run(service, paths)
+    first.start(None, "24h")
+    state = json.loads(first.state_path.read_text())
+    first.state_path.write_text(json.dumps(state | {"batch": None}))
+    a_run(service, paths).start(None, "24h")
+    assert service.calls.count("POST /files") == 1
+    assert service.keys == [service.keys[0]] * 2
+
+
+def test_the_state_of_another_run_is_not_taken_up(service: Service, paths: tuple[Path, Path]) -> None:
+    run = a_run(service, paths)
+    run.start(None, "24h")
+    with pytest.raises(CommandFailed, match="or on http://magnus"):
+        a_run(service, paths, "http://other")
+    paths[0].write_text(LINE + LINE)
+    with pytest.raises(CommandFailed, match="remove it to start anew"):
+        a_run(service, paths)
+    run.state_path.write_text("no json")
+    with pytest.raises(CommandFailed, match="cannot be read"):
+        a_run(service, paths)
+
+
+@pytest.mark.parametrize("text", ["", "no json\n", "[]\n", "{}\n"])
+def test_a_first_line_without_a_call_asks_for_the_endpoint(
+    service: Service, paths: tuple[Path, Path], text: str
+) -> None:
+    paths[0].write_text(text)
+    run = a_run(service, paths)
+    run.state_path.write_text(json.dumps({"input_sha256": "", "url": "", "key": ""}))
+    run._state.file = "file-1"
+    with pytest.raises(CommandFailed, match="give --endpoint"):
+        run.start(None, "24h")

@@ -1,0 +1,13 @@
+"""How long a client may take to send a body: the more has come, the longer."""
+
+import io
+
+from webapp.web_worker import SLOWEST_BYTES_S, TimedBody
+
+
+def test_what_has_come_gives_the_rest_of_a_body_time() -> None:
+    body = TimedBody(io.BytesIO(bytes(20 * SLOWEST_BYTES_S)), within_s=5.0)
+    for read in range(1, 11):
+        assert len(body.read(SLOWEST_BYTES_S)) == SLOWEST_BYTES_S
+        assert body._left_s > read
+    assert body._left_s <= 15.0
