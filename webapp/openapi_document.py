@@ -48,6 +48,16 @@ UPLOAD = {  # the body of POST /v1/files, which APIFlask does not see: it is rea
 BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
 
+LIMIT_HEADERS = {
+    f"x-ratelimit-{what}-{of}": {"description": f"{says} {unit}", "schema": {"type": kind}}
+    for of, unit in (("requests", "of the tenant's rate"), ("tokens", "of the prompts that may wait; of submissions"))
+    for what, says, kind in (
+        ("limit", "The limit", "integer"),
+        ("remaining", "What is left", "integer"),
+        ("reset", "When all of it is free again, such as 1m30s,", "string"),
+    )
+}
+
 
 def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
     """Add to `spec`, and return it: error bodies, streams, the headers of requests and answers, the model's name."""
@@ -75,6 +85,6 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
                 if int(status) >= 400:
                     answer["content"] = {"application/problem+json": {"schema": {"$ref": SCHEMAS + "Problem"}}}
                 if int(status) in (200, 429, 503):
-                    answer["headers"] = {"Retry-After": RETRY_AFTER}
+                    answer["headers"] = {"Retry-After": RETRY_AFTER, **LIMIT_HEADERS}
     spec["paths"]["/v1/files"]["post"]["requestBody"] = UPLOAD
     return spec

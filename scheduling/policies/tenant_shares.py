@@ -5,10 +5,12 @@ anybody waits. Batches never mix tenants. With one tenant this is the policy its
 decisions and needs none of this; a policy of mode `queue` gives all that waits to its workers at once, so that nothing
 is left to choose.
 
-Starvation: what a policy promises holds for each tenant by itself, within the tenant's share.
+Starvation: what a policy promises holds for each tenant by itself, within the tenant's share. A row too long for the
+memory that is free is not kept out by other tenants' shorter ones: they go ahead by no more than a batch.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -77,11 +79,27 @@ class TenantShares(Policy):
                         break
 
     def _joins(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Also if nothing waits a policy is asked: it may want rows to leave."""
+        """Also if nothing waits a policy is asked: it may want rows to leave.
+
+        Where something of a tenant still waits, the better served ones go ahead by no more than its next batch.
+        """
+        most = math.inf
         for tenant in self._next_tenants() or [next(name for name, one in self._policies.items() if one is self._last)]:
+            if self._counters.served(tenant) > most:
+                return
             for assignment in self._ask(tenant, list(workers.values()), now):
                 workers[assignment.worker] = workers[assignment.worker].given(assignment, now)
                 yield assignment
+            most = min(most, self._limit_for_others(tenant, workers.values(), now))
+
+    def _limit_for_others(self, tenant: str, workers: Iterable[Worker], now: float) -> float:
+        """The counter up to which others are served; none if nothing of this tenant waits that a worker could take."""
+        largest_tokens = max((worker.memory.capacity_tokens for worker in workers), default=0)
+        batch = next(iter(self._policies[tenant].waiting(now)), None)
+        if batch is None or batch.requests[0].prefill >= largest_tokens:
+            return math.inf
+        tokens = sum(map(tokens_of, batch.requests))
+        return self._counters.served(tenant) + self._counters.weighted(tenant, tokens)
 
     def _ask(self, tenant: str, workers: Sequence[Worker], now: float) -> list[Assignment]:
         self._last = self._policies[tenant]

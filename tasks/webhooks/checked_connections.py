@@ -6,6 +6,7 @@ So a name that resolves to a public address when it is looked at and to a privat
 import asyncio
 import socket
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from ipaddress import ip_address
 
 import httpcore
@@ -20,9 +21,9 @@ class ForbiddenAddress(httpcore.ConnectError):
 class CheckedBackend(httpcore.AsyncNetworkBackend):
     """httpcore's connections, to checked addresses alone; TLS still verifies the name."""
 
-    def __init__(self, private: bool) -> None:
-        """`private`: every address is allowed."""
-        self._private, self._backend = private, httpcore.AnyIOBackend()
+    def __init__(self, private: bool, resolving: Executor) -> None:
+        """`private`: every address is allowed. `resolving` has the threads that wait for name servers."""
+        self._private, self._resolving, self._backend = private, resolving, httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -34,7 +35,9 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first allowed address that answers; raises ForbiddenAddress, httpcore.ConnectError."""
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._resolving, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM
+            )
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host} has no address") from error
         addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))

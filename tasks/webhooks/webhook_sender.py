@@ -6,6 +6,7 @@ few of the sender's places, so that the others' events are not delayed.
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 
 import httpcore
@@ -20,6 +21,7 @@ from tasks.webhooks.webhook_signature import event_body, signed_headers
 
 LOOK_EVERY_S = 1.0  # for events that are due: one statement. An event waits half of it. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
+MOST_NAMES = 64  # that are resolved at once; a name server that is silent keeps a thread for its resolver's time-out
 EACH, EACH_FAILING = 16, 1  # of them to one endpoint, and to one whose last answer was no success. Not tuned.
 ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
@@ -55,7 +57,9 @@ class WebhookSender(Thread):
         self.join()
 
     async def _send(self) -> None:
-        backend = CheckedBackend(self._private)
+        # threads of their own: whoever has a slow name server must not hold up the database's calls
+        resolving = ThreadPoolExecutor(MOST_NAMES, thread_name_prefix="webhook-names")
+        backend = CheckedBackend(self._private, resolving)
         in_flight: set[asyncio.Task[DeliveryResult]] = set()
         running: Counter[str] = Counter()
         async with httpcore.AsyncConnectionPool(
@@ -67,6 +71,7 @@ class WebhookSender(Thread):
                 in_flight |= {asyncio.create_task(deliver(pool, delivery)) for delivery in claimed}
                 in_flight = await self._collect(in_flight, running, self._look_every_s)
             await self._collect(in_flight, running, STOP_WITHIN_S, asyncio.ALL_COMPLETED)
+        resolving.shutdown(wait=False, cancel_futures=True)
 
     async def _collect(
         self,

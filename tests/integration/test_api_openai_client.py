@@ -7,6 +7,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from models.tenants.key_scopes import Scope
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
 
@@ -85,3 +86,11 @@ def test_its_exceptions_carry_message_param_and_code(client: OpenAI) -> None:
     assert (unknown.value.param, unknown.value.code) == ("model", "model_not_found")
     with pytest.raises(openai.AuthenticationError, match="Incorrect API key provided: magnus-no"):
         client.with_options(api_key="magnus-no").models.list()
+
+
+def test_a_missing_scope_is_its_error_of_permission(client: OpenAI, api: Api) -> None:
+    reader = client.with_options(api_key=api.with_key(scopes={Scope.read}).key)
+    assert reader.models.list().data
+    with pytest.raises(openai.PermissionDeniedError, match="Missing scopes: submit") as caught:
+        reader.responses.create(model="words", input="hello", background=True)
+    assert caught.value.code == "missing_scope"

@@ -162,7 +162,9 @@ class Fusion(Policy):
                 return True
             self._reserve_worker(buckets, state)
             if next_tenant is not None:
-                most = min(most, counters.served(tenant) + counters.weighted(tenant, largest_tokens(buckets)))
+                most = min(
+                    most, counters.served(tenant) + counters.weighted(tenant, largest_tokens(buckets, state.fleet))
+                )
         return False
 
     def _join_from(self, buckets: LengthBuckets, tenant: str, until: float, state: DecisionState) -> bool:
@@ -198,10 +200,14 @@ class Fusion(Policy):
             self._reservation.reserve(state.fleet, first.request)
 
 
-def largest_tokens(buckets: LengthBuckets) -> float:
-    """Tokens of the largest request of those that are first in their buckets."""
+def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
+    """Tokens of the largest request that could join an empty worker, of those that are first in their buckets.
+
+    Infinity if none could: what waits for a worker that is not there is no reason for others to wait.
+    """
     heads = buckets.heads()
-    return float((heads.prefill + heads.remaining).max())
+    tokens = (heads.prefill + heads.remaining)[heads.prefill < fleet.capacity.max()]
+    return float(tokens.max()) if len(tokens) else math.inf
 
 
 def _assignment(fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest]) -> Assignment:

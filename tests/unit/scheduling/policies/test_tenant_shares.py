@@ -19,6 +19,7 @@ from scheduling.simulation.trace import Trace
 from tests.unit.scheduling.scheduling_builders import (
     SLOPED,
     a_memory,
+    a_paged_worker,
     a_request,
     a_row,
     a_worker,
@@ -115,6 +116,24 @@ def test_a_batch_is_of_one_tenant_and_each_idle_worker_goes_to_the_least_served(
     policy.set_weights({"b": 2.0})
     assert ids(policy.assign(workers, 0.0)) == {"w0": [["a3", "a4", "a5"]], "w1": [["b3", "b4", "b5"]]}
     assert ids(policy.assign(workers[1:2], 0.0)) == {"w0": [["b6", "b7", "b8"]]}
+
+
+def test_a_long_row_is_not_kept_out_by_the_short_ones_of_others() -> None:
+    policy = TenantShares(Baton)
+    policy.add(a_request("long", length=60, predicted=20, tenant="a"), 0.0)
+    add_all(policy, [a_request(f"b{n:02}", length=5, predicted=5, tenant="b") for n in range(40)])
+    part = a_paged_worker(100, rows=[a_row("row", length=55, generated=5)])  # two short rows fit, the long one does not
+    ahead = [rows(ids(policy.assign([part], float(turn)))) for turn in range(20)]
+    assert 0 < sum(map(len, ahead)) < 20
+    assert rows(ids(policy.assign([a_paged_worker(100)], 20.0)))[0] == "long"
+
+
+def test_nobody_waits_for_a_tenant_whose_request_no_worker_could_take() -> None:
+    policy = TenantShares(Baton)
+    policy.add(a_request("larger than any", length=100, tenant="a"), 0.0)
+    add_all(policy, [a_request(f"b{n:02}", length=5, predicted=5, tenant="b") for n in range(40)])
+    served = [rows(ids(policy.assign([a_paged_worker(100)], float(turn)))) for turn in range(20)]
+    assert sum(map(len, served)) == 40
 
 
 def test_whoever_cannot_use_an_idle_worker_leaves_it_to_the_next() -> None:

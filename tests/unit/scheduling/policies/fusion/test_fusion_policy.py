@@ -65,6 +65,14 @@ def test_while_a_less_served_tenants_request_fits_nowhere_others_go_ahead_by_no_
     assert "large" in ids(policy.assign([a_paged_worker(100)], 10.0))["w"][0]
 
 
+def test_nobody_waits_for_a_tenant_whose_requests_no_worker_could_take() -> None:
+    policy = Fusion()
+    policy.add(a_request("larger than any", length=100, predicted=20, tenant="a"), 0.0)
+    add_all(policy, [a_request(f"b{number}", length=10, predicted=5, tenant="b") for number in range(20)])
+    went_ahead = [len(one.requests) for turn in range(20) for one in policy.assign([a_paged_worker(100)], float(turn))]
+    assert sum(went_ahead) == 20
+
+
 @pytest.mark.parametrize(("tau", "first"), [(None, "s0"), (0.9, "s0"), (0.05, "long"), (-0.5, "long")])
 def test_predictions_change_the_order_only_if_they_rank_requests_rightly(tau: float | None, first: str) -> None:
     policy = Fusion()
