@@ -7,7 +7,7 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
-from models import minute_history, retention
+from models import minute_history, retention, unstored_requests
 from models.session import make_sessions
 
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
@@ -20,6 +20,9 @@ CHORE_FOR_S = 2.0
 FORGET_WORKERS_AFTER_S = 86_400.0
 # A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
+# What a client does not want stored is deleted when its answer has left; this is for clients that left before it. Not
+# tuned.
+FORGET_UNSTORED_AFTER_S = 600.0
 
 log = structlog.get_logger()
 
@@ -33,6 +36,7 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
+        unstored_requests.forget_ended(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
     for delete in (retention.delete_old_requests, retention.delete_old_batches):
         deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, CHORE_FOR_S)
         if deleted:
