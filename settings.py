@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port of the API and the dashboard; 0 picks a free one")
     flower_port: int = Field(5555, ge=0, le=65535, description="Port of Flower on loopback; 0 picks a free one")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Largest request body that the API reads")
+    cors_origins: str | None = Field(
+        None, description="Comma-separated origins whose pages may use the API from a browser, * for all"
+    )
     rate_limit: str = Field(
         "60000/minute",
         pattern=r"^\d+/(second|minute|hour)$",
@@ -212,6 +215,11 @@ class Settings(BaseSettings):
                 "or every batch is lost while it runs"
             )
         return self
+
+    @property
+    def cors_origin_list(self) -> list[str]:
+        """The origins whose pages may use the API."""
+        return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
 
     @property
     def engines(self) -> list[str]:

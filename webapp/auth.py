@@ -11,13 +11,15 @@ from settings import DASHBOARD_USER
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey
 
+NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
+
 
 def require_api_key() -> None:
-    """Before each request to /v1: find the tenant of its key and count it against the key's rate limit.
+    """Before each request to the API: find the tenant of its key and count it against the key's rate limit.
 
     Raises InvalidKey and RateLimited.
     """
-    if not request.path.startswith("/v1/"):
+    if not request.path.startswith(NEED_A_KEY):
         return
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
@@ -26,7 +28,7 @@ def require_api_key() -> None:
     with context.sessions() as session:
         caller = api_keys.find(session, key.strip())
     if caller is None:
-        raise InvalidKey("This API key is unknown or revoked.")
+        raise InvalidKey("Incorrect API key provided: it is unknown or revoked.")
     context.rate_limit.count(caller.key_id, time.monotonic())
     g.caller = caller
 

@@ -44,10 +44,11 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
         operation = spec["paths"][path][method]
         operation["parameters"].append(PREFER)
         operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": EVENT}
-    for operations in spec["paths"].values():
+    for path, operations in spec["paths"].items():
         for operation in operations.values():
             if "requestBody" in operation:
                 operation["requestBody"]["required"] = True
+            if "requestBody" in operation and path in WAIT_OR_STREAM:
                 operation["parameters"].append(IDEMPOTENCY_KEY)
             for status, answer in operation["responses"].items():
                 if int(status) >= 400:

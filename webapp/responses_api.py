@@ -1,5 +1,7 @@
 """/v1/responses: submit, poll, list, cancel, delete. Reads and writes the database alone, never the broker."""
 
+from typing import Any
+
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
@@ -11,7 +13,10 @@ from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_connection import connection_of, patience_of, preferred_wait_s
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
+from webapp.conversations.turns import turns_of
+from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
+from webapp.options.answer_options import AnswerOptions
+from webapp.options.unstored import forget_unstored
 from webapp.output_options import stored_format
 from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.response_schemas import CreateResponse, ListQuery, RetrieveQuery
@@ -29,6 +34,7 @@ from webapp.submission import (
     submit,
     submit_and_wait,
 )
+from webapp.tools.tool_schemas import stored_choice
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
 
@@ -46,10 +52,14 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     context, submission = current_context(), submission_of(json_data)
     if submission.stream:
         stream = submit_and_stream(context, submission, connection_of(request))
-        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream)
+        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream.close)
     if submission.background:
         return answer_of(submit(context, submission))
-    return answer_of(submit_and_wait(context, submission, patience_of(request, context.wait_s)))
+    view = submit_and_wait(context, submission, patience_of(request, context.wait_s))
+    answer = answer_of(view)
+    if view.request.status.final:
+        forget_unstored(context, [view])
+    return answer
 
 
 @api.get("")
@@ -94,7 +104,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
     context, tenant, after = current_context(), current_tenant(), query_data.starting_after
     if query_data.stream:
         stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
-        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream)
+        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream.close)
     wait_s = preferred_wait_s(request)
     if not wait_s:
         return answer_of(find_request(context, tenant, id))
@@ -127,22 +137,34 @@ def delete(id: str) -> Deleted:
 
 
 def submission_of(body: CreateResponse) -> Submission:
-    """What a body asks for, in the name of the current request's tenant."""
-    if isinstance(body.input, str):
-        prompt = ClientPrompt(body.instructions or "", body.input)
-    else:
-        prompt = prompt_of_turns(body.instructions, [Turn(message.role, message.text) for message in body.input])
+    """What a body asks for, in the name of the current request's tenant; raises InvalidRequest."""
+    if body.store is False and body.background:
+        raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")
+    context, tenant = current_context(), current_tenant()
+    choice = stored_choice(body.tool_choice)
+    tools = tuple(tool.stored for tool in body.tools or ())
+    offered = () if choice.mode == "none" else tools
+    turns = turns_of(body.input)
+    kept: dict[str, Any] = {}
+    if body.previous_response_id is not None:
+        turns = [*earlier_turns(context, tenant, body.previous_response_id), *turns]
+        kept["previous_response_id"] = body.previous_response_id
+    if body.truncation == "auto":
+        turns = fitting(context.prompt_limits, turns, lambda some: prompt_of(body.instructions, some, offered))
+        kept["truncation"] = "auto"
+    if turns[0].role in ("system", "developer"):  # they join the instructions
+        kept["instructions"] = body.instructions or ""
     return Submission(
-        tenant=current_tenant(),
+        tenant=tenant,
         idempotency_key=request.headers.get("Idempotency-Key"),
         model=body.model,
-        prompt=prompt,
+        prompt=prompt_of(body.instructions, turns, offered),
         limit_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         background=bool(body.background),
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=body.magnus.top_k,
+        top_k=body.magnus.top_k if body.top_k is None else max(body.top_k, 0),
         seed=body.magnus.seed,
         stop=body.magnus.stop,
         priority=body.magnus.priority,
@@ -153,6 +175,14 @@ def submission_of(body: CreateResponse) -> Submission:
         top_logprobs=body.asked_logprobs,
         logprobs_param="include" if body.include else "top_logprobs",
         stream=bool(body.stream),
+        options=AnswerOptions(
+            body,
+            tools,
+            choice,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            store=body.store is not False,
+            conversation=kept,
+        ),
     )
 
 

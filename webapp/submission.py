@@ -22,6 +22,7 @@ from webapp.app_context import AppContext
 from webapp.client_connection import Patience
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
+from webapp.options.answer_options import NO_OPTIONS, AnswerOptions
 from webapp.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
@@ -59,6 +60,7 @@ class Submission:
     format_param: str = "response_format"
     top_logprobs: int | None = None
     logprobs_param: str = "logprobs"
+    options: AnswerOptions = NO_OPTIONS
 
     @property
     def needs(self) -> dict[str, str]:
@@ -69,16 +71,26 @@ class Submission:
             "response_format": (self.format_param, self.format is not None),
             "logprobs": (self.logprobs_param, self.top_logprobs is not None),
         }
-        return {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
+        if self.options.tool_choice.mode == "required":
+            asked["response_format"] = ("tool_choice", True)
+        own = {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
+        return own | self.options.needs(
+            self.prompt, self.prompt_param, sampled=bool(self.temperature), logprobs=self.top_logprobs is not None
+        )
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
     """Store a request, once for each Idempotency-Key; raises a ClientError for what cannot be accepted."""
-    new = new_request(context, submission)
+    return store(context, submission, new_request(context, submission))
+
+
+def store(context: AppContext, submission: Submission, new: NewRequest, part: str = "") -> RequestView:
+    """Store a checked request; `part` tells the requests of one call apart, and is added to its Idempotency-Key."""
     key = submission.idempotency_key
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     digest = None if key is None else canonical_digest(submission.body)
+    key = None if key is None else key + part
     context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
         stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
@@ -166,6 +178,7 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
     limits = context.prompt_limits
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
+    submission.options.check(limit_tokens, submission.format, submission.format_param)
     counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
     snapshot = context.queue_snapshot.get()
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
@@ -213,11 +226,15 @@ def stored_body(submission: Submission) -> dict[str, Any]:
             "top_p": 1.0 if submission.top_p is None else submission.top_p,
             "top_k": submission.top_k,
             "seed": seed,
+            **submission.options.sampling,
         },
         "stop": submission.stop,
+        **submission.options.body,
     }
     if submission.stream:
         body["stream"] = True
+    if submission.prompt.raw:
+        body |= {"raw": True} | ({"prompt_ids": list(submission.prompt.ids)} if submission.prompt.ids else {})
     if submission.prompt.messages:
         body["messages"] = submission.prompt.stored_messages
     if submission.format is not None:
