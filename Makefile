@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test chaos test-model engines test-engines browser check fmt model clean
+.PHONY: help install demo run test chaos test-model engines test-engines test-clients browser check fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,7 +32,7 @@ run: install ## keep the service up and print its addresses
 # the same: the browser tests then fail, none is skipped, and each says what to install.
 test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest tests --ignore tests/real_model
+	$(BIN)/python -m pytest tests --ignore tests/real_model --ignore tests/clients
 
 chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
 	$(BIN)/python -m benchmarks.chaos --json chaos.json
@@ -47,6 +47,9 @@ engines: install ## build the environments of vLLM and llama.cpp under .magnus/e
 
 test-engines: engines ## one suite over our engine, transformers serve, vLLM and llama.cpp
 	$(BIN)/python -m pytest tests/engines --engines all
+
+test-clients: install ## the tools of docs/clients.md, each in an environment of its own under .magnus/clients (3 GB, minutes)
+	$(BIN)/python -m pytest tests/clients
 
 browser: install ## find a Chromium for the browser tests, or fetch one
 	$(BIN)/python -m tests.browser.chromium

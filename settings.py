@@ -49,6 +49,9 @@ class Settings(BaseSettings):
     tenant_file_bytes: int = Field(
         10 * 2**30, ge=1024, description="Most bytes that the uploaded files of a tenant may have together"
     )
+    cors_origins: str | None = Field(
+        None, description="Comma-separated origins whose pages may use the API from a browser, * for all"
+    )
     rate_limit: str = Field(
         "60000/minute",
         pattern=r"^\d+/(second|minute|hour)$",
@@ -229,6 +232,11 @@ class Settings(BaseSettings):
                 "or every batch is lost while it runs"
             )
         return self
+
+    @property
+    def cors_origin_list(self) -> list[str]:
+        """The origins whose pages may use the API."""
+        return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
 
     @property
     def engines(self) -> list[str]:

@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -37,13 +37,22 @@ def special_tokens_of(tokenizer_config: dict[str, Any]) -> dict[str, str]:
 
 def compile_chat_template(source: str) -> Template:
     """Compile a template with the filters, functions and tags that templates on the hub use."""
+    return _environment().from_string(source)
+
+
+def takes_tools(source: str) -> bool:
+    """Whether a template reads the definitions of tools."""
+    return "tools" in meta.find_undeclared_variables(_environment().parse(source))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(source)
+    return environment
 
 
 class _GenerationTag(Extension):

@@ -6,15 +6,16 @@ user's text, such as a literal `<eos>`, is encoded as plain text and never becom
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
-from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of
+from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of, takes_tools
 from inference.engine_errors import UnreadableTokenizer
 from inference.request_tokens import Turn
 from inference.stop_strings import Detokenizer
@@ -27,15 +28,21 @@ class PromptFormat:
     """Encodes prompts for one model and decodes its answers."""
 
     def __init__(
-        self, name: str, vocabulary: str, template: Template | None, special_tokens: dict[str, str] | None = None
+        self,
+        name: str,
+        vocabulary: str,
+        template: Template | None,
+        special_tokens: dict[str, str] | None = None,
+        takes_tools: bool = False,
     ) -> None:
         """`vocabulary` is the text of a tokenizer.json; `special_tokens` are passed to the template by name."""
-        self.name = name
+        self.name, self.takes_tools = name, takes_tools
         self._template = template
         self._named_tokens = special_tokens or {}
         self._tokenizer = Tokenizer.from_str(vocabulary)
         self._literal = Tokenizer.from_str(vocabulary)
         self._literal.encode_special_tokens = True
+        self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
         self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
         added = self._tokenizer.get_added_tokens_decoder().values()
         longest_first = sorted((token.content for token in added if token.special), key=len, reverse=True)
@@ -47,18 +54,28 @@ class PromptFormat:
         if self._template is None:
             return list(self._literal.encode(joined).ids)
         if not instructions:
-            return self._encode_chat(self._template, [("user", input)])
+            return self._encode_chat(self._template, _messages([("user", input)]))
         try:
-            return self._encode_chat(self._template, [("system", instructions), ("user", input)])
+            return self._encode_chat(self._template, _messages([("system", instructions), ("user", input)]))
         except TemplateError:  # some templates, such as Gemma's, refuse a system message
-            return self._encode_chat(self._template, [("user", joined)])
+            return self._encode_chat(self._template, _messages([("user", joined)]))
 
     def encode_conversation(self, turns: Sequence[Turn]) -> list[int]:
         """Token ids of (role, content) turns; raises jinja2's TemplateError if the template refuses their order."""
         if self._template is None:
             transcript = "".join(f"{role}: {content}\n\n" for role, content in turns)
             return list(self._literal.encode(f"{transcript}assistant:").ids)
-        return self._encode_chat(self._template, turns)
+        return self._encode_chat(self._template, _messages(turns))
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation with tools; raises jinja2's TemplateError if the template refuses it."""
+        if self._template is None or not self.takes_tools:
+            raise TemplateError("it knows no tools")
+        return self._encode_chat(self._template, messages, tools)
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Token ids of a prompt as it is; special tokens in it are those of the model."""
+        return list(self._tokenizer.encode(text).ids)
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
@@ -81,17 +98,31 @@ class PromptFormat:
         """What this token adds to an answer; nothing if the vocabulary has no such token."""
         return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
-    def _encode_chat(self, template: Template, turns: Sequence[Turn]) -> list[int]:
+    def _encode_chat(
+        self, template: Template, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         shield = _NONCHARACTER
-        while any(shield in content for _, content in turns):
+        while shield in json.dumps([*messages, *tools], ensure_ascii=False):
             shield += _NONCHARACTER
-        shielded = [
-            {"role": role, "content": self._special.sub(lambda token: token[0][0] + shield + token[0][1:], content)}
-            for role, content in turns
-        ]
-        rendered = template.render(
-            messages=shielded, tools=None, documents=None, add_generation_prompt=True, **self._named_tokens
-        )
+
+        def shielded(text: str) -> str:
+            return self._special.sub(lambda token: token[0][0] + shield + token[0][1:], text)
+
+        try:
+            rendered = template.render(
+                messages=_each_text(list(messages), shielded),
+                tools=_each_text(list(tools), shielded) or None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._named_tokens,
+            )
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+        ) as error:  # other arguments than it reads
+            raise TemplateError(f"it cannot render them ({type(error).__name__})") from error
         if shield not in rendered:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
         # The shield split every special token in users' texts, so those that are still whole come from the template.
@@ -102,6 +133,21 @@ class PromptFormat:
         return ids
 
 
+def _messages(turns: Sequence[Turn]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same JSON value with every text of it changed, the names in objects too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): _each_text(part, change) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_each_text(part, change) for part in value]
+    return value
+
+
 def load_prompt_format(model: str) -> PromptFormat:
     """Read the prompt format of a model directory or hub id; raises UnreadableTokenizer."""
     vocabulary = _read(model, "tokenizer.json")
@@ -110,7 +156,8 @@ def load_prompt_format(model: str) -> PromptFormat:
     config = json.loads(_read(model, "tokenizer_config.json") or "{}")
     source = chat_template_of(config, _read(model, "chat_template.jinja"))
     template = compile_chat_template(source) if source is not None else None
-    return PromptFormat(Path(model).name, vocabulary, template, special_tokens_of(config))
+    knows_tools = source is not None and takes_tools(source)
+    return PromptFormat(Path(model).name, vocabulary, template, special_tokens_of(config), knows_tools)
 
 
 def _read(model: str, file: str) -> str | None:

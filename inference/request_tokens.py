@@ -1,7 +1,7 @@
 """What turns requests into token ids and answers into text: our own tokenizer, or that of a server."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from inference.stop_strings import Detokenizer
 
@@ -30,6 +30,24 @@ class RequestTokens(Protocol):
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Token ids of a request's prompt; raises jinja2's TemplateError if the template refuses the conversation."""
+        ...
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the model's chat template knows definitions of tools."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Token ids are below this number; None where only a server knows it."""
+        ...
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation with tools; raises jinja2's TemplateError if the template refuses it."""
+        ...
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Token ids of a prompt as it is, without the chat template; special tokens in it are those of the model."""
         ...
 
     def count(self, text: str) -> int:

@@ -14,17 +14,23 @@ LEAST_TEMPERATURE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one row's tokens are sampled; temperature 0 is greedy, top_k 0 and top_p 1 keep the whole vocabulary.
+    """How one row's tokens are sampled; temperature 0 is greedy, top_k 0, top_p 1 and min_p 0 keep all tokens.
 
-    Raises ValueError for what has no meaning; everything else can be sampled with.
+    `min_p` keeps the tokens that are at least so likely as this share of the likeliest. `repetition_penalty` divides
+    the positive logits, and multiplies the negative ones, of tokens that the prompt or the answer has. Raises
+    ValueError for what has no meaning; everything else can be sampled with.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.min_p <= 1 or not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"0 <= min_p <= 1, repetition_penalty must be above 0 and finite: {self}")
         if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0 or (self.seed or 0) < 0:
             raise ValueError(
                 f"temperature, top_k and seed must not be negative, temperature finite, 0 < top_p <= 1: {self}"
@@ -59,7 +65,9 @@ class Sequence:
     `turns` are the prompt's (role, content) before its encoding, for a server that takes no token ids; `priority`
     is a hint for a server that orders its own queue, higher goes first. `top_logprobs`: the log probability of each
     token is wanted, and those of so many tokens that were likeliest there; `logprobs` has those of `generated_ids`.
-    `cache_salt`: only rows of the same salt may share what a server has cached of their prompts.
+    `cache_salt`: only rows of the same salt may share what a server has cached of their prompts. With `ignore_eos` an
+    end of sequence is a token like any other; before `min_tokens` neither it nor one of the `stop_token_ids`, which end
+    the answer too, is generated. `prompt_logprobs`: also the log probabilities of the prompt's tokens are wanted.
     """
 
     id: str
@@ -74,6 +82,10 @@ class Sequence:
     top_logprobs: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     cache_salt: str = ""
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -93,7 +105,8 @@ class FinishedSequence:
 
     `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that tells no ids
     gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered. `logprobs` has
-    an entry for each of the ids, where they were asked for.
+    an entry for each of the ids, where they were asked for, and so has `prompt_logprobs` for the prompt's, of which the
+    first says nothing: no token is in front of it.
     """
 
     id: str
@@ -103,6 +116,7 @@ class FinishedSequence:
     text_tokens: int = 0
     refusal: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def tokens(self) -> int:

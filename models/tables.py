@@ -32,6 +32,7 @@ class RequestStatus(enum.StrEnum):
 ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
 WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
+UNSTORED = "body ->> 'store' = 'false' and input <> ''"
 
 
 class BatchStatus(enum.StrEnum):
@@ -94,10 +95,8 @@ class StoredRequest(Base):
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    # what else the client sent: {"metadata": {str: str}, "background": bool, "stop": [str],
-    #  "sampling": {"temperature", "top_p", "top_k", "seed"}, and for a conversation "messages": [{"role", "content"}],
-    #  of which `input` is then the rendered text, "format": {"type", "name", "description", "schema", "strict"},
-    #  "top_logprobs": int}
+    # what else the client sent, see `models/request_body.py`; for a conversation its "messages", of which `input` is
+    # then the rendered text
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
     input_tokens: Mapped[int]  # the user input length (Magnus III-B)
@@ -164,6 +163,7 @@ class StoredRequest(Base):
         Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
         # empty in a healthy service: `models/invariants.py` looks for what is in it
         Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
+        Index("requests_unstored", "finished_at", postgresql_where=text(UNSTORED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
         Index(
             "requests_idempotency",

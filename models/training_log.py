@@ -53,11 +53,11 @@ def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int
     counted = connection.execute(
         text("""
             select count(*) from (
-                select output_tokens from requests
+                select output_tokens, input from requests
                 where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
                     and status in ('completed', 'incomplete')
                 order by finished_at desc limit :at_most
-            ) answers where output_tokens > 0
+            ) answers where output_tokens > 0 and input <> '' -- of what is not to be stored the texts are deleted
         """),
         {"at_most": at_most, "max_age_s": max_age_s},
     )
@@ -86,7 +86,7 @@ def finished_requests(
                     and id not in (select unnest(cast(:known_ids as text[])))
                     and status in ('completed', 'incomplete')
                 order by finished_at desc limit :limit
-            ) answers where output_tokens > 0 order by at desc
+            ) answers where output_tokens > 0 and input <> '' order by at desc
         """),
         {"limit": limit, "max_age_s": max_age_s, "after": after, "known_ids": list(known_ids)},
     )

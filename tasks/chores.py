@@ -7,7 +7,7 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
-from models import minute_history, retention
+from models import minute_history, retention, unstored_requests
 from models.bulk import bulk_retention
 from models.session import make_sessions
 from models.tenants import usage
@@ -24,6 +24,9 @@ CHORE_FOR_S = 2.0
 FORGET_WORKERS_AFTER_S = 86_400.0
 # A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
+# What a client does not want stored is deleted when its answer has left; this is for clients that left before it. Not
+# tuned.
+FORGET_UNSTORED_AFTER_S = 600.0
 
 log = structlog.get_logger()
 
@@ -38,6 +41,7 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
+        unstored_requests.forget_ended(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
     deletions = (
         bulk_retention.delete_old_files,
         bulk_retention.delete_old_jobs,

@@ -39,13 +39,17 @@ from webapp.app_context import AppContext
 from webapp.backlog_limits import BacklogLimit
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
+from webapp.conversations import conversations_api
 from webapp.dashboard_overview import Overview, read_overview
 from webapp.ended_notices import EndedNotices
 from webapp.prompt_limits import prompt_limits_of
 from webapp.rate_limits import RateLimit
+from webapp.reference import reference_page
 from webapp.streaming.token_feed import TokenFeed
 from webapp.strict_json import ApiRequest, StrictJson
 from webapp.tenants import usage_api
+from webapp.tokens import tokens_api
+from webapp.transport import compressed_bodies, cross_origin
 from webapp.ttl_cache import TtlCache
 from webapp.waiting_calls import WaitingCalls
 from webapp.webhooks import webhooks_api
@@ -122,19 +126,23 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.extensions["magnus"] = context
     app.before_request(name_request)
     health.register_metrics(app, context)
+    cross_origin.register(app, settings.cors_origin_list)
     app.before_request(auth.require_api_key)
+    app.before_request(compressed_bodies.unfold_body)
     client_errors.register(app)
     apis = [
         responses_api.api,
+        conversations_api.api,
         chat_api.api,
         models_api.api,
+        tokens_api.api,
         stats_api.api,
         files_api.api,
         batches_api.api,
         usage_api.api,
         webhooks_api.api,
     ]
-    for blueprint in (*apis, health.pages, dashboard.pages):
+    for blueprint in (*apis, health.pages, dashboard.pages, reference_page.pages):
         app.register_blueprint(blueprint)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_security_headers)

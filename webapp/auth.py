@@ -16,13 +16,15 @@ from webapp.tenants.route_scopes import scope_of
 
 OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # of a refused key that its error shows
 
+NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
+
 
 def require_api_key() -> None:
-    """Before each request to /v1: find the tenant of its key, count it against its rate, check the route's scope.
+    """Before each request to the API: find the tenant of its key, count it against its rate, check the route's scope.
 
     Raises InvalidKey, RateLimited, MissingScope.
     """
-    if not request.path.startswith("/v1/"):
+    if not request.path.startswith(NEED_A_KEY):
         return
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():

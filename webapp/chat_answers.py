@@ -1,5 +1,6 @@
 """What the answers of /v1/chat/completions and /v1/completions say of an answered request, streamed or not."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from models.client_requests import RequestView
@@ -12,7 +13,8 @@ def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
     return "length" if view.request.status is RequestStatus.incomplete else "stop"
 
 
-def usage_of(view: RequestView) -> CompletionUsage:
-    """Tokens of the prompt and of the answer."""
-    prompt, answer = view.request.prompt_tokens, view.request.output_tokens or 0
+def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> CompletionUsage:
+    """Tokens of the prompts, each of which has so many answers beside each other, and of all answers."""
+    prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
+    answer = sum(view.request.output_tokens or 0 for view in views)
     return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)

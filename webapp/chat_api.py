@@ -3,6 +3,7 @@
 Each is stored, predicted and batched like any other request, and can be read under /v1/responses by its `resp_` id.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from apiflask import APIBlueprint
@@ -11,10 +12,14 @@ from flask import request
 
 from models.client_requests import RequestView
 from models.queue_position import QueuePlace
+from models.request_body import read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat_answers import finish_reason_of, usage_of
 from webapp.chat_schemas import (
+    MOST_ANSWERS,
+    AnsweredCall,
+    AnsweredFunction,
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
@@ -26,14 +31,24 @@ from webapp.chat_schemas import (
     CreateCompletion,
 )
 from webapp.client_connection import connection_of, patience_of
-from webapp.client_errors import NotInTime
-from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
+from webapp.client_errors import InvalidRequest, NotInTime
+from webapp.client_prompt import ClientPrompt, prompt_of_turns
+from webapp.completions.completion_logprobs import completion_logprobs
+from webapp.completions.completion_prompts import client_prompts
+from webapp.completions.several_answers import several, submit_all_and_wait
+from webapp.options.answer_options import AnswerOptions
+from webapp.options.unstored import forget_unstored
 from webapp.output_options import stored_format
+from webapp.prompt_limits import PromptLimits
 from webapp.response_objects import logprobs_of, magnus_of
-from webapp.streaming.answer_stream import submit_and_stream
-from webapp.streaming.chat_chunks import ChunkKind, chunks
+from webapp.streaming.answer_stream import submit_and_stream_all
+from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.streaming.event_stream import event_stream
-from webapp.submission import Submission, cancel_request, require_answer, submit_and_wait
+from webapp.submission import Submission, cancel_request, require_answer
+from webapp.tools.tool_answers import answer_parts
+from webapp.tools.tool_schemas import stored_choice
+
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
 api = APIBlueprint("chat", __name__, url_prefix="/v1", tag="Completions")
 
@@ -48,9 +63,10 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
     With `stream: true` it answers at once, with chunks of the answer as they are generated.
     """
     submission = chat_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
+    submissions = several(submission, json_data.n or 1)
     if submission.stream:
-        return stream_chunks(submission, "chat.completion.chunk", json_data.includes_usage)
-    return chat_completion_of(wait_for_answer(submission))
+        return stream_chunks(submissions, "chat.completion.chunk", json_data, len(submissions))
+    return chat_completion_of(wait_for_answers(submissions))
 
 
 @api.post("/completions")
@@ -58,57 +74,104 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 @api.output(Completion)
 @api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 502, 503, 504])
 def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
-    """Like a chat with one message of the user's."""
-    submission = completion_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
-    if submission.stream:
-        return stream_chunks(submission, "text_completion", json_data.includes_usage)
-    return completion_of(wait_for_answer(submission))
+    """Goes on from a prompt that the model reads as it is, or from each of several, like a chat in all else."""
+    limits, key = current_context().prompt_limits, request.headers.get("Idempotency-Key")
+    submissions, answers = completion_submissions(json_data, current_tenant(), limits, key), json_data.n or 1
+    if submissions[0].stream:
+        return stream_chunks(submissions, "text_completion", json_data, answers)
+    return completion_of(wait_for_answers(submissions), answers)
 
 
 def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = None) -> Submission:
-    """What a chat asks for, in the name of this tenant, with its Idempotency-Key."""
-    prompt = prompt_of_turns(None, [Turn(message.role, message.text) for message in body.messages])
+    """What a chat asks for, in the name of this tenant, with its Idempotency-Key; raises InvalidRequest."""
+    choice = stored_choice(body.tool_choice)
+    tools = tuple(tool.function.stored for tool in body.tools or ())
+    offered = () if choice.mode == "none" else tools
+    prompt = prompt_of_turns(None, [message.turn for message in body.messages], offered)
     if body.max_completion_tokens is None:
         limit_tokens, limit_param = body.max_tokens, "max_tokens"
     else:
         limit_tokens, limit_param = body.max_completion_tokens, "max_completion_tokens"
     submission = submission_of(body, tenant, key, prompt, limit_tokens, "messages", limit_param)
-    return replace(submission, format=stored_format(body.response_format), top_logprobs=body.asked_logprobs)
-
-
-def completion_submission(body: CreateCompletion, tenant: str, key: str | None = None) -> Submission:
-    """What a completion asks for, in the name of this tenant, with its Idempotency-Key."""
-    prompt = ClientPrompt("", body.prompt)
-    return submission_of(body, tenant, key, prompt, body.max_tokens, "prompt", "max_tokens")
-
-
-def chat_completion_of(view: RequestView) -> ChatCompletion:
-    """The answer of a chat whose request has one."""
-    return ChatCompletion(
-        id=view.request.id.replace("resp_", "chatcmpl-", 1),
-        created=int(view.request.arrived_at.timestamp()),
-        model=view.request.model,
-        choices=[
-            ChatChoice(
-                message=AssistantMessage(content=text_of(view)),
-                finish_reason=finish_reason_of(view),
-                logprobs=None if view.logprobs is None else ChatLogprobs(content=logprobs_of(view)),
-            )
-        ],
-        usage=usage_of(view),
-        magnus=magnus_of(view, QueuePlace()),
+    return replace(
+        submission,
+        format=stored_format(body.response_format),
+        top_logprobs=body.asked_logprobs,
+        options=AnswerOptions(
+            body,
+            tools,
+            choice,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            store=body.store is not False,
+        ),
     )
 
 
-def completion_of(view: RequestView) -> Completion:
-    """The answer of a completion whose request has one."""
+def completion_submissions(
+    body: CreateCompletion, tenant: str, limits: PromptLimits, key: str | None = None
+) -> list[Submission]:
+    """What a completion asks for: `n` answers to each prompt; raises InvalidRequest."""
+    prompts = client_prompts(body.prompt, limits)
+    answers, limit_tokens = body.n or 1, body.max_tokens
+    if answers * len(prompts) > MOST_ANSWERS:
+        raise InvalidRequest(f"A call has at most {MOST_ANSWERS} answers, `n` for each prompt.", param="prompt")
+    if limit_tokens is None:
+        limit_tokens = min(DEFAULT_COMPLETION_TOKENS, limits.max_output_tokens)
+    submissions = []
+    for prompt in prompts:
+        submission = submission_of(body, tenant, key, prompt, limit_tokens, "prompt", "max_tokens")
+        options = AnswerOptions(body, echo=bool(body.echo))
+        submissions += several(replace(submission, top_logprobs=body.logprobs, options=options), answers)
+    return submissions
+
+
+def chat_completion_of(views: Sequence[RequestView]) -> ChatCompletion:
+    """The answers to a chat, each a choice."""
+    first = views[0].request
+    return ChatCompletion(
+        id=first.id.replace("resp_", "chatcmpl-", 1),
+        created=int(first.arrived_at.timestamp()),
+        model=first.model,
+        choices=[chat_choice(number, view) for number, view in enumerate(views)],
+        usage=usage_of(views, answers_a_prompt=len(views)),
+        magnus=magnus_of(views[0], QueuePlace()),
+    )
+
+
+def chat_choice(index: int, view: RequestView) -> ChatChoice:
+    """An answer of a chat: what it says, and what it calls."""
+    parts = answer_parts(view)
+    calls = [
+        AnsweredCall(id=call_id, function=AnsweredFunction(name=call.name, arguments=call.arguments))
+        for call_id, call in parts.calls
+    ]
+    return ChatChoice(
+        index=index,
+        message=AssistantMessage(content=None if calls and not parts.text else parts.text, tool_calls=calls or None),
+        finish_reason="tool_calls" if calls else finish_reason_of(view),
+        logprobs=None if view.logprobs is None else ChatLogprobs(content=logprobs_of(view)),
+    )
+
+
+def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Completion:
+    """The answers to the prompts of a completion, those of the first prompt first."""
+    first = views[0].request
+    echo = read_body(first.body).echo
     return Completion(
-        id=view.request.id.replace("resp_", "cmpl-", 1),
-        created=int(view.request.arrived_at.timestamp()),
-        model=view.request.model,
-        choices=[CompletionChoice(text=text_of(view), finish_reason=finish_reason_of(view))],
-        usage=usage_of(view),
-        magnus=magnus_of(view, QueuePlace()),
+        id=first.id.replace("resp_", "cmpl-", 1),
+        created=int(first.arrived_at.timestamp()),
+        model=first.model,
+        choices=[
+            CompletionChoice(
+                index=number,
+                text=(view.request.input if echo else "") + (view.request.output_text or ""),
+                finish_reason=finish_reason_of(view),
+                logprobs=completion_logprobs(view, with_prompt=echo),
+            )
+            for number, view in enumerate(views)
+        ],
+        usage=usage_of(views, answers_a_prompt=answers_a_prompt),
+        magnus=magnus_of(views[0], QueuePlace()),
     )
 
 
@@ -132,7 +195,7 @@ def submission_of(
         background=False,
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=body.magnus.top_k,
+        top_k=body.magnus.top_k if body.top_k is None else max(body.top_k, 0),
         seed=body.seed,
         stop=body.stops,
         priority=body.magnus.priority,
@@ -144,30 +207,32 @@ def submission_of(
     )
 
 
-def wait_for_answer(submission: Submission) -> RequestView:
-    """The answered request; raises NotInTime, NotAnswered, or InvalidRequest if it was cancelled meanwhile."""
-    context = current_context()
+def wait_for_answers(submissions: Sequence[Submission]) -> list[RequestView]:
+    """The answered requests; raises NotInTime, NotAnswered, or InvalidRequest if one was cancelled meanwhile."""
+    context, first = current_context(), submissions[0]
     patience = patience_of(request, context.wait_s)
-    view = submit_and_wait(context, submission, patience)
-    stored = view.request
-    if not stored.status.final:
-        if submission.idempotency_key is not None:
-            raise NotInTime(f"No answer within {patience.wait_s:g} s. The same Idempotency-Key goes on waiting for it.")
-        cancel_request(context, submission.tenant, stored.id)
+    views = submit_all_and_wait(context, submissions, patience)
+    late = [view.request.id for view in views if not view.request.status.final]
+    if late and first.idempotency_key is not None:
+        raise NotInTime(f"No answer within {patience.wait_s:g} s. The same Idempotency-Key goes on waiting for it.")
+    if late:
+        for late_id in late:
+            cancel_request(context, first.tenant, late_id)
         raise NotInTime(
-            f"No answer within {patience.wait_s:g} s; {stored.id} was cancelled. "
+            f"No answer within {patience.wait_s:g} s; {late[0]} was cancelled. "
             "For long work send POST /v1/responses with background=true and poll, or an Idempotency-Key and try again."
         )
-    require_answer(view)
-    return view
+    for view in views:
+        require_answer(view)
+    forget_unstored(context, views)
+    return views
 
 
-def stream_chunks(submission: Submission, kind: ChunkKind, includes_usage: bool) -> FlaskResponse:
-    """The answer as server-sent events."""
-    stream = submit_and_stream(current_context(), submission, connection_of(request))
-    return event_stream(chunks(stream, kind, includes_usage), stream)
-
-
-def text_of(view: RequestView) -> str:
-    """The answer's text."""
-    return view.request.output_text or ""
+def stream_chunks(
+    submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
+) -> FlaskResponse:
+    """The answers as server-sent events."""
+    streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
+    count = current_context().prompt_limits.prompt_format.count if body.counts_usage else None
+    shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
+    return event_stream(chunks(streams, kind, shown), streams.close)

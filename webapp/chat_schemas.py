@@ -4,11 +4,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
+from webapp.client_prompt import Turn
+from webapp.completions.completion_prompts import CompletionPrompt
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
+from webapp.options.more_sampling import MoreSampling
 from webapp.output_options import ChatFormat, TopLogprobs
 from webapp.response_objects import ApiObject, ChosenToken, Magnus
 from webapp.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
+from webapp.tools.tool_schemas import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
+MOST_ANSWERS = 128  # of one call: OpenAI's bound of `n`; each is a request of its own
 EmptyList = Annotated[list[Any], Field(max_length=0)]
 Stop = Annotated[
     Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")],
@@ -19,23 +24,53 @@ Stop = Annotated[
 class ChatMessage(RoleAndContent):
     """One message of a chat; an answer's message can be sent back as it came."""
 
+    role: Literal["user", "assistant", "system", "developer", "tool"]  # type: ignore[assignment]
     content: Content | None = None  # type: ignore[assignment]  # clients send null where there is no text
     refusal: None = None
-    tool_calls: EmptyList | None = None
+    tool_calls: Annotated[list[ChatToolCall], Field(max_length=MOST_TOOLS)] | None = None
+    tool_call_id: CallId | None = Field(default=None, description="Of the call whose result a tool's message is")
     function_call: None = None
+    reasoning_content: None = None
     audio: None = None
     annotations: EmptyList | None = None
     name: Annotated[Text, Field(max_length=64)] | None = Field(default=None, description="Accepted, not used")
+
+    @field_validator("tool_calls")
+    @classmethod
+    def refuse_calls_of_others(
+        cls, value: list[ChatToolCall] | None, others: ValidationInfo
+    ) -> list[ChatToolCall] | None:
+        """Refuse calls in a message that is not the assistant's."""
+        if value and others.data.get("role") != "assistant":
+            raise ValueError("only the assistant's messages have calls")
+        return value
+
+    @field_validator("tool_call_id")
+    @classmethod
+    def refuse_a_result_of_others(cls, value: str | None, others: ValidationInfo) -> str | None:
+        """Refuse a call's id in a message that is not a tool's."""
+        if value is not None and others.data.get("role") != "tool":
+            raise ValueError("only a tool's messages have it")
+        return value
+
+    @property
+    def turn(self) -> Turn:
+        """As a turn of the conversation."""
+        calls = tuple(call.stored for call in self.tool_calls or ())
+        return Turn(self.role, self.text, calls, self.tool_call_id)
 
 
 class StreamOptions(Body):
     """What a stream has beside its text."""
 
     include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
+    continuous_usage_stats: bool | None = Field(
+        default=None, description="vLLM's: each chunk has the tokens so far, those of the answer counted in its text"
+    )
     include_obfuscation: Literal[False] | None = None
 
 
-class CommonFields(Body):
+class CommonFields(MoreSampling):
     """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
@@ -46,16 +81,12 @@ class CommonFields(Body):
     max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
     metadata: Metadata | None = Field(default=None, description="`application` names the kind of request")
     user: Annotated[Text, Field(max_length=512)] | None = None
-    n: Literal[1] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = Field(default=None, description="Answers to each prompt")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
     stream_options: StreamOptions | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    # extensions of other servers, with the values that ask for nothing
-    repetition_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=0)] | None = None
-    top_k: Literal[-1, 0] | None = Field(default=None, description="All tokens; `magnus.top_k` takes the likeliest")
     magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
 
     @field_validator("stream_options")
@@ -72,6 +103,11 @@ class CommonFields(Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def counts_usage(self) -> bool:
+        """Whether each chunk of a stream has the tokens so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
     def stops(self) -> list[str]:
         """The stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -82,21 +118,30 @@ class CreateChatCompletion(CommonFields):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
-    store: bool | None = None
+    store: bool | None = Field(default=None, description="false: deleted once it is answered")
     logprobs: bool | None = Field(default=None, description="Answer with the log probability of each token")
     top_logprobs: TopLogprobs | None = Field(default=None, description="And of so many of the likeliest tokens there")
-    tools: EmptyList | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: bool | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
     response_format: ChatFormat | None = None
     service_tier: Literal["auto", "default"] | None = None
+    reasoning_effort: Literal["none"] | None = None
+    verbosity: Literal["medium"] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    # who asks and what OpenAI may cache of it: accepted, not used
+    safety_identifier: Annotated[Text, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None
+    prompt_cache_retention: Annotated[Text, Field(max_length=64)] | None = None
 
     @field_validator("messages")
     @classmethod
     def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuse a chat whose last message is not the user's, or is empty."""
-        if value[-1].role != "user" or not value[-1].text.strip():
+        """Refuse a chat whose last message is not the user's, or a tool's, or is empty."""
+        if value[-1].role != "tool" and (value[-1].role != "user" or not value[-1].text.strip()):
             raise ValueError("the last message must be the user's and not be empty")
+        if any(message.role == "tool" and message.tool_call_id is None for message in value):
+            raise ValueError("a tool's message needs tool_call_id")
         return value
 
     @field_validator("top_logprobs")
@@ -116,18 +161,22 @@ class CreateChatCompletion(CommonFields):
 class CreateCompletion(CommonFields):
     """POST /v1/completions."""
 
-    prompt: Annotated[Text, Field(min_length=1)] = Field(description="One text; it is asked as a user's message")
+    prompt: CompletionPrompt = Field(
+        description="A text, its tokens, or a list of either; the model reads it as it is, without its chat template"
+    )
     suffix: None = None
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    logprobs: None = None
+    echo: bool | None = Field(default=None, description="true: each answer begins with its prompt")
+    best_of: int | None = Field(default=None, description="Accepted where it is `n`")
+    logprobs: TopLogprobs | None = Field(
+        default=None, description="The log probability of each token, with `echo` of the prompt's too"
+    )
 
-    @field_validator("prompt")
+    @field_validator("best_of")
     @classmethod
-    def refuse_an_empty_prompt(cls, value: str) -> str:
-        """Refuse a prompt of nothing but white space."""
-        if not value.strip():
-            raise ValueError("must not be empty")
+    def refuse_a_choice_of_the_best(cls, value: int | None, others: ValidationInfo) -> int | None:
+        """Refuse to generate more answers than are given."""
+        if value is not None and value != (others.data.get("n") or 1):
+            raise ValueError("only as many answers are generated as `n` asks for")
         return value
 
 
@@ -139,12 +188,28 @@ class CompletionUsage(ApiObject):
     total_tokens: int
 
 
+class AnsweredFunction(ApiObject):
+    """A called function with its arguments, a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(ApiObject):
+    """A call of a function in an answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: AnsweredFunction
+
+
 class AssistantMessage(ApiObject):
     """The answer of a chat."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[AnsweredCall] | None = None
 
 
 class ChatLogprobs(ApiObject):
@@ -154,12 +219,15 @@ class ChatLogprobs(ApiObject):
     refusal: None = None
 
 
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
 class ChatChoice(ApiObject):
-    """The one choice of a chat."""
+    """One answer of a chat."""
 
     index: int = 0
     message: AssistantMessage
-    finish_reason: Literal["stop", "length"]
+    finish_reason: FinishReason
     logprobs: ChatLogprobs | None = None
 
 
@@ -175,13 +243,22 @@ class ChatCompletion(ApiObject):
     magnus: Magnus
 
 
+class CompletionLogprobs(ApiObject):
+    """The tokens of a completion, and their log probabilities; null where no token is in front."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
 class CompletionChoice(ApiObject):
-    """The one choice of a completion."""
+    """One answer to a prompt."""
 
     index: int = 0
     text: str
-    finish_reason: Literal["stop", "length"]
-    logprobs: None = None
+    finish_reason: FinishReason
+    logprobs: CompletionLogprobs | None = None
 
 
 class Completion(ApiObject):

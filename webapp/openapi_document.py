@@ -23,7 +23,6 @@ WAIT_OR_STREAM = {  # by path: the method whose calls may wait, and may answer w
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
 }
-SUBMITTING = ("/v1/responses", "/v1/chat/completions", "/v1/completions")  # by POST
 EVENT = {  # one of the server-sent events of a stream
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
@@ -74,13 +73,13 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
         operation["parameters"].append(PREFER)
         operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": EVENT}
     spec["paths"]["/v1/files/{id}/content"]["get"]["responses"]["200"]["content"] = BYTES
-    for path in SUBMITTING:
-        spec["paths"][path]["post"]["parameters"].append(IDEMPOTENCY_KEY)
     spec["paths"]["/v1/magnus/usage"]["get"]["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
-    for operations in spec["paths"].values():
+    for path, operations in spec["paths"].items():
         for operation in operations.values():
             if "requestBody" in operation:
                 operation["requestBody"]["required"] = True
+            if "requestBody" in operation and path in WAIT_OR_STREAM:
+                operation["parameters"].append(IDEMPOTENCY_KEY)
             for status, answer in operation["responses"].items():
                 if int(status) >= 400:
                     answer["content"] = {"application/problem+json": {"schema": {"$ref": SCHEMAS + "Problem"}}}

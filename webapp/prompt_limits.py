@@ -19,15 +19,29 @@ from webapp.client_prompt import ClientPrompt
 # longest token of the model's vocabulary does: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
 
+TOO_LONG = "context_length_exceeded"  # the code by which clients tell that a prompt must become shorter
+
 # By what a worker's engine may lack: what its absence means, and what the client can do.
 UNABLE = {
     "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
     "top_k": "The engine behind this model has no top_k: leave it out.",
+    "min_p": "The engine behind this model has no min_p: leave it out.",
+    "repetition_penalty": "The engine behind this model has no repetition_penalty: leave it out.",
+    "ignore_eos": "The engine behind this model cannot go on behind an end of sequence: leave ignore_eos out.",
+    "min_tokens": "The engine behind this model knows no least length: leave min_tokens out.",
+    "stop_token_ids": "The engine behind this model tells no token ids: use stop strings instead.",
+    "raw_prompt": "The engine behind this model takes chats only: use /v1/chat/completions.",
+    "tools": "The engine behind this model takes chats without tools only: leave them out.",
+    "prompt_logprobs": "The engine behind this model tells no log probabilities of prompts: leave echo out.",
     "response_format": "The engine behind this model cannot hold an answer to a JSON format: ask for JSON in the "
-    "instructions and check the answer, or serve the model with vLLM or llama.cpp.",
-    "logprobs": "The engine behind this model tells no log probabilities: leave them out, or serve the model with vLLM "
-    "or llama.cpp.",
+    "instructions and check the answer, or serve the model with our own engine, vLLM or llama.cpp.",
+    "logprobs": "The engine behind this model tells no log probabilities: leave them out, or serve the model with our "
+    "own engine, vLLM or llama.cpp.",
 }
+NO_TOOLS = (
+    "The chat template of this model knows no tools: describe them in the instructions, or serve a model that was "
+    "trained to call them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +72,36 @@ class PromptLimits:
 
     def count_tokens(self, prompt: ClientPrompt, *, param: str) -> TokenCounts:
         """Tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
+        ids = self.encode(prompt, param=param)
+        if not ids:
+            raise InvalidRequest(f"Invalid '{param}': must not be empty.", param=param)
+        return TokenCounts(len(ids), self.prompt_format.count(prompt.input))
+
+    def check_ids(self, ids: Collection[int], *, param: str) -> None:
+        """Raise InvalidRequest for a token that the model has not, as far as that is known."""
+        most = self.prompt_format.vocabulary_size
+        if most is not None and max(ids, default=0) >= most:
+            raise InvalidRequest(f"Invalid '{param}': token ids are below {most:,} here.", param=param)
+
+    def encode(self, prompt: ClientPrompt, *, param: str) -> list[int]:
+        """The tokens themselves; raises InvalidRequest above Lmax, and for what the model has no tokens for."""
         characters = len(prompt.instructions) + len(prompt.input)
         if characters > self.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN:
             raise self._too_long(f"{characters:,} characters", param)
+        self.check_ids(prompt.ids, param=param)
+        asked = prompt.for_model
+        if asked.uses_tools and not self.prompt_format.takes_tools:
+            param = "tools" if asked.tools else param
+            raise InvalidRequest(NO_TOOLS, param=param, code="unsupported_value")
         try:
-            tokens = len(self._encode(prompt))
+            ids = asked.encode(self.prompt_format)
         except TemplateError as error:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {error}.", param=param
             ) from error
-        if tokens > self.max_prompt_tokens:
-            raise self._too_long(f"{tokens:,} tokens", param)
-        return TokenCounts(tokens, self.prompt_format.count(prompt.input))
+        if len(ids) > self.max_prompt_tokens:
+            raise self._too_long(f"{len(ids):,} tokens", param)
+        return ids
 
     def check_workers(self, tokens: int, largest_tokens: int | None, *, param: str) -> None:
         """Raise InvalidRequest if the largest worker's memory, as far as it is known, leaves no place for an answer."""
@@ -78,7 +110,7 @@ class PromptLimits:
                 f"The largest worker's memory holds {largest_tokens:,} tokens of a prompt and its answer, "
                 f"but your prompt has {tokens:,}. Shorten the input or the instructions.",
                 param=param,
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
 
     def check_needs(self, needs: Mapping[str, str], lacking: Collection[str]) -> None:
@@ -101,16 +133,12 @@ class PromptLimits:
             )
         return self.max_output_tokens if requested is None else requested
 
-    def _encode(self, prompt: ClientPrompt) -> list[int]:
-        turns = [(turn.role, turn.content) for turn in prompt.messages]
-        return self.prompt_format.encode_request(prompt.instructions, prompt.input, turns)
-
     def _too_long(self, length: str, param: str) -> InvalidRequest:
-        return InvalidRequest(
-            f"This model's prompts have at most {self.max_prompt_tokens:,} tokens, but yours has {length}. "
-            "Shorten the input or the instructions.",
+        return InvalidRequest(  # with the words by which clients tell this error from others
+            f"This model's maximum context length is {self.max_prompt_tokens:,} tokens for the prompt. However, your "
+            f"messages resulted in {length}. Please reduce the length of the messages.",
             param=param,
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
 
 

@@ -10,6 +10,7 @@ from models.client_requests import RequestView
 from models.queue_position import QueuePlace
 from models.request_body import RequestBody, UnreadableBody, read_body
 from models.tables import RequestStatus
+from webapp.tools.tool_answers import parts_of
 
 MIN_RETRY_S = 1  # the header has whole seconds
 MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
@@ -78,13 +79,24 @@ class OutputText(ApiObject):
 
 
 class OutputMessage(ApiObject):
-    """The one item of `output`."""
+    """What an answer says."""
 
     id: str
     type: Literal["message"] = "message"
     status: Literal["completed", "incomplete"]
     role: Literal["assistant"] = "assistant"
     content: list[OutputText]
+
+
+class CalledFunction(ApiObject):
+    """A call of a function, an item of `output` beside the message or in its place."""
+
+    id: str
+    type: Literal["function_call"] = "function_call"
+    status: Literal["completed"] = "completed"
+    call_id: str
+    name: str
+    arguments: str = Field(description="A JSON object as text")
 
 
 class InputDetails(ApiObject):
@@ -123,19 +135,19 @@ class Response(ApiObject):
     instructions: str | None
     max_output_tokens: int
     model: str
-    output: list[OutputMessage]
+    output: list[OutputMessage | CalledFunction]
     usage: Usage | None
     temperature: float
     top_p: float
     metadata: dict[str, str]
-    parallel_tool_calls: bool = False
-    previous_response_id: None = None
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
     store: bool = True
     text: dict[str, Any] = {"format": {"type": "text"}}
-    tool_choice: Literal["none"] = "none"
-    tools: list[Any] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[dict[str, Any]] = []
     top_logprobs: int = 0
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     magnus: Magnus
 
 
@@ -165,6 +177,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         body = read_body(request.body)
     except UnreadableBody as unreadable:
         body, error = RequestBody(), error or ResponseError(code="unreadable_request", message=str(unreadable))
+    forced = body.tool_choice.function
     return Response(
         id=request.id,
         created_at=int(request.arrived_at.timestamp()),
@@ -175,14 +188,20 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         incomplete_details=(
             IncompleteDetails(reason="max_output_tokens") if request.status is RequestStatus.incomplete else None
         ),
-        instructions=request.instructions or None,
+        instructions=(request.instructions if body.instructions is None else body.instructions) or None,
         max_output_tokens=request.limit_tokens,
         model=request.model,
-        output=_output(view),
+        output=_output(view, body),
         usage=_usage(view),
         temperature=body.sampling.temperature or 0.0,
         top_p=1.0 if body.sampling.top_p is None else body.sampling.top_p,
         metadata=body.metadata,
+        parallel_tool_calls=body.parallel_tool_calls,
+        previous_response_id=body.previous_response_id,
+        store=body.store,
+        tool_choice={"type": "function", "name": forced} if forced else body.tool_choice.mode,
+        tools=[{"type": "function", **tool.model_dump()} for tool in body.tools],
+        truncation=body.truncation,
         text={"format": _format(body)},
         top_logprobs=body.top_logprobs or 0,
         magnus=magnus_of(view, place),
@@ -231,7 +250,10 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
 
 def logprobs_of(view: RequestView) -> list[ChosenToken]:
     """Those of the answer's tokens; none where they were not asked for, or were not read with the request."""
-    return [ChosenToken.model_validate(one) for one in view.logprobs or ()]
+    entries = view.logprobs or []
+    if view.request.body.get("echo"):  # those of the prompt's are in front
+        entries = entries[view.request.prompt_tokens :]
+    return [ChosenToken.model_validate(one) for one in entries]
 
 
 def _format(body: RequestBody) -> dict[str, Any]:
@@ -240,17 +262,28 @@ def _format(body: RequestBody) -> dict[str, Any]:
     return body.format.model_dump(by_alias=True, exclude_unset=True)
 
 
-def _output(view: RequestView) -> list[OutputMessage]:
+def _output(view: RequestView, body: RequestBody) -> list[OutputMessage | CalledFunction]:
     request = view.request
     if request.output_text is None:
         return []
-    return [
-        OutputMessage(
-            id=request.id.replace("resp_", "msg_", 1),
-            status="completed" if request.status is RequestStatus.completed else "incomplete",
-            content=[OutputText(text=request.output_text, logprobs=logprobs_of(view))],
+    parts = parts_of(request.output_text, body, request.id)
+    calls: list[OutputMessage | CalledFunction] = [
+        CalledFunction(
+            id=request.id.replace("resp_", "fc_", 1) + f"{number:03d}",
+            call_id=call_id,
+            name=call.name,
+            arguments=call.arguments,
         )
+        for number, (call_id, call) in enumerate(parts.calls)
     ]
+    if calls and not parts.text:
+        return calls
+    message = OutputMessage(
+        id=request.id.replace("resp_", "msg_", 1),
+        status="completed" if request.status is RequestStatus.completed else "incomplete",
+        content=[OutputText(text=parts.text, logprobs=logprobs_of(view))],
+    )
+    return [message, *calls]
 
 
 def _usage(view: RequestView) -> Usage | None:

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
+from webapp.options.more_sampling import MoreSampling
 from webapp.output_options import ResponseFormat, TextFormat, TopLogprobs
+from webapp.tools.tool_items import ITEM, FunctionCallItem, FunctionOutputItem
+from webapp.tools.tool_schemas import MOST_TOOLS, ResponseTool, ResponseToolChoice
 
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}
@@ -57,10 +60,51 @@ class Message(RoleAndContent):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
+InputItem = Message | FunctionCallItem | FunctionOutputItem
+Input = Annotated[
+    Annotated[Text, Field(min_length=1), Tag("<text>")]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[Message, Tag("<message>")]
+                | Annotated[FunctionCallItem, Tag("<function_call>")]
+                | Annotated[FunctionOutputItem, Tag("<function_call_output>")],
+                ITEM,
+            ]
+        ],
+        Field(min_length=1, max_length=1000),
+        Tag("<list>"),
+    ],
+    TEXT_OR_LIST,
+]
+
+
 class TextOptions(Body):
     """OpenAI's `text` object."""
 
     format: ResponseFormat = TextFormat()
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(Body):
+    """OpenAI's `reasoning` object, as far as it asks for no reasoning; there are no summaries then."""
+
+    effort: Literal["none"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+# What `include` may name: log probabilities, and parts of items that no answer here has.
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+]
 
 
 class Extras(Body):
@@ -90,15 +134,23 @@ class NoObfuscation(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class CreateResponse(Body):
+def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
+    """The same input, if it asks something: its last item is the user's or a function's result; raises ValueError."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("must not be empty")
+    elif isinstance(value[-1], FunctionCallItem) or (isinstance(value[-1], Message) and value[-1].role != "user"):
+        raise ValueError("the last item must be the user's, or the result of a call")
+    elif isinstance(value[-1], Message) and not value[-1].text.strip():
+        raise ValueError("the last message must not be empty")
+    return value
+
+
+class CreateResponse(MoreSampling):
     """POST /v1/responses."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
-    input: Annotated[
-        Annotated[Text, Field(min_length=1), Tag("<text>")]
-        | Annotated[list[Message], Field(min_length=1, max_length=1000), Tag("<list>")],
-        TEXT_OR_LIST,
-    ] = Field(description="The user input: a text, or messages of which the last is the user's")
+    input: Input = Field(description="The user input: a text, or items of which the last is the user's or a result")
     instructions: Text | None = Field(
         default=None, description="What to do with the input; requests that share it alike"
     )
@@ -112,39 +164,43 @@ class CreateResponse(Body):
     magnus: ResponseExtras = Field(default=ResponseExtras(), description="What is Magnus's own")
 
     # fields that OpenAI's clients may send, each with the values that ask for nothing else than what Magnus does
-    store: Literal[True] | None = None
+    store: bool | None = Field(default=None, description="false: its texts are deleted once it is answered")
     stream: bool | None = Field(default=None, description="true: server-sent events, token by token")
     stream_options: NoObfuscation | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(
+        default=None, description="auto: the oldest items are left out of a prompt that is too long"
+    )
     service_tier: Literal["auto", "default"] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: bool | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    include: Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=8)] | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
+    tools: Annotated[list[ResponseTool], Field(max_length=MOST_TOOLS)] | None = None
+    max_tool_calls: None = None
+    include: Annotated[list[Includable], Field(max_length=8)] | None = None
     top_logprobs: TopLogprobs | None = Field(default=None, description="Likeliest tokens at each place of the answer")
     text: TextOptions | None = Field(default=None, description="`format`: text, or JSON where the engine can do it")
-    user: Annotated[Text, Field(max_length=512)] | None = None
-    previous_response_id: None = None
+    previous_response_id: Annotated[Text, Field(max_length=128)] | None = Field(
+        default=None, description="The conversation of that response goes on, with instructions of its own"
+    )
     conversation: None = None
-    reasoning: None = None
+    prompt: None = None
+    reasoning: ReasoningOptions | None = None
+    # who asks and what OpenAI may cache of it: accepted, not used
+    user: Annotated[Text, Field(max_length=512)] | None = None
+    safety_identifier: Annotated[Text, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[Text, Field(max_length=512)] | None = None
+    prompt_cache_retention: Annotated[Text, Field(max_length=64)] | None = None
 
     @field_validator("input")
     @classmethod
-    def refuse_an_empty_question(cls, value: str | list[Message]) -> str | list[Message]:
+    def refuse_an_empty_question(cls, value: str | list[InputItem]) -> str | list[InputItem]:
         """Refuse input that is only white space, and a conversation that does not end with the user."""
-        if isinstance(value, str):
-            if not value.strip():
-                raise ValueError("must not be empty")
-        elif value[-1].role != "user":
-            raise ValueError("the last message must be the user's")
-        elif not value[-1].text.strip():
-            raise ValueError("the last message must not be empty")
-        return value
+        return not_empty(value)
 
     @property
     def asked_logprobs(self) -> int | None:
         """How many of the likeliest tokens are wanted at each place; None if no log probabilities are."""
-        return (self.top_logprobs or 0) if self.include or self.top_logprobs else None
+        asked = "message.output_text.logprobs" in (self.include or ()) or self.top_logprobs
+        return (self.top_logprobs or 0) if asked else None
 
 
 class RetrieveQuery(BaseModel):
@@ -157,6 +213,11 @@ class RetrieveQuery(BaseModel):
         default=None, ge=0, le=2**53, description="Of a stream: only events after the one with this sequence number"
     )
     include_obfuscation: Literal["false"] | None = None
+    include: Includable | None = Field(
+        default=None,
+        alias="include[]",
+        description="Accepted: log probabilities are always there if they were asked for",
+    )
 
     @field_validator("starting_after")
     @classmethod

@@ -1,5 +1,9 @@
 """/v1/responses: submit, poll, list, cancel, delete. Reads and writes the database alone, never the broker."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
@@ -11,8 +15,13 @@ from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_connection import connection_of, patience_of, preferred_wait_s
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
+from webapp.client_prompt import Turn
+from webapp.conversations.turns import turns_of
+from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
+from webapp.options.answer_options import AnswerOptions
+from webapp.options.unstored import forget_unstored
 from webapp.output_options import stored_format
+from webapp.prompt_limits import PromptLimits
 from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.streaming.answer_stream import find_and_stream, submit_and_stream
@@ -29,6 +38,7 @@ from webapp.submission import (
     submit,
     submit_and_wait,
 )
+from webapp.tools.tool_schemas import stored_choice
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
 
@@ -43,14 +53,20 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     With `background: true` the answer comes at once, with an id to poll. Otherwise it comes when the response is final,
     or after the service's bound in whatever state it then has. With `stream: true` it comes as it is generated.
     """
-    context = current_context()
-    submission = response_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
+    context, tenant = current_context(), current_tenant()
+    earlier = partial(earlier_turns, context, tenant)
+    key = request.headers.get("Idempotency-Key")
+    submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier)
     if submission.stream:
         stream = submit_and_stream(context, submission, connection_of(request))
-        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream)
+        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream.close)
     if submission.background:
         return answer_of(submit(context, submission))
-    return answer_of(submit_and_wait(context, submission, patience_of(request, context.wait_s)))
+    view = submit_and_wait(context, submission, patience_of(request, context.wait_s))
+    answer = answer_of(view)
+    if view.request.status.final:
+        forget_unstored(context, [view])
+    return answer
 
 
 @api.get("")
@@ -95,7 +111,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
     context, tenant, after = current_context(), current_tenant(), query_data.starting_after
     if query_data.stream:
         stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
-        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream)
+        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream.close)
     wait_s = preferred_wait_s(request)
     if not wait_s:
         return answer_of(find_request(context, tenant, id))
@@ -127,23 +143,48 @@ def delete(id: str) -> Deleted:
     return Deleted(id=id)
 
 
-def response_submission(body: CreateResponse, tenant: str, key: str | None = None) -> Submission:
-    """What a body asks for, in the name of this tenant, with its Idempotency-Key."""
-    if isinstance(body.input, str):
-        prompt = ClientPrompt(body.instructions or "", body.input)
-    else:
-        prompt = prompt_of_turns(body.instructions, [Turn(message.role, message.text) for message in body.input])
+def refuse_earlier(id: str) -> list[Turn]:
+    """For submissions that must not read what is stored."""
+    raise InvalidRequest("This request cannot go on from another one.", param="previous_response_id")
+
+
+def response_submission(
+    body: CreateResponse,
+    tenant: str,
+    limits: PromptLimits,
+    key: str | None = None,
+    earlier: Callable[[str], list[Turn]] = refuse_earlier,
+) -> Submission:
+    """What a body asks for, in the name of this tenant, with its Idempotency-Key; raises InvalidRequest.
+
+    `earlier` gives the turns of the response that it goes on from.
+    """
+    if body.store is False and body.background:
+        raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")
+    choice = stored_choice(body.tool_choice)
+    tools = tuple(tool.stored for tool in body.tools or ())
+    offered = () if choice.mode == "none" else tools
+    turns = turns_of(body.input)
+    kept: dict[str, Any] = {}
+    if body.previous_response_id is not None:
+        turns = [*earlier(body.previous_response_id), *turns]
+        kept["previous_response_id"] = body.previous_response_id
+    if body.truncation == "auto":
+        turns = fitting(limits, turns, lambda some: prompt_of(body.instructions, some, offered))
+        kept["truncation"] = "auto"
+    if turns[0].role in ("system", "developer"):  # they join the instructions
+        kept["instructions"] = body.instructions or ""
     return Submission(
         tenant=tenant,
         idempotency_key=key,
         model=body.model,
-        prompt=prompt,
+        prompt=prompt_of(body.instructions, turns, offered),
         limit_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         background=bool(body.background),
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=body.magnus.top_k,
+        top_k=body.magnus.top_k if body.top_k is None else max(body.top_k, 0),
         seed=body.magnus.seed,
         stop=body.magnus.stop,
         priority=body.magnus.priority,
@@ -154,6 +195,14 @@ def response_submission(body: CreateResponse, tenant: str, key: str | None = Non
         top_logprobs=body.asked_logprobs,
         logprobs_param="include" if body.include else "top_logprobs",
         stream=bool(body.stream),
+        options=AnswerOptions(
+            body,
+            tools,
+            choice,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            store=body.store is not False,
+            conversation=kept,
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from webapp.app_context import AppContext
 from webapp.client_connection import Patience
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
+from webapp.options.answer_options import NO_OPTIONS, AnswerOptions
 from webapp.prompt_limits import PromptLimits
 from webapp.waiting_calls import WaitingCall
 
@@ -61,6 +62,7 @@ class Submission:
     format_param: str = "response_format"
     top_logprobs: int | None = None
     logprobs_param: str = "logprobs"
+    options: AnswerOptions = NO_OPTIONS
 
     @property
     def needs(self) -> dict[str, str]:
@@ -71,14 +73,24 @@ class Submission:
             "response_format": (self.format_param, self.format is not None),
             "logprobs": (self.logprobs_param, self.top_logprobs is not None),
         }
-        return {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
+        if self.options.tool_choice.mode == "required":
+            asked["response_format"] = ("tool_choice", True)
+        own = {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
+        return own | self.options.needs(
+            self.prompt, self.prompt_param, sampled=bool(self.temperature), logprobs=self.top_logprobs is not None
+        )
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
     """Store a request, once for each Idempotency-Key; raises a ClientError for what cannot be accepted."""
-    new = new_request(context, submission)
+    return store(context, submission, new_request(context, submission))
+
+
+def store(context: AppContext, submission: Submission, new: NewRequest, part: str = "") -> RequestView:
+    """Store a checked request; `part` tells the requests of one call apart, and is added to its Idempotency-Key."""
     key = checked_key(submission.idempotency_key)
     digest = None if key is None else canonical_digest(submission.body)
+    key = None if key is None else key + part
     context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
         stored = client_requests.submit(session, new, idempotency_key=key, digest=digest)
@@ -185,6 +197,7 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
     """
     limits.check_model(submission.model)
     limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
+    submission.options.check(limit_tokens, submission.format, submission.format_param)
     counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
     limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
@@ -222,11 +235,15 @@ def stored_body(submission: Submission) -> dict[str, Any]:
             "top_p": 1.0 if submission.top_p is None else submission.top_p,
             "top_k": submission.top_k,
             "seed": seed,
+            **submission.options.sampling,
         },
         "stop": submission.stop,
+        **submission.options.body,
     }
     if submission.stream:
         body["stream"] = True
+    if submission.prompt.raw:
+        body |= {"raw": True} | ({"prompt_ids": list(submission.prompt.ids)} if submission.prompt.ids else {})
     if submission.prompt.messages:
         body["messages"] = submission.prompt.stored_messages
     if submission.format is not None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable
 
+from llguidance import LLMatcher
+from torch import Tensor
+
 from inference.engine_errors import SequenceTooLong
 from inference.local.sampling import uniform_numbers
-from inference.sequences import FinishedSequence, FinishReason, Sequence
+from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from inference.stop_strings import Detokenizer, ends_in_stop_string
 from scheduling.prefill_groups import groups_by_padding
 
@@ -14,10 +17,29 @@ PASS_TOKENS = 64  # a forward pass costs as much as so many tokens more in one (
 class BatchRow:
     """A sequence being generated; `finish_reason` is None while it runs."""
 
-    __slots__ = ("entry_number", "finish_reason", "generated", "limit", "new_tokens", "sequence", "uniforms")
+    __slots__ = (
+        "asks_of_logits",
+        "entry_number",
+        "finish_reason",
+        "generated",
+        "limit",
+        "logprobs",
+        "matcher",
+        "new_tokens",
+        "prompt_logprobs",
+        "refusal",
+        "seen",
+        "sequence",
+        "uniforms",
+    )
 
-    def __init__(self, sequence: Sequence, entry_number: int, max_positions: int) -> None:
-        """`entry_number` orders rows by when they entered the engine; raises SequenceTooLong."""
+    def __init__(
+        self, sequence: Sequence, entry_number: int, max_positions: int, matcher: LLMatcher | None = None
+    ) -> None:
+        """`entry_number` orders rows by when they entered the engine; raises SequenceTooLong.
+
+        `matcher` holds the answer to a format, and has read what was generated before.
+        """
         if sequence.length >= max_positions:
             raise SequenceTooLong(sequence.id, sequence.length, max_positions)
         self.sequence, self.entry_number = sequence, entry_number
@@ -25,7 +47,18 @@ class BatchRow:
         self.new_tokens = 0  # generated since it entered the engine
         self.limit = min(sequence.limit, max_positions - len(sequence.prompt_ids))
         self.uniforms = [] if sequence.sampling.greedy else uniform_numbers(sequence.sampling, sequence.limit)
+        self.matcher = matcher
+        self.seen: Tensor | None = None  # [vocabulary] which tokens the prompt and the answer have, if that matters
+        self.logprobs = list(sequence.logprobs)  # of `generated`, if they are wanted
+        self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        self.asks_of_logits = (  # so that a step needs one look at the rows that ask for nothing
+            matcher is not None
+            or sequence.top_logprobs is not None
+            or sequence.sampling.repetition_penalty != 1
+            or sequence.min_tokens > 0
+        )
         self.finish_reason: FinishReason | None = None
+        self.refusal = ""
 
     @property
     def running(self) -> bool:
@@ -42,12 +75,27 @@ class BatchRow:
         """Tokens that the KV cache holds while it runs: all but the newest, which the next forward pass writes."""
         return len(self.sequence.prompt_ids) + len(self.generated) - 1
 
+    def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
+        """The tokens that end its answer, of a model whose ends of sequence are `eos_ids`."""
+        asked = self.sequence
+        if not asked.ignore_eos and not asked.stop_token_ids:
+            return eos_ids
+        return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else eos_ids)
+
+    def refuse(self, why: str) -> None:
+        """It can never be answered here."""
+        self.finish_reason, self.refusal = "refused", why
+
     def append(self, token: int, eos_ids: frozenset[int], detokenizer: Detokenizer) -> bool:
         """Add the next token; returns whether it was the last one."""
         self.generated.append(token)
         self.new_tokens += 1
-        if token in eos_ids:
+        if self.seen is not None:
+            self.seen[token] = True
+        if token in self.ends(eos_ids):
             self.finish_reason = "eos"
+        elif self.matcher is not None and not self.matcher.consume_token(token):
+            self.refuse(matcher_error(self.matcher))
         elif self.sequence.stop and ends_in_stop_string(detokenizer, self.generated, self.sequence.stop):
             self.finish_reason = "stop"
         elif len(self.generated) >= self.limit:
@@ -56,7 +104,19 @@ class BatchRow:
 
     def result(self) -> FinishedSequence:
         """What the caller gets; the reason of a running row is `unfinished`."""
-        return FinishedSequence(self.sequence.id, tuple(self.generated), self.finish_reason or "unfinished")
+        return FinishedSequence(
+            self.sequence.id,
+            tuple(self.generated),
+            self.finish_reason or "unfinished",
+            refusal=self.refusal,
+            logprobs=tuple(self.logprobs),
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+
+def matcher_error(matcher: LLMatcher) -> str:
+    """Why an answer cannot be held to its format any longer."""
+    return f"its format cannot be kept to: {matcher.get_error().partition(chr(10))[0]}"
 
 
 def of_similar_length(rows: Iterable[BatchRow]) -> list[list[BatchRow]]:

@@ -15,7 +15,7 @@ from itertools import count
 import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.batch_rows import BatchRow, of_similar_length
+from inference.local.batch_rows import BatchRow, matcher_error, of_similar_length
 from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
@@ -71,8 +71,9 @@ class Engine:
         batch.reset()
         try:
             with self._typed_out_of_memory(joining=rows):
-                if rows:
-                    batch.prefill(rows, range(len(rows)))
+                served = [row for row in rows if row.running]
+                if served:
+                    batch.prefill(served, range(len(served)))
                 on_progress(batch.take_finished())
                 while batch.any_running() and batch.tally.iterations != iteration_limit:
                     batch.decode()
@@ -90,9 +91,11 @@ class Engine:
         if not self.rows:
             self._batch.reset()
         rows = self._new_rows(sequences)
-        with self._typed_out_of_memory(joining=rows):
-            if rows:
-                self._join(rows)
+        served = [row for row in rows if row.running]
+        with self._typed_out_of_memory(joining=served):
+            if served:
+                self._join(served)
+        self._batch.finished += [row.result() for row in rows if not row.running and row not in served]
 
     @torch.inference_mode()
     def step(self) -> list[FinishedSequence]:
@@ -126,7 +129,7 @@ class Engine:
             raise KeyError(sequence_id)
         self._park(row)
         self._remove(row)
-        return replace(row.sequence, generated_ids=tuple(row.generated))
+        return replace(row.sequence, generated_ids=tuple(row.generated), logprobs=tuple(row.logprobs))
 
     @property
     def max_positions(self) -> int:
@@ -163,7 +166,23 @@ class Engine:
             if sequence.id in ids:
                 raise ValueError(f"sequence {sequence.id} is running already")
             ids.add(sequence.id)
-        return [BatchRow(sequence, next(self._entry_numbers), self.loaded.max_positions) for sequence in sequences]
+        return [self._new_row(sequence) for sequence in sequences]
+
+    def _new_row(self, sequence: Sequence) -> BatchRow:
+        """A row; one that can never be answered here is finished already."""
+        masks, matcher, why = self.loaded.format_masks, None, ""
+        if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
+            sequence = replace(sequence, generated_ids=(), logprobs=())  # those of its first tokens are not known
+        if max(sequence.prompt_ids) >= self.loaded.vocabulary_size:
+            why = f"the model's vocabulary has {self.loaded.vocabulary_size} tokens, the prompt has others"
+        elif sequence.format is not None:
+            matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
+            if matcher is None or matcher.is_error():
+                why = matcher_error(matcher) if matcher else "answers of this model cannot be held to a format"
+        row = BatchRow(sequence, next(self._entry_numbers), self.loaded.max_positions, matcher)
+        if why:
+            row.refuse(why)
+        return row
 
     def _running_rows(self) -> Iterator[BatchRow]:
         return (row for row in (*self._batch.rows, *self._preempted) if row.running)
@@ -213,7 +232,7 @@ class Engine:
 
     def _park(self, row: BatchRow) -> None:
         """Copy a row's keys and values to host memory if that is expected to take less time than a second prefill."""
-        if row in self._batch.rows:
+        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # of a parked row nobody would compute them
             index, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
             self._parking.park(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)

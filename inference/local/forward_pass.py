@@ -1,4 +1,7 @@
-"""The two forward passes of decoding, as functions of a model and tensors: `prefill` and `decode_one_token`."""
+"""The two forward passes of decoding, as functions of a model and tensors: `prefill` and `decode_one_token`.
+
+`prefill_alone` is the first of them for a row of which the logits at each place are wanted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +63,14 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
     positions = torch.arange(length, device=device)[None, :]
     output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last)
     return cast(Tensor, output.logits)[:, -1]
+
+
+def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:
+    """Fill one row of the cache with a prompt; returns logits [tokens, vocabulary]: of the token behind each."""
+    device = kv.layout.device
+    kv.prepare_prefill([row], len(prompt))
+    tokens, positions = torch.tensor([prompt], device=device), torch.arange(len(prompt), device=device)[None, :]
+    return cast(Tensor, model(tokens, position_ids=positions, past_key_values=kv, use_cache=True).logits)[0]
 
 
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:

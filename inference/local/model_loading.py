@@ -18,6 +18,7 @@ from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_cache import KvCache, KvLayout
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
+from inference.local.logits.format_masks import FormatMasks, format_masks_of
 
 Quantize = Literal["4bit", "8bit"]
 
@@ -40,6 +41,8 @@ class LoadedModel:
     pad_id: int
     max_positions: int
     weight_bytes: int
+    vocabulary_size: int
+    format_masks: FormatMasks | None = None  # None: answers cannot be held to a format
 
     @property
     def delta_bytes(self) -> int:
@@ -103,6 +106,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
     layout, own_logits = kv_layout(model, name), [_logits(model, prompt) for prompt in check_prompts(model)]
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+    vocabulary_size = own_logits[0].shape[-1]
     decoder = model
     if fusible(model):
         decoder = FusedModel(model, fastest_attention(layout, model.config.num_attention_heads), packed)
@@ -117,6 +121,8 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         pad_id=pad_id,
         max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
         weight_bytes=weight_bytes,
+        vocabulary_size=vocabulary_size,
+        format_masks=format_masks_of(tokenizer, vocabulary_size, eos_ids),
     )
     check_decoding(loaded, own_logits)
     return loaded

@@ -1,21 +1,22 @@
 """The rows of the running batch and the steps of the decode loop on them.
 
-`prefill` -> `sample` -> `retire` for rows that enter, `decode_one_token` -> `sample` -> `retire` for all rows that run.
-Which rows enter and leave, and when, `Engine` decides.
+`prefill` -> `next_tokens` -> `retire` for rows that enter, `decode_one_token` -> `next_tokens` -> `retire` for those
+that run. Which rows enter and leave, and when, `Engine` decides.
 """
 
 from collections.abc import Sequence
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from inference.local.batch_rows import BatchRow
-from inference.local.forward_pass import Cursor, decode_one_token, prefill
+from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
 from inference.local.kv_cache import KvCache
+from inference.local.logits.next_tokens import log_probabilities, next_tokens
 from inference.local.model_loading import LoadedModel
 from inference.local.run_tally import RunTally
-from inference.local.sampling import greedy, sample
-from inference.sequences import FinishedSequence
+from inference.sequences import FinishedSequence, TokenLogprob
 from inference.step_log import StepLog
 
 
@@ -34,20 +35,37 @@ class RunningBatch:
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
         self.reserve(max(indices) + 1, max(map(len, prompts)))
-        logits = prefill(self.loaded.decoder, self.kv, indices, prompts, self.loaded.pad_id)
+        logits = self._prefilled(rows, indices, prompts)
         self.add(rows, indices)
-        self._retire(rows, self._sample(logits, rows))
+        self._retire(rows, next_tokens(logits, rows, self.loaded.eos_ids))
         ended = perf_counter()
         self.tally.count_prefill([len(prompt) for prompt in prompts], ended - started)
         self._step_log.count_prefill(len(rows), max(map(len, prompts)), started, ended)
         self._pause_if_done()
+
+    def _prefilled(self, rows: Sequence[BatchRow], indices: Sequence[int], prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Logits of the next token; a row whose prompt's log probabilities are wanted has a forward pass of its own."""
+        model, kv = self.loaded.decoder, self.kv
+        if not any(row.sequence.prompt_logprobs for row in rows):
+            return prefill(model, kv, indices, prompts, self.loaded.pad_id)
+        logits = []
+        for row, index, prompt in zip(rows, indices, prompts, strict=True):
+            if not row.sequence.prompt_logprobs:
+                logits.append(prefill(model, kv, [index], [prompt], self.loaded.pad_id)[0])
+                continue
+            whole, asked = prefill_alone(model, kv, index, prompt), row.sequence.prompt_ids[1:]
+            top = row.sequence.top_logprobs or 0
+            known = log_probabilities(whole[: len(asked)], asked, [top] * len(asked))
+            row.prompt_logprobs = (TokenLogprob(row.sequence.prompt_ids[0], 0.0), *known)
+            logits.append(whole[-1])
+        return torch.stack(logits)
 
     def decode(self) -> None:
         """Compute a token for every row; finished rows are computed as well, and their tokens dropped."""
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
-        cursor.tokens = self._sample(logits, self.rows)[:, None]
+        cursor.tokens = next_tokens(logits, self.rows, self.loaded.eos_ids)[:, None]
         running = self._retire(self.rows, cursor.tokens[:, 0])
         ended = perf_counter()
         self.tally.count_decode(len(self.rows), running, ended - started)
@@ -69,16 +87,6 @@ class RunningBatch:
                 running=[row.running for row in self.rows],
             )
         return self._cursor
-
-    def _sample(self, logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
-        """The next token of each row, [rows]."""
-        tokens = greedy(logits)
-        sampled = [index for index, row in enumerate(rows) if row.uniforms and row.running]
-        if sampled:
-            those = [rows[index] for index in sampled]
-            uniforms = [row.uniforms[len(row.generated)] for row in those]
-            tokens[sampled] = sample(logits[sampled], [row.sequence.sampling for row in those], uniforms)
-        return tokens
 
     def _retire(self, rows: Sequence[BatchRow], tokens: Tensor) -> int:
         """Give each running row its token and collect the rows that finish; returns how many rows were running."""

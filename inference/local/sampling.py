@@ -1,5 +1,6 @@
 """From logits to tokens: greedy, or by temperature, top-k and top-p with each row's own random numbers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,11 +38,14 @@ def greedy(logits: Tensor) -> Tensor:
 def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> Tensor:
     """A token for each row, [rows]: the inverse of its cumulative distribution at its own number in [0, 1).
 
-    Temperature, then top-k, then top-p, as transformers applies them. A token whose logit is minus infinity or no
-    number is never drawn, unless no token of its row has any other logit.
+    Temperature, then min-p as vLLM applies it, then top-k, then top-p as transformers does. A token whose logit is
+    minus infinity or no number is never drawn, unless no token of its row has any other logit.
     """
     temperatures = torch.tensor([min(s.temperature, HIGHEST) for s in samplings], device=logits.device)
     scores = below_the_likeliest(logits) / temperatures[:, None]
+    if any(s.min_p for s in samplings):  # the likeliest has the score 0
+        floors = torch.tensor([math.log(s.min_p) if s.min_p else -math.inf for s in samplings], device=logits.device)
+        scores.masked_fill_(scores < floors[:, None], -torch.inf)
     truncated = [row for row, s in enumerate(samplings) if s.top_k or s.top_p < 1]
     if truncated:  # sorting a vocabulary costs more than everything else here
         scores[truncated] = truncate(scores[truncated], [samplings[row] for row in truncated])

@@ -49,13 +49,13 @@ class RemoteRow:
         if chunk.token_ids or chunk.text:
             self.first_token_at = self.first_token_at or now
             self.failures = 0
-        stopped = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
-        if stopped:
-            return "stop"
+        ended = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
+        if ended:
+            return ended
         return None if chunk.reason is None else self._reason(chunk.reason)
 
-    def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> bool:
-        """Whether a stop string is complete."""
+    def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> FinishReason | None:
+        """Why the row has ended: by a stop token, or because a stop string is complete."""
         stop, top = self.sequence.stop, self.sequence.top_logprobs
         if top is not None and tuple(one.id for one in chunk.logprobs) != chunk.token_ids:
             raise RowRefused("it does not say the log probability of each token")
@@ -66,17 +66,19 @@ class RemoteRow:
             if top is not None:
                 known = chunk.logprobs[number]
                 self.logprobs.append(replace(known, likeliest=known.likeliest[:top]))
+            if token in self.sequence.stop_token_ids:  # also here, because not every server has them
+                return "eos"
             # also here, because a stop string may have begun before the row was resumed
             if stop and detokenizer is not None and ends_in_stop_string(detokenizer, self.ids, stop):
-                return True
-        return False
+                return "stop"
+        return None
 
-    def _take_text(self, chunk: Chunk) -> bool:
+    def _take_text(self, chunk: Chunk) -> FinishReason | None:
         self.text += chunk.text
         self.counted = chunk.counted if chunk.counted is not None else self.counted + bool(chunk.text)
         if self.counted > self.until:
             raise ServerGarbage("more tokens than were asked for")
-        return any(stop in self.text for stop in self.sequence.stop)
+        return "stop" if any(stop in self.text for stop in self.sequence.stop) else None
 
     def _reason(self, reason: FinishReason) -> FinishReason:
         """The limit of a slice is no end."""

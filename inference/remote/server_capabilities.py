@@ -23,6 +23,10 @@ class ServerCapabilities:
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
     top_k: bool = False
+    min_p: bool = False
+    repetition_penalty: bool = False
+    ignore_eos: bool = False
+    min_tokens: bool = False
     logprobs: bool = False
     response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
     prefix_cache: bool = False  # how a prompt begins is not computed again
@@ -48,8 +52,16 @@ class ServerCapabilities:
         able = {
             "temperature": self.own_sampling,
             "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "ignore_eos": self.ignore_eos,
+            "min_tokens": self.min_tokens,
+            "stop_token_ids": self.token_ids_out,
+            "raw_prompt": self.token_ids_in,
+            "tools": self.token_ids_in,
             "response_format": self.response_format,
             "logprobs": self.logprobs,
+            "prompt_logprobs": False,
         }
         return tuple(name for name, has in able.items() if not has)
 
@@ -67,6 +79,11 @@ class ServerCapabilities:
             yield "no sampling of its own for each request: requests that ask for a temperature are refused"
         elif not self.top_k:
             yield "no top_k: requests that ask for it are refused"
+        missing = [name for name in ("min_p", "repetition_penalty", "ignore_eos", "min_tokens") if name in self.lacks]
+        if missing:
+            yield f"no {', '.join(missing)}: requests that ask for one of them are refused"
+        if not self.token_ids_in:
+            yield "no prompts as they are: completions, and chats with tools, are refused"
         if not self.response_format:
             yield "no response_format: requests that ask for JSON are refused"
         if not self.logprobs:

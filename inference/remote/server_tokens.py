@@ -44,6 +44,8 @@ def is_server(model: str) -> bool:
 class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
+    takes_tools = False  # they are rendered here, by a template that only a model's directory has
+    vocabulary_size = None
     detokenizer = None  # to ask for each token's text would take longer than to generate it: the server finds the stops
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:
@@ -71,6 +73,14 @@ class ServerTokens:
         if turns and self._encode_chat([("user", "?")]) is not None:
             raise TemplateError("the server refuses the order of its messages")
         return self._encode(plain, special=False)
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Raises TemplateError."""
+        raise TemplateError("the server's chat template is not read here, so that it takes no tools")
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Token ids of a prompt as it is."""
+        return self._encode(text, special=True)
 
     def count(self, text: str) -> int:
         """Number of tokens in a text."""

@@ -61,13 +61,20 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
-        "repetition_penalty": 1.0,  # a model's own default would change greedy answers
+        "repetition_penalty": sampling.repetition_penalty,  # a model's own default would change greedy answers
+        "min_p": sampling.min_p,
         "stop": list(sequence.stop),
         "stream": True,
         "return_token_ids": True,
     }
     if sampling.seed is not None:
         body["seed"] = sampling.seed
+    if sequence.ignore_eos:
+        body["ignore_eos"] = True
+    if sequence.min_tokens > len(row.generated_ids):
+        body["min_tokens"] = min(sequence.min_tokens - len(row.generated_ids), row.limit)
+    if sequence.stop_token_ids:
+        body["stop_token_ids"] = list(sequence.stop_token_ids)
     if sequence.priority and server.capabilities.priority:
         body["priority"] = -sequence.priority  # lower goes first there
     if sequence.cache_salt and server.capabilities.cache_salt:
@@ -117,8 +124,10 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
-        "min_p": 0.0,
-        "repeat_penalty": 1.0,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": -1,  # of the whole prompt and answer
+        "ignore_eos": sequence.ignore_eos,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "stop": list(sequence.stop),
         "stream": True,

@@ -1,5 +1,6 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -7,8 +8,10 @@ from threading import Event
 
 from jinja2 import TemplateError
 
+from inference.model_prompt import ModelPrompt
 from inference.request_tokens import RequestTokens, Turn
 from inference.sequences import JsonFormat, Sampling, Sequence
+from inference.tool_calls import forced_call_schema
 from models.leases import Lease, TakenBatch, TakenRequest
 from models.request_body import RequestBody, read_body
 from tasks.serving.answer_logprobs import unpacked
@@ -91,22 +94,41 @@ def cache_salt(tenant: str, key: str) -> str:
 
 
 def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> Sequence:
-    messages = tuple((turn.role, turn.content) for turn in body.messages)
+    prompt = model_prompt(request.instructions, request.input, body)
     return Sequence(
         id=request.id,
-        prompt_ids=tuple(prompt_format.encode_request(request.instructions, request.input, messages)),
+        prompt_ids=tuple(prompt.encode(prompt_format)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
         sampling=Sampling(**body.sampling.model_dump(exclude_none=True)),
         stop=body.stop,
-        turns=messages or _turns(request),
+        turns=() if body.raw or prompt.uses_tools else prompt.turns or _turns(request),
         priority=request.priority,
-        format=None if body.format is None else JsonFormat(body.format.schema_text),
+        format=_format(body),
         top_logprobs=body.top_logprobs,
         # of those tokens that the planner lets it keep
         logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
         cache_salt=cache_salt(request.tenant, salt_key),
+        ignore_eos=body.ignore_eos,
+        min_tokens=body.min_tokens,
+        stop_token_ids=body.stop_token_ids,
+        prompt_logprobs=body.echo and body.top_logprobs is not None,
     )
+
+
+def model_prompt(instructions: str, input: str, body: RequestBody) -> ModelPrompt:
+    """A stored request's prompt."""
+    return ModelPrompt(
+        instructions, input, body.template_messages, body.template_tools, raw=body.raw, ids=body.prompt_ids
+    )
+
+
+def _format(body: RequestBody) -> JsonFormat | None:
+    """What the answer is held to: a call that it must make, or the form that the client asked for."""
+    if body.tool_choice.mode == "required":
+        tools = [tool.model_dump() for tool in body.tools]
+        return JsonFormat(json.dumps(forced_call_schema(tools, body.tool_choice.function)))
+    return None if body.format is None else JsonFormat(body.format.schema_text)
 
 
 def _turns(request: TakenRequest) -> tuple[Turn, ...]:

@@ -65,7 +65,7 @@ class ContinuousBatches:
         except OutOfMemory:
             if alone and len(rows) == 1:
                 (row,) = job.sequences
-                self._record(RowReturned(job.lease, row.id, row.generated_ids, outgrew=True))
+                self._record(RowReturned(job.lease, row.id, row.generated_ids, True, row.logprobs))
             # what joins an empty engine and does not fit would not fit the next time either, unless it is divided
             failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))

@@ -31,8 +31,6 @@ PROFILE_WITHIN_S = 5.0
 # the curves would say next to nothing.
 FEWEST_MEASURED = 3
 
-LACKS = ("response_format", "logprobs")  # what our engine cannot do yet, by the name of the request's field
-
 T = TypeVar("T")
 
 
@@ -51,7 +49,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else asdict(curves) | {"quick": True},
-        lacks=LACKS,
+        lacks=() if loaded.format_masks else ("response_format",),
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)

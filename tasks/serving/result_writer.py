@@ -178,7 +178,8 @@ class ResultWriter(Thread):
         text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
         logprobs = None
         if event.with_logprobs:
-            logprobs = shown(of_text(ended, text, self._tokens.decode), self._tokens.token_bytes)
+            known = (*ended.prompt_logprobs, *of_text(ended, text, self._tokens.decode))
+            logprobs = shown(known, self._tokens.token_bytes)
         return Answer(
             lease=event.lease,
             request_id=ended.id,

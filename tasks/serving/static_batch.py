@@ -34,7 +34,7 @@ class StaticBatch:
         except OutOfMemory:
             if len(job.sequences) == 1:
                 (alone,) = job.sequences
-                self._record(RowReturned(job.lease, alone.id, alone.generated_ids, outgrew=True))
+                self._record(RowReturned(job.lease, alone.id, alone.generated_ids, True, alone.logprobs))
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic()))
             return
         at = monotonic()

@@ -35,6 +35,7 @@ from models import (
     schema_upgrade,
     tenant_backlog,
     training_log,
+    unstored_requests,
     window_stats,
     worker_registration,
 )
@@ -362,6 +363,8 @@ CASES = [
     Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),
     Case("training_log.finished_batches", lambda c: training_log.finished_batches(c, 1000, 30 * DAY), 1000 + FEW),
     Case("training_log.worker_profiles", training_log.worker_profiles),
+    Case("unstored_requests.forget", lambda c: unstored_requests.forget(c, [ENDED_ID] * 24)),
+    Case("unstored_requests.forget_ended", lambda c: unstored_requests.forget_ended(c, HOUR, 500)),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
 ]

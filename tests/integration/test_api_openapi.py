@@ -54,6 +54,10 @@ OPERATIONS = [
     ("GET", "/v1/responses/{id}"),
     ("POST", "/v1/responses/{id}/cancel"),
     ("DELETE", "/v1/responses/{id}"),
+    ("GET", "/v1/responses/{id}/input_items"),
+    ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
 ]
 ODD = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 

@@ -26,7 +26,7 @@ api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
 @api.post("")
 @api.input(CreateBatch)
 @api.output(Batch)
-@api.doc(summary="Create a batch", security="ApiKey", responses=[400, 401, 404, 413, 422, 429, 503])
+@api.doc(summary="Create a batch", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 503])
 def create_batch(json_data: CreateBatch) -> Batch:
     """Every line of the file becomes a request that is served with capacity that others leave, until the window ends.
 
@@ -58,7 +58,7 @@ def create_batch(json_data: CreateBatch) -> Batch:
 @api.get("")
 @api.input(BatchListQuery, location="query")
 @api.output(BatchList)
-@api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 429, 503])
+@api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_batches(query_data: BatchListQuery) -> BatchList:
     """Newest first; `after` takes the last id of the page before."""
     unknown_cursor = InvalidRequest(f"No batch '{(query_data.after or '')[:80]}' to list after.", param="after")
@@ -79,7 +79,7 @@ def list_batches(query_data: BatchListQuery) -> BatchList:
 
 @api.get("/<id>")
 @api.output(Batch)
-@api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Retrieve a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve_batch(id: str) -> Batch:
     """Its state, counts and files; counts follow within a second, of large batches within some seconds."""
     return batch_of(find_batch(id))
@@ -87,7 +87,7 @@ def retrieve_batch(id: str) -> Batch:
 
 @api.post("/<id>/cancel")
 @api.output(Batch)
-@api.doc(summary="Cancel a batch", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Cancel a batch", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def cancel_batch(id: str) -> Batch:
     """What is answered stays; a batch that has ended stays as it is."""
     find_batch(id)

@@ -23,7 +23,7 @@ api = APIBlueprint("files", __name__, url_prefix="/v1/files", tag="Files")
 
 @api.post("")
 @api.output(FileObject)
-@api.doc(summary="Upload a file", security="ApiKey", responses=[400, 401, 413, 429, 503])
+@api.doc(summary="Upload a file", security="ApiKey", responses=[400, 401, 403, 413, 429, 503])
 def upload() -> FileObject:
     """JSON lines of at most 200 MB and 50,000 lines, for a batch."""
     context = current_context()
@@ -33,7 +33,7 @@ def upload() -> FileObject:
 @api.get("")
 @api.input(FileListQuery, location="query")
 @api.output(FileList)
-@api.doc(summary="List files", security="ApiKey", responses=[400, 401, 429, 503])
+@api.doc(summary="List files", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_files(query_data: FileListQuery) -> FileList:
     """Newest first unless asked otherwise; `after` takes the last id of the page before."""
     unknown_cursor = InvalidRequest(f"No file '{(query_data.after or '')[:80]}' to list after.", param="after")
@@ -61,14 +61,14 @@ def list_files(query_data: FileListQuery) -> FileList:
 
 @api.get("/<id>")
 @api.output(FileObject)
-@api.doc(summary="Retrieve a file's description", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Retrieve a file's description", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve_file(id: str) -> FileObject:
     """Name, size and purpose."""
     return file_object(find_file(id))
 
 
 @api.get("/<id>/content")
-@api.doc(summary="Read a file", security="ApiKey", responses=[200, 401, 404, 429, 503])
+@api.doc(summary="Read a file", security="ApiKey", responses=[200, 401, 403, 404, 429, 503])
 def read_file(id: str) -> Response:
     """The bytes as they were uploaded; of a batch's results, the lines that have ended by now."""
     return Response(content_of(find_file(id)), mimetype="application/octet-stream")
@@ -76,7 +76,7 @@ def read_file(id: str) -> Response:
 
 @api.delete("/<id>")
 @api.output(DeletedFile)
-@api.doc(summary="Delete a file", security="ApiKey", responses=[401, 404, 429, 503])
+@api.doc(summary="Delete a file", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def delete_file(id: str) -> DeletedFile:
     """It is gone at once; a batch that was made from it goes on."""
     with current_context().sessions() as session:

@@ -52,10 +52,7 @@ class LineReader:
                     param="url",
                     code="mismatched_url",
                 )
-            endpoint = ENDPOINTS[self.endpoint]
-            submission = endpoint.submission(endpoint.body.model_validate(line.body), self.tenant)
-            if submission.stream:
-                raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code="unsupported_value")
+            submission = ENDPOINTS[self.endpoint].submission(line.body, self.tenant, self.limits)
             return NewLine(number, name, accepted_request(self.limits, self.snapshot, submission))
         except ValidationError as error:
             return NewLine(number, name, error=_storable(_validation_error(error)))

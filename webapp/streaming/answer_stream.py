@@ -1,6 +1,6 @@
 """One answer as it comes, for one client: pieces from the broker while it is generated, the rest from Postgres."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,6 +9,8 @@ from models.client_requests import RequestView
 from webapp.app_context import AppContext
 from webapp.client_connection import Connection
 from webapp.client_errors import Busy, InvalidRequest, NotAnswered
+from webapp.completions.several_answers import store_all
+from webapp.options.unstored import forget_unstored
 from webapp.streaming.live_text import LiveText
 from webapp.submission import Submission, cancel_request, find_request, response_not_found, submit
 
@@ -37,7 +39,7 @@ class AnswerStream:
         `cancels`: the request is cancelled if the client leaves. It has `sent_characters` of the answer already.
         """
         self.view, self._context, self._cancels = view, context, cancels
-        self._sent_characters = sent_characters
+        self.sent_characters = self._sent_characters = sent_characters
         self._call = context.waiting_calls.begin(view.request.id)
         self._text = LiveText(view.request.id, self._call.wake, missed=not new)
         if view.request.status.final:
@@ -85,11 +87,49 @@ class AnswerStream:
         self._context.waiting_calls.end(self._call)
         self._context.token_feed.shut(self._text)
         self._context.waiting_calls.release_slot(self.view.request.tenant)
+        if self._call.over == "ended" and self._call.view is not None:
+            forget_unstored(self._context, [self._call.view])
         if self._cancels and self._call.over != "ended":
             try:
                 cancel_request(self._context, self.view.request.tenant, self.view.request.id)
             except SQLAlchemyError as error:  # it is answered, and nobody reads it
                 log.warning("not cancelled", request=self.view.request.id, error=error)
+
+
+class AnswerStreams:
+    """The answers of one call, which are sent one after the other while all are generated; `close` must follow."""
+
+    def __init__(self, each: Sequence[AnswerStream]) -> None:
+        self.each = each
+
+    def close(self) -> None:
+        """The client got all, or is gone, or the process stops."""
+        for stream in self.each:
+            stream.close()
+
+
+def submit_and_stream_all(
+    context: AppContext, submissions: Sequence[Submission], connection: Connection | None
+) -> AnswerStreams:
+    """Store the requests of one call and begin their streams; raises InvalidRequest, and Busy before one is stored."""
+    first, reserved = submissions[0], 0
+    _refuse_logprobs(first)
+    try:
+        for _ in submissions:
+            context.waiting_calls.reserve_slot(first.tenant)
+            reserved += 1
+        stored = store_all(context, submissions)
+    except BaseException:
+        for _ in range(reserved):
+            context.waiting_calls.release_slot(first.tenant)
+        raise
+    new = first.idempotency_key is None
+    return AnswerStreams([AnswerStream(context, view, connection, cancels=new, new=new) for view in stored])
+
+
+def _refuse_logprobs(submission: Submission) -> None:
+    if submission.top_logprobs is not None:
+        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=submission.logprobs_param)
 
 
 def submit_and_stream(context: AppContext, submission: Submission, connection: Connection | None) -> AnswerStream:
@@ -98,8 +138,7 @@ def submit_and_stream(context: AppContext, submission: Submission, connection: C
     If its client leaves it is cancelled, unless it is in the background or its Idempotency-Key says that the client may
     come back.
     """
-    if submission.top_logprobs is not None:
-        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=submission.logprobs_param)
+    _refuse_logprobs(submission)
     context.waiting_calls.reserve_slot(submission.tenant)
     try:
         stored = submit(context, submission)

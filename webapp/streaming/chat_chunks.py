@@ -1,48 +1,88 @@
-"""The streams of /v1/chat/completions and /v1/completions: chunks, then [DONE]."""
+"""The streams of /v1/chat/completions and /v1/completions: chunks, then [DONE].
 
-from collections.abc import Iterator, Mapping
+Several answers come one after the other, told apart by `index`; all are generated meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.queue_position import QueuePlace
+from models.request_body import read_body
 from webapp.chat_answers import finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.response_objects import magnus_of
-from webapp.streaming.answer_stream import AnswerStream
+from webapp.streaming.answer_stream import AnswerStream, AnswerStreams
+from webapp.streaming.called_functions import text_before_calls
 from webapp.streaming.event_stream import DONE, KEEP_ALIVE, event
 from webapp.submission import require_answer
+from webapp.tools.tool_answers import answer_parts
 
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 
 
-def chunks(stream: AnswerStream, kind: ChunkKind, includes_usage: bool) -> Iterator[bytes]:
+@dataclass(frozen=True, slots=True)
+class ShownUsage:
+    """What chunks say of tokens: each prompt has so many answers; `count` counts those so far, where that is wanted."""
+
+    answers_a_prompt: int
+    at_end: bool
+    count: Callable[[str], int] | None
+
+
+def chunks(streams: AnswerStreams, kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
     """The events of either call; an error ends them with an `error` object in place of a chunk."""
-    chat = kind == "chat.completion.chunk"
-    request = stream.view.request
+    request = streams.each[0].view.request
     head: dict[str, Any] = {
-        "id": request.id.replace("resp_", "chatcmpl-" if chat else "cmpl-", 1),
+        "id": request.id.replace("resp_", "chatcmpl-" if kind == "chat.completion.chunk" else "cmpl-", 1),
         "object": kind,
         "created": int(request.arrived_at.timestamp()),
         "model": request.model,
     }
-    no_usage = {"usage": None} if includes_usage else {}
-
-    def chunk(content: Mapping[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
-        return event({**head, "choices": [choice], **no_usage, **more})
-
+    common = head | ({"usage": None} if shown.at_end or shown.count else {})
     try:
-        if chat:
-            yield chunk({"delta": {"role": "assistant", "content": ""}})
-        for piece in stream.pieces():
-            yield chunk({"delta": {"content": piece}} if chat else {"text": piece}) if piece else KEEP_ALIVE
-        if stream.left:
-            return
-        require_answer(stream.view)
+        for index, stream in enumerate(streams.each):
+            yield from _chunks_of_one(stream, index, common, shown.count)
+            if stream.left:
+                return
+        if shown.at_end:
+            usage = usage_of([stream.view for stream in streams.each], answers_a_prompt=shown.answers_a_prompt)
+            yield event({**head, "choices": [], "usage": usage.model_dump()})
     except ClientError as error:
         yield event({"error": error_object(error).model_dump()})
-    else:
-        magnus = magnus_of(stream.view, QueuePlace()).model_dump()
-        yield chunk({"delta": {}} if chat else {"text": ""}, finish_reason_of(stream.view), magnus=magnus)
-        if includes_usage:
-            yield event({**head, "choices": [], "usage": usage_of(stream.view).model_dump()})
     yield DONE
+
+
+def _chunks_of_one(
+    stream: AnswerStream, index: int, common: Mapping[str, Any], count: Callable[[str], int] | None
+) -> Iterator[bytes]:
+    chat, request, so_far = common["object"] == "chat.completion.chunk", stream.view.request, 0
+
+    def chunk(content: Mapping[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+        if count is not None:
+            tokens = (stream.view.request.output_tokens or so_far) if finish_reason else so_far
+            prompt = request.prompt_tokens
+            more["usage"] = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        return event({**common, "choices": [choice], **more})
+
+    body = read_body(request.body)
+    if chat:
+        yield chunk({"delta": {"role": "assistant", "content": ""}})
+    elif body.echo:
+        yield chunk({"text": request.input})
+    pieces = text_before_calls(stream) if body.offered_tools else stream.pieces()
+    for piece in pieces:
+        so_far += count(piece) if count else 0
+        yield chunk({"delta": {"content": piece}} if chat else {"text": piece}) if piece else KEEP_ALIVE
+    if stream.left:
+        return
+    require_answer(stream.view)
+    calls = answer_parts(stream.view).calls
+    for number, (call_id, call) in enumerate(calls):
+        function = {"name": call.name, "arguments": call.arguments}
+        called = {"index": number, "id": call_id, "type": "function", "function": function}
+        yield chunk({"delta": {"tool_calls": [called]}})
+    magnus = magnus_of(stream.view, QueuePlace()).model_dump()
+    finish_reason = "tool_calls" if calls else finish_reason_of(stream.view)
+    yield chunk({"delta": {}} if chat else {"text": ""}, finish_reason, magnus=magnus)

@@ -10,11 +10,13 @@ from typing import Any
 from models.queue_position import QueuePlace
 from models.tables import RequestStatus
 from webapp.client_errors import ClientError, error_object
-from webapp.response_objects import OutputText, Response, response_of
+from webapp.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
 from webapp.streaming.answer_stream import AnswerStream
+from webapp.streaming.called_functions import text_before_calls
 from webapp.streaming.event_stream import KEEP_ALIVE, event
 
 CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
+EVENTS_OF_CALL = 4
 NOTHING_YET: dict[str, Any] = {
     "output": [],
     "usage": None,
@@ -61,7 +63,7 @@ def response_events(stream: AnswerStream, response: Response, starting_after: in
         yield from numbered("response.queued", QUEUED, response=queued)
     position, opened = characters_before(starting_after), False
     try:
-        for piece in stream.pieces():
+        for piece in text_before_calls(stream) if response.tools else stream.pieces():
             if not piece:
                 yield KEEP_ALIVE
                 continue
@@ -88,13 +90,24 @@ def response_events(stream: AnswerStream, response: Response, starting_after: in
         return
     final = response_of(stream.view, QueuePlace())
     end = PART_ADDED + position
-    if final.output:
+    messages = [item for item in final.output if isinstance(item, OutputMessage)]
+    for item in messages:
         if not opened:
             yield from opening()
-        (item,) = final.output
         (part,) = item.content
         end = PART_ADDED + len(part.text)
         yield from numbered("response.output_text.done", end + 1, **place, text=part.text, logprobs=[])
         yield from numbered("response.content_part.done", end + 2, **place, part=part.model_dump())
         yield from numbered("response.output_item.done", end + 3, output_index=0, item=item.model_dump())
+    for call in final.output[len(messages) :]:
+        if isinstance(call, CalledFunction):
+            output_index = final.output.index(call)
+            where = {"item_id": call.id, "output_index": output_index}
+            begun = call.model_dump() | {"status": "in_progress", "arguments": ""}
+            done = {"name": call.name, "arguments": call.arguments}
+            end += EVENTS_OF_CALL
+            yield from numbered("response.output_item.added", end, output_index=output_index, item=begun)
+            yield from numbered("response.function_call_arguments.delta", end + 1, **where, delta=call.arguments)
+            yield from numbered("response.function_call_arguments.done", end + 2, **where, **done)
+            yield from numbered("response.output_item.done", end + 3, output_index=output_index, item=call.model_dump())
     yield from numbered(LAST_EVENT[final.status], end + 4, response=final.model_dump(mode="json"))

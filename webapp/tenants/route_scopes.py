@@ -1,4 +1,4 @@
-"""Which scope each route under /v1 needs; a route that is missing here needs `operate`, and a test fails."""
+"""Which scope each route of the API needs; a route that is missing here needs `operate`, and a test fails."""
 
 import re
 from functools import cache
@@ -12,8 +12,21 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("GET", "/v1/responses/{id}"): Scope.read,
     ("POST", "/v1/responses/{id}/cancel"): Scope.submit,
     ("DELETE", "/v1/responses/{id}"): Scope.submit,
+    ("GET", "/v1/responses/{id}/input_items"): Scope.read,
+    ("POST", "/v1/responses/input_tokens"): Scope.read,
     ("POST", "/v1/chat/completions"): Scope.submit,
     ("POST", "/v1/completions"): Scope.submit,
+    ("POST", "/v1/files"): Scope.submit,
+    ("GET", "/v1/files"): Scope.read,
+    ("GET", "/v1/files/{id}"): Scope.read,
+    ("GET", "/v1/files/{id}/content"): Scope.read,
+    ("DELETE", "/v1/files/{id}"): Scope.submit,
+    ("POST", "/v1/batches"): Scope.submit,
+    ("GET", "/v1/batches"): Scope.read,
+    ("GET", "/v1/batches/{id}"): Scope.read,
+    ("POST", "/v1/batches/{id}/cancel"): Scope.submit,
+    ("POST", "/tokenize"): Scope.read,
+    ("POST", "/detokenize"): Scope.read,
     ("GET", "/v1/models"): Scope.read,
     ("GET", "/v1/models/{name}"): Scope.read,
     ("GET", "/v1/magnus/stats"): Scope.read,

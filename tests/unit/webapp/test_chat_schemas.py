@@ -11,9 +11,10 @@ def test_stop_strings_are_a_list_however_they_were_sent(stop: object, stops: lis
     assert CreateCompletion.model_validate({"model": "words", "prompt": "eins", "stop": stop}).stops == stops
 
 
-def test_a_blank_prompt_is_refused() -> None:
-    with pytest.raises(ValidationError, match="must not be empty"):
-        CreateCompletion(model="words", prompt=" ")
+def test_an_empty_prompt_is_refused() -> None:
+    for prompt in ("", [], [""], [[]], {}, 5):
+        with pytest.raises(ValidationError):
+            CreateCompletion.model_validate({"model": "words", "prompt": prompt})
 
 
 @pytest.mark.parametrize("last", [{"role": "assistant", "content": "a"}, {"role": "user", "content": " "}])
@@ -44,13 +45,27 @@ def test_history_that_says_more_than_text_is_refused(field: str) -> None:
         CreateChatCompletion.model_validate({"model": "words", "messages": [answer, {"role": "user", "content": "b"}]})
 
 
-@pytest.mark.parametrize(("field", "value"), [("repetition_penalty", 1.0), ("min_p", 0), ("top_k", -1)])
-def test_extensions_of_others_are_accepted_where_they_ask_for_nothing(field: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("field", "accepted", "refused"),
+    [
+        ("repetition_penalty", [0.01, 1.0, 100, None], [0, -1, 101, float("nan"), "1"]),
+        ("min_p", [0, 0.5, 1, None], [-0.1, 1.1, float("inf")]),
+        ("top_k", [-1, 0, 5, None], [-2, 2**31, 1.5]),
+        ("min_tokens", [0, 7, None], [-1, 2**31]),
+        ("stop_token_ids", [[], [0, 2**31 - 1], None], [[-1], [2**31], [True], 5]),
+        ("ignore_eos", [True, False, None], [1, "true"]),
+        ("skip_special_tokens", [True, None], [False]),
+    ],
+)
+def test_extensions_of_others_are_accepted_within_their_bounds(
+    field: str, accepted: list[object], refused: list[object]
+) -> None:
     asked = {"model": "words", "prompt": "eins"}
-    CreateCompletion.model_validate(asked | {field: value})
-    CreateCompletion.model_validate(asked | {field: None})
-    with pytest.raises(ValidationError):
-        CreateCompletion.model_validate(asked | {field: 0.5})
+    for value in accepted:
+        CreateCompletion.model_validate(asked | {field: value})
+    for value in refused:
+        with pytest.raises(ValidationError):
+            CreateCompletion.model_validate(asked | {field: value})
 
 
 def test_a_stream_has_options_and_nothing_else_has() -> None:

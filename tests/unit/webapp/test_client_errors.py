@@ -34,7 +34,7 @@ def test_a_location_is_written_as_the_client_would(location: tuple[str | int, ..
 def test_messages_are_sentences_that_name_the_field() -> None:
     assert refusal(model=...) == ("model", "Missing required parameter: 'model'.")
     assert refusal(max_tokens=5) == ("max_tokens", "Unknown parameter: 'max_tokens'.")
-    assert refusal(previous_response_id="resp_1")[1] == "Unsupported parameter: 'previous_response_id'."
+    assert refusal(conversation="c")[1] == "Unsupported parameter: 'conversation'."
     assert refusal(input=5)[1] == "Invalid 'input': must be a text or a list."
     assert refusal(input="a\0")[1] == "Invalid 'input': text must not contain NUL."
     assert refusal(input=" ")[1] == "Invalid 'input': must not be empty."

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities
 from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
 from inference.remote.wire_formats import (
@@ -87,6 +88,40 @@ def test_a_format_and_log_probabilities_are_asked_for_as_each_server_wants() -> 
     assert llamacpp_body(SERVER, any_object)["json_schema"] == {"type": "object"}
     assert llamacpp_body(SERVER, any_object)["n_probs"] == 4
     assert not {"response_format", "logprobs", "cache_salt"} & completions_body(SERVER, ROW).keys()
+
+
+def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_came_before() -> None:
+    asked = replace(
+        ROW.sequence,
+        sampling=Sampling(0.5, min_p=0.1, repetition_penalty=1.5),
+        ignore_eos=True,
+        min_tokens=4,
+        stop_token_ids=(5,),
+    )
+    row = replace(ROW, sequence=asked)
+    body = completions_body(SERVER, row)
+    assert (body["min_p"], body["repetition_penalty"], body["ignore_eos"]) == (0.1, 1.5, True)
+    assert (body["min_tokens"], body["stop_token_ids"]) == (3, [5])
+    assert "min_tokens" not in completions_body(SERVER, replace(row, generated_ids=(3, 3, 3, 3)))
+    llamacpp = llamacpp_body(SERVER, row)
+    assert (llamacpp["min_p"], llamacpp["repeat_penalty"], llamacpp["repeat_last_n"]) == (0.1, 1.5, -1)
+    assert llamacpp["ignore_eos"] is True
+    assert not {"ignore_eos", "min_tokens", "stop_token_ids"} & completions_body(SERVER, ROW).keys()
+
+
+def test_a_row_ends_with_its_stop_token_whatever_the_server_does() -> None:
+    row = RemoteRow(replace(ROW.sequence, stop=(), stop_token_ids=(5,)), 9, 9, True, True, 0.0)
+    assert row.take(Chunk((4, 5, 6)), 1.0, None) == "eos"
+    assert row.ids == [4, 5]
+
+
+def test_a_server_lacks_what_it_was_not_found_to_have() -> None:
+    assert {"min_p", "repetition_penalty", "ignore_eos", "min_tokens"} <= set(ServerCapabilities().lacks)
+    assert {"stop_token_ids", "raw_prompt", "tools", "prompt_logprobs"} <= set(ServerCapabilities().lacks)
+    able = ServerCapabilities(token_ids_in=True, token_ids_out=True, min_p=True)
+    assert not {"min_p", "stop_token_ids", "raw_prompt", "tools"} & set(able.lacks)
+    assert "prompt_logprobs" in able.lacks
+    assert any("min_tokens" in loss for loss in able.losses())
 
 
 def test_a_salt_goes_to_servers_that_take_one() -> None:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -7,6 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
 from inference.sequences import JsonFormat, Sampling, TokenLogprob
 from models.leases import Lease, TakenBatch, TakenRequest
@@ -98,3 +100,43 @@ def test_each_tenant_has_a_salt_that_does_not_tell_its_name_and_differs_between_
     job = prepare(taken(replace(prompt("a", "two"), tenant="acme")), words(), 10, salt_key="one")
     assert [sequence.cache_salt for sequence in job.sequences] == [salts[0]]
     assert "acme" not in salts[0]
+
+
+def test_what_else_a_client_asks_of_its_answer_reaches_the_engine():
+    body = {
+        "sampling": {"min_p": 0.1, "repetition_penalty": 1.5},
+        "ignore_eos": True,
+        "min_tokens": 3,
+        "stop_token_ids": [2, 3],
+        "echo": True,
+        "top_logprobs": 1,
+        "raw": True,
+    }
+    (sequence,) = prepare(taken(prompt("a", "two three", body)), words(), max_positions=10).sequences
+    assert sequence.sampling == Sampling(min_p=0.1, repetition_penalty=1.5)
+    assert (sequence.ignore_eos, sequence.min_tokens, sequence.stop_token_ids) == (True, 3, (2, 3))
+    assert sequence.prompt_logprobs
+    assert (sequence.prompt_ids, sequence.turns) == ((2, 3), ())  # without the instructions, and no conversation
+
+
+def test_token_ids_that_a_client_sent_are_the_prompt():
+    body = {"raw": True, "prompt_ids": [3, 3]}
+    (sequence,) = prepare(taken(prompt("a", "ignored", body)), words(), max_positions=10).sequences
+    assert sequence.prompt_ids == (3, 3)
+
+
+def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_template_are_set_apart():
+    tools = [{"name": "weather", "parameters": {"type": "object"}}]
+    messages = [{"role": "user", "content": "two"}]
+    body = {"tools": tools, "messages": messages, "tool_choice": {"mode": "required"}}
+    job = prepare(taken(prompt("a", "two", body)), words(), max_positions=30)
+    assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
+    source = "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools[0].function.name }}"
+    knowing = PromptFormat("words", words()._tokenizer.to_str(), compile_chat_template(source), {}, True)
+    (sequence,) = prepare(taken(prompt("a", "two", body)), knowing, max_positions=30).sequences
+    assert sequence.format is not None
+    assert json.loads(sequence.format.schema or "")["properties"]["name"] == {"const": "weather"}
+    (told_of_none,) = prepare(
+        taken(prompt("a", "two", body | {"tool_choice": {"mode": "none"}})), knowing, max_positions=30
+    ).sequences
+    assert told_of_none.format is None

@@ -1,0 +1,97 @@
+"""Calls of tools in an answer's text, in the formats in which chat templates teach them; and a format that forces one.
+
+Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, each call or a list of them
+between tags; Llama 3 and Mistral write the object, or a list, as the whole answer (`parameters` for `arguments`).
+Imports no torch.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OPENING = "<tool_call>"
+TAGGED = re.compile(rf"{OPENING}(.*?)(?:</tool_call>|$)", re.DOTALL)
+MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls that are the whole answer
+MOST_CALLS = 128  # of one answer; OpenAI's bound of tools
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call; `arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
+    """What an answer says beside its calls, and its calls of tools with these names.
+
+    A text that holds none, or a call of another tool, is returned as it is.
+    """
+    found = TAGGED.findall(text)
+    if found:
+        calls = [call for part in found for call in _calls(part)]
+        rest = TAGGED.sub("", text)
+        rest = rest if rest.strip() else ""
+    else:
+        whole = text.strip()
+        for mark in MARKS:
+            whole = whole.removeprefix(mark).strip()
+        calls, rest = _calls(whole), ""
+    if not calls or len(calls) > MOST_CALLS or any(call.name not in names for call in calls):
+        return text, []
+    return rest, calls
+
+
+def may_begin_calls(text: str) -> int | None:
+    """Where in an answer so far calls begin, or may begin with what comes next; None: nowhere."""
+    start = text.find(OPENING)
+    if start >= 0:
+        return start
+    begun = text.lstrip()
+    if not begun or begun[0] in "{[" or any(mark.startswith(begun[: len(mark)]) for mark in MARKS):
+        return 0
+    for length in range(min(len(OPENING) - 1, len(text)), 0, -1):
+        if text.endswith(OPENING[:length]):
+            return len(text) - length
+    return None
+
+
+def _calls(text: str) -> list[ToolCall]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = []
+    for one in found if isinstance(found, list) else [found]:
+        if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
+            return []
+        arguments = one.get("arguments", one.get("parameters", {}))
+        if isinstance(arguments, str):
+            calls.append(ToolCall(one["name"], arguments))
+        elif isinstance(arguments, Mapping):
+            calls.append(ToolCall(one["name"], json.dumps(arguments, ensure_ascii=False)))
+        else:
+            return []
+    return calls
+
+
+def forced_call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """A JSON Schema of one call of the tool of this name, or of any of these functions."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool["name"]},
+                # an id of its own, so that its references go on meaning its own definitions
+                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **(tool.get("parameters") or {})},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for number, tool in enumerate(tools)
+        if name in (None, tool["name"])
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}

@@ -1,0 +1,190 @@
+"""What clients send by habit: understood where it is harmless, refused by name where it would change the answer."""
+
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+
+from settings import Settings
+from tests.integration.answering_worker import answering
+from tests.integration.api_service import Api
+from tests.integration.conftest import running_api
+
+CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}]}
+RESPONSE = {"model": "words", "input": "eins"}
+WHO = {
+    "user": "u",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "service_tier": "auto",
+}
+NEUTRAL = {"repetition_penalty": 1.0, "min_p": 0, "top_k": -1, "ignore_eos": False, "stop_token_ids": []}
+NOTHING = {"repetition_penalty": None, "min_p": None, "top_k": None, "stop_token_ids": None, "min_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT | WHO | NEUTRAL),
+        ("/v1/chat/completions", CHAT | NOTHING | {"modalities": ["text"], "verbosity": "medium", "n": 1}),
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "none", "tools": [], "tool_choice": "auto"}),
+        ("/v1/responses", RESPONSE | WHO | NEUTRAL),
+        ("/v1/responses", RESPONSE | NOTHING | {"text": {"verbosity": "medium", "format": {"type": "text"}}}),
+        ("/v1/responses", RESPONSE | {"reasoning": {"effort": "none", "summary": "auto"}, "store": True}),
+        ("/v1/responses", RESPONSE | {"include": ["reasoning.encrypted_content"], "truncation": "disabled"}),
+        ("/v1/responses/", RESPONSE),
+        ("/v1/chat/completions/", CHAT),
+    ],
+)
+def test_what_asks_for_nothing_is_accepted_and_needs_nothing(api: Api, path: str, body: dict[str, Any]) -> None:
+    with answering(api):
+        assert api.call("POST", path, json=body).status_code == 200
+    [row] = api.sql("select needs from requests")
+    assert row.needs == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | {"reasoning_effort": "high"}, "reasoning_effort"),
+        ("/v1/chat/completions", CHAT | {"verbosity": "low"}, "verbosity"),
+        ("/v1/chat/completions", CHAT | {"modalities": ["audio"]}, "modalities[0]"),
+        ("/v1/chat/completions", CHAT | {"web_search_options": {}}, "web_search_options"),
+        ("/v1/responses", RESPONSE | {"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ("/v1/responses", RESPONSE | {"text": {"verbosity": "low"}}, "text.verbosity"),
+        ("/v1/responses", RESPONSE | {"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ("/v1/responses", RESPONSE | {"include": ["something"]}, "include[0]"),
+        ("/v1/responses", RESPONSE | {"prompt": {"id": "p"}}, "prompt"),
+        ("/v1/responses", RESPONSE | {"conversation": "c"}, "conversation"),
+        ("/v1/responses", RESPONSE | {"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(
+    refusing_api: Api, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = refusing_api.call("POST", path, json=body)
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, param)
+
+
+def test_an_answer_can_be_sent_back_as_it_came(api: Api) -> None:
+    with answering(api, "one"):
+        chat = api.call("POST", "/v1/chat/completions", json=CHAT).json
+        history = [*CHAT["messages"], chat["choices"][0]["message"], {"role": "user", "content": "zwei"}]
+        assert api.call("POST", "/v1/chat/completions", json=CHAT | {"messages": history}).status_code == 200
+        response = api.call("POST", "/v1/responses", json=RESPONSE).json
+        items = [{"role": "user", "content": "eins"}, *response["output"], {"role": "user", "content": "zwei"}]
+        assert api.call("POST", "/v1/responses", json=RESPONSE | {"input": items}).status_code == 200
+    assert isinstance(response["created_at"], int)
+
+
+def test_several_answers_to_a_chat_are_choices_beside_each_other(api: Api) -> None:
+    with answering(api, "one two"):
+        answer = api.call("POST", "/v1/chat/completions", json=CHAT | {"n": 3}).json
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert answer["usage"] == {"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7}
+
+
+def test_a_retrieval_names_what_it_includes(api: Api) -> None:
+    stored = api.submit()
+    path = f"/v1/responses/{stored['id']}?include[]=message.output_text.logprobs"
+    assert api.call("GET", path).status_code == 200
+    assert api.call("GET", f"/v1/responses/{stored['id']}?include[]=other").status_code == 400
+
+
+def test_a_wrong_key_is_refused_in_the_words_that_clients_look_for(api: Api) -> None:
+    answer = Api(api.client, api.engine, "sk-wrong").call("GET", "/v1/models")
+    assert (answer.status_code, answer.json["error"]["code"]) == (401, "invalid_api_key")
+    assert "Incorrect API key provided" in answer.json["error"]["message"]
+    for path in ("/tokenize", "/detokenize", "/v1/models/"):
+        assert Api(api.client, api.engine, "sk-wrong").call("POST", path, json={}).status_code == 401
+
+
+def test_a_prompt_is_encoded_and_decoded_as_a_completion_reads_it(api: Api) -> None:
+    encoded = api.call("POST", "/tokenize", json={"model": "words", "prompt": "a b", "return_token_strs": True}).json
+    assert encoded == {"count": 2, "max_model_len": 114, "tokens": [0, 0], "token_strs": ["[UNK]", "[UNK]"]}
+    assert api.call("POST", "/detokenize/", json={"tokens": [0, 0]}).json == {"prompt": "[UNK] [UNK]"}
+    chat = api.call("POST", "/tokenize", json={"messages": CHAT["messages"]}).json
+    assert chat["tokens"] == [0]
+    assert chat["token_strs"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, "messages"),
+        ("/tokenize", {"prompt": "a " * 60}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "system", "content": "a"}]}, "messages"),
+        ("/tokenize", {"prompt": "a", "model": "gpt"}, "model"),
+        ("/detokenize", {"tokens": [1]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+    ],
+)
+def test_what_cannot_be_encoded_or_decoded_is_named(
+    refusing_api: Api, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = refusing_api.call("POST", path, json=body)
+    assert 400 <= answer.status_code < 500
+    assert answer.json["error"]["param"] == param
+
+
+def test_a_compressed_body_is_read(api: Api) -> None:
+    body = gzip.compress(b'{"model": "words", "prompt": "a b"}')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    assert api.call("POST", "/tokenize", data=body, headers=headers).json["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (gzip.compress(b" " * 10_000_000), "gzip", 413),  # the bound is 100,000 bytes
+        (gzip.compress(b'{"prompt": "a"}')[:-12], "gzip", 400),
+        (b"no gzip", "gzip", 400),
+        (b"", "gzip", 400),
+        (zlib.compress(b'{"prompt": "a"}'), "deflate", 400),
+        (b'{"prompt": "a"}', "br", 400),
+    ],
+)
+def test_a_compressed_body_that_is_none_or_unfolds_to_too_much_is_refused(
+    refusing_api: Api, body: bytes, encoding: str, status: int
+) -> None:
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    assert refusing_api.call("POST", "/tokenize", data=body, headers=headers).status_code == status
+
+
+ORIGIN = {"Origin": "https://app.example"}
+PREFLIGHT = ORIGIN | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+
+def test_pages_of_named_origins_may_use_the_api_and_others_may_not(web_settings: Settings) -> None:
+    settings = web_settings.model_copy(update={"cors_origins": "https://app.example, https://other.example/"})
+    for api in running_api(settings):
+        preflight = api.client.options("/v1/responses", headers=PREFLIGHT)
+        assert (preflight.status_code, preflight.headers["Access-Control-Allow-Origin"]) == (204, ORIGIN["Origin"])
+        assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+        answer = api.call("GET", "/v1/models", headers=ORIGIN)
+        assert answer.headers["Access-Control-Allow-Origin"] == ORIGIN["Origin"]
+        assert "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+        refused = api.client.get("/v1/models", headers=ORIGIN)  # also errors can be read
+        assert (refused.status_code, refused.headers["Access-Control-Allow-Origin"]) == (401, ORIGIN["Origin"])
+        elsewhere = api.call("GET", "/v1/models", headers={"Origin": "https://evil.example"})
+        assert "Access-Control-Allow-Origin" not in elsewhere.headers
+        page = api.client.get("/healthz", headers=ORIGIN)
+        assert "Access-Control-Allow-Origin" not in page.headers
+
+
+def test_without_the_setting_no_other_origin_may(api: Api) -> None:
+    assert "Access-Control-Allow-Origin" not in api.call("GET", "/v1/models", headers=ORIGIN).headers
+    assert api.client.options("/v1/responses", headers=PREFLIGHT).status_code == 401
+
+
+def test_the_reference_page_shows_every_call_and_loads_nothing_from_elsewhere(api: Api) -> None:
+    page = api.client.get("/docs")
+    text = page.get_data(as_text=True)
+    assert page.status_code == 200
+    for path, operations in api.client.get("/openapi.json").get_json()["paths"].items():
+        for method in operations:
+            assert f"{method.upper()} {path}" in text
+    assert "<script" not in text
+    assert "//" not in text.replace('xmlns="http://www.w3.org', "").partition("<main>")[0]

@@ -1,0 +1,52 @@
+"""The prompts of /v1/completions: a text, token ids, or a list of either; each is read as it is."""
+
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag
+
+from webapp.client_prompt import ClientPrompt
+from webapp.field_types import Text
+from webapp.options.more_sampling import TokenId
+from webapp.prompt_limits import PromptLimits
+
+MOST_PROMPTS = 128  # of one call; each is a request of its own. Not tuned
+
+PromptText = Annotated[Text, Field(min_length=1)]
+PromptIds = Annotated[list[TokenId], Field(min_length=1)]
+
+
+def kind_of_prompt(value: object) -> str | None:
+    """The tag of the union's branch that a prompt belongs to, by its first entry."""
+    if isinstance(value, str):
+        return "<text>"
+    if not isinstance(value, list) or not value:
+        return None
+    first = value[0]
+    return {str: "<texts>", int: "<ids>", list: "<lists>"}.get(type(first))
+
+
+CompletionPrompt = Annotated[
+    Annotated[PromptText, Tag("<text>")]
+    | Annotated[PromptIds, Tag("<ids>")]
+    | Annotated[list[PromptText], Field(min_length=1, max_length=MOST_PROMPTS), Tag("<texts>")]
+    | Annotated[list[PromptIds], Field(min_length=1, max_length=MOST_PROMPTS), Tag("<lists>")],
+    Discriminator(
+        kind_of_prompt,
+        custom_error_type="prompt",
+        custom_error_message="must be a text, a list of token ids, or a list of either, and not be empty",
+    ),
+]
+Prompt = str | list[int] | list[str] | list[list[int]]
+
+
+def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ClientPrompt]:
+    """Each prompt; of token ids the text is stored too. Whether they are too long, or unknown, is not checked here."""
+    several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    return [ClientPrompt("", one, raw=True) if isinstance(one, str) else _of_ids(one, limits) for one in several]
+
+
+def _of_ids(ids: list[int], limits: PromptLimits) -> ClientPrompt:
+    known = limits.prompt_format.vocabulary_size
+    decodable = [one for one in ids[: limits.max_prompt_tokens] if known is None or one < known]
+    text = limits.prompt_format.decode(decodable)
+    return ClientPrompt("", text, raw=True, ids=tuple(ids))

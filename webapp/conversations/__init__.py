@@ -1,0 +1,1 @@
+"""Conversations over several responses: what came before, what came in, what is cut off."""

@@ -1,0 +1,1 @@
+"""The reference of the API as a page, made from the OpenAPI document."""

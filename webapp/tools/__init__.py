@@ -1,0 +1,1 @@
+"""Functions that an answer may call: their definitions, and the calls in answers."""

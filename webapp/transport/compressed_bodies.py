@@ -1,0 +1,65 @@
+"""Request bodies compressed with gzip: unfolded as they are read, so that a small one cannot fill the memory.
+
+What they unfold to is bounded like any body, by MAGNUS_MAX_BODY_BYTES.
+"""
+
+import zlib
+from io import BufferedReader, RawIOBase
+from typing import Any, cast
+
+from flask import current_app, request
+from werkzeug.wsgi import get_input_stream
+
+from webapp.client_errors import InvalidRequest
+
+GZIP = zlib.MAX_WBITS | 16  # zlib's own way to say that a gzip header comes
+PIECE = 2**16  # bytes that are read, and at most unfolded, at once; not tuned
+
+
+class Gunzipped(RawIOBase):
+    """Reads what a gzip stream unfolds to; raises InvalidRequest for what is none, or ends too early."""
+
+    def __init__(self, compressed: Any) -> None:
+        self._compressed = compressed
+        self._unfolding = zlib.decompressobj(GZIP)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Unfold as much as fits into the buffer."""
+        while not self._unfolding.eof:
+            folded = self._unfolding.unconsumed_tail or self._compressed.read(PIECE)
+            try:
+                unfolded = self._unfolding.decompress(folded, len(buffer))
+            except zlib.error as error:
+                raise _unreadable() from error
+            if unfolded:
+                buffer[: len(unfolded)] = unfolded
+                return len(unfolded)
+            if not folded:
+                raise _unreadable()
+        return 0
+
+
+def unfold_body() -> None:
+    """Before each request: let a compressed body be read unfolded; raises InvalidRequest for another encoding."""
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        return
+    if encoding not in ("gzip", "x-gzip"):
+        raise InvalidRequest("Unsupported Content-Encoding: send gzip, or none.", param="Content-Encoding")
+    environ = request.environ
+    most = current_app.config["MAX_CONTENT_LENGTH"]
+    compressed = get_input_stream(environ, max_content_length=most)
+    environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed)), PIECE)
+    environ["wsgi.input_terminated"] = True  # it ends by itself, at a length that nobody knows yet
+    environ.pop("CONTENT_LENGTH", None)
+    environ.pop("HTTP_CONTENT_ENCODING", None)
+
+
+def _unreadable() -> InvalidRequest:
+    return InvalidRequest(
+        "The body says that it is compressed with gzip, but it is not, or not whole.", code="bad_gzip"
+    )

@@ -1,0 +1,52 @@
+"""Pages of other origins that may use the API from a browser, as MAGNUS_CORS_ORIGINS names them.
+
+A page sends its key in a header, never in a cookie, so that no answer depends on whom a browser takes its user for.
+"""
+
+from collections.abc import Collection
+from functools import partial
+
+from flask import Flask, Response, request
+
+from webapp.auth import NEED_A_KEY
+
+PREFLIGHT_FOR_S = 600  # so long a browser need not ask again; any value that a change of the setting may take does
+ALLOWED = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, "
+    "OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
+    "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, X-Stainless-Runtime-Version, "
+    "X-Stainless-Timeout, X-Stainless-Helper-Method",
+    "Access-Control-Max-Age": str(PREFLIGHT_FOR_S),
+}
+SHOWN = "Retry-After, x-request-id, Preference-Applied"  # what scripts may read of an answer's headers
+
+
+def register(app: Flask, origins: Collection[str]) -> None:
+    """Answer preflights, which carry no key, and let pages of these origins read the API's answers; "*": of all."""
+    if origins:
+        app.before_request(partial(_answer_preflight, origins))
+        app.after_request(partial(_allow_origin, origins))
+
+
+def _allowed_origin(origins: Collection[str]) -> str | None:
+    origin = request.headers.get("Origin")
+    if origin is None or not request.path.startswith(NEED_A_KEY):
+        return None
+    return "*" if "*" in origins else origin if origin in origins else None
+
+
+def _answer_preflight(origins: Collection[str]) -> Response | None:
+    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    return Response(status=204, headers=ALLOWED) if asks and _allowed_origin(origins) else None
+
+
+def _allow_origin(origins: Collection[str], answer: Response) -> Response:
+    if request.path.startswith(NEED_A_KEY):
+        answer.headers["Vary"] = "Origin"
+    allowed = _allowed_origin(origins)
+    if allowed is not None:
+        answer.headers["Access-Control-Allow-Origin"] = allowed
+        answer.headers["Access-Control-Expose-Headers"] = SHOWN
+        answer.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+    return answer
