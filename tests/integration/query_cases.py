@@ -41,6 +41,7 @@ from models.batch_results import Answer, Closed, Figures, Returned, Started
 from models.client_requests import NewRequest
 from models.leadership import Lead
 from models.leases import Lease, WorkerRegistration
+from models.leasing import held_leases
 from models.request_predictions import Predicted
 from models.requeue import UnfinishedBatch
 from models.tables import BatchStatus, RequestStatus
@@ -228,7 +229,7 @@ CASES = [
     Case("leases.deregister", lambda c: leases.deregister(c, "w1", incarnation(c), True, 5), OPEN),
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
-    Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("held_leases.lock_held", lambda c: held_leases.lock_held(c, [a_lease(c)])),
     Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),

@@ -32,12 +32,12 @@ def million(module_database_url: str) -> Iterator[Engine]:
 def functions_with_queries() -> set[str]:
     """`module.function` of everything public in `models` whose first parameter is a connection or a session."""
     found = set()
-    for info in pkgutil.iter_modules(models.__path__):
-        module = importlib.import_module(f"models.{info.name}")
+    for info in pkgutil.walk_packages(models.__path__, "models."):
+        module = importlib.import_module(info.name)
         for name, function in inspect.getmembers(module, inspect.isfunction):
             kinds = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
             if function.__module__ == module.__name__ and not name.startswith("_") and kinds[:1] != []:
-                found |= {f"{info.name}.{name}"} if kinds[0] in (Connection, Session) else set()
+                found |= {f"{info.name.rpartition('.')[2]}.{name}"} if kinds[0] in (Connection, Session) else set()
     return found
 
 
