@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from models.shared_text import text
+from models.sql.shared_text import text
 from scheduling.policy import Assignment
 
 

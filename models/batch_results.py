@@ -1,7 +1,8 @@
 """Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-The caller writes only under leases that `leases.lock_held` returned in the same transaction. `ago_s` is the time in
-seconds from the event to the write: instants follow the database's clock, and the engine need not wait for the write.
+The caller writes only under leases that `held_leases.lock_held` returned in the same transaction. `ago_s` is the time
+in seconds from the event to the write: instants follow the database's clock, and the engine need not wait for the
+write.
 """
 
 import json
@@ -13,7 +14,7 @@ from sqlalchemy import Connection
 
 from models.leases import Lease
 from models.requeue import Failure, UnfinishedBatch, requeue
-from models.shared_text import text
+from models.sql.shared_text import text
 from models.tables import BatchStatus, RequestStatus
 
 

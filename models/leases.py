@@ -12,8 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.notifications import AWAITED, AWAITED_S
-from models.shared_text import text
+from models.sql.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,6 @@ class Lease:
 
     batch_id: int
     fence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Leases that are valid until the transaction ends, and whether some call waits for requests to end."""
-
-    leases: frozenset[Lease]
-    awaited: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,25 +203,3 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
         {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
     )
     return frozenset(row.id for row in rows)
-
-
-def lock_held(connection: Connection, leases: Collection[Lease]) -> Held:
-    """Those of these leases that are still valid; their batches stay locked until the transaction ends."""
-    rows = connection.execute(
-        text("""
-            select b.id, b.fence, exists(
-                select from service_state where name = :awaited
-                    and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
-            ) as awaited
-            from batches b
-            join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
-            where b.status = 'running' order by b.id for update of b
-        """),
-        {
-            "ids": [lease.batch_id for lease in leases],
-            "fences": [lease.fence for lease in leases],
-            "awaited": AWAITED,
-            "awaited_s": AWAITED_S,
-        },
-    ).all()
-    return Held(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

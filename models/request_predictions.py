@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.planner_state import write_service_state
-from models.shared_text import text
+from models.sql.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.shared_text import text
+from models.sql.shared_text import text
 
 
 @dataclass(frozen=True, slots=True)

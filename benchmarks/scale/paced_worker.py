@@ -25,7 +25,7 @@ from inference.sequences import Sequence
 from inference.step_log import StepLog
 from inference.toy.toy_applications import APPLICATIONS
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration
 from tasks.app import settings
 from tasks.serving.learned_costs import LearnedCosts
 from tasks.serving.step_windows import window_of_sums

@@ -22,8 +22,8 @@ class StepPacer:
         if now < self._next_at:
             self._sleep(self._next_at - now)
         self._began_at = max(now, self._next_at)
-        self.lengthen(self._interval_s)
+        self._next_at = self._began_at + self._interval_s
 
     def lengthen(self, interval_s: float) -> None:
-        """Let only the next step begin `interval_s` after the last one began."""
-        self._next_at = self._began_at + interval_s
+        """Let the next step, and it alone, begin at least `interval_s` after the last one began."""
+        self._next_at = max(self._next_at, self._began_at + interval_s)

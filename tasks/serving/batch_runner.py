@@ -10,9 +10,9 @@ from inference.request_tokens import RequestTokens, TokenizerAway
 from inference.serving_engine import ServingEngine
 from models import leases
 from models.leases import WorkerOffer
+from models.leasing.worker_registration import WorkerRegistration
 from models.requeue import Failure
 from models.tables import BatchStatus
-from models.worker_registration import WorkerRegistration
 from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded
 from tasks.serving.engine_thread import EngineThread

@@ -9,9 +9,10 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import leases, worker_registration
+from models import leases
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing import worker_registration
+from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter

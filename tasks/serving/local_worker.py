@@ -17,7 +17,7 @@ from inference.prompt_format import load_prompt_format
 from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
 from tasks.app import settings
 from tasks.serving.learned_costs import LearnedCosts

@@ -15,7 +15,7 @@ from inference.remote.server_probe import EngineChoice, connect
 from inference.remote.server_tokens import request_tokens_of
 from learning.step_costs import StepWindow
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration
 from tasks.app import settings
 from tasks.serving.learned_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal

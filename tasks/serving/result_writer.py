@@ -18,7 +18,8 @@ from inference.request_tokens import TokenizerAway
 from inference.stop_strings import cut_at_stop
 from models import batch_results, notifications
 from models.batch_results import Answer, Closed, Returned, Started
-from models.leases import Lease, lock_held
+from models.leases import Lease
+from models.leasing.held_leases import lock_held
 from models.requeue import Failure
 from models.tables import BatchStatus, RequestStatus
 from tasks.serving.answer_logprobs import of_text, packed, shown

@@ -14,8 +14,8 @@ from celery_config import gpu_queue
 from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer
+from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
-from models.worker_registration import WorkerRegistration
 from tasks import logs
 from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.messages import Messages

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from inference.local.engine import Engine
+from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
-from models.worker_registration import WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.streaming.live_rows import LiveRows
 from tests.integration.database_stage import MODEL

@@ -37,12 +37,13 @@ from models import (
     training_log,
     unstored_requests,
     window_stats,
-    worker_registration,
 )
 from models.batch_results import Answer, Closed, Figures, Returned, Started
 from models.client_requests import NewRequest
 from models.leadership import Lead
 from models.leases import Lease
+from models.leasing import held_leases, worker_registration
+from models.leasing.worker_registration import WorkerRegistration
 from models.request_predictions import Predicted
 from models.requeue import UnfinishedBatch
 from models.tables import BatchStatus, RequestStatus
@@ -50,7 +51,6 @@ from models.tenants import tenant_settings, usage
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
-from models.worker_registration import WorkerRegistration
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.integration.million_rows import BATCHES, ENTRIES, MODEL, NEW, QUEUED, ROWS_A_BATCH, USING
@@ -251,7 +251,7 @@ CASES = [
     ),
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
-    Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
+    Case("held_leases.lock_held", lambda c: held_leases.lock_held(c, [a_lease(c)])),
     Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),

@@ -14,7 +14,7 @@ from inference.request_tokens import RequestTokens
 from inference.sequences import Sequence
 from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.streaming.live_rows import LiveRows, StepTokens

@@ -2,8 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from models import leases, worker_registration
+from models import leases
 from models.leases import Lease, Renewal
+from models.leasing import held_leases, worker_registration
 from tests.integration.database_stage import Stage, eventually
 
 RUNNING = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,
@@ -25,7 +26,7 @@ def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: S
 
     with ThreadPoolExecutor(1) as pool:
         with stage.database.begin() as writer:
-            assert leases.lock_held(writer, [Lease(ends, 1)]).leases
+            assert held_leases.lock_held(writer, [Lease(ends, 1)]).leases
             renewal = pool.submit(renew)
             eventually(lambda: stage.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
             writer.exec_driver_sql(f"update batches set status = 'finished', lease_until = null where id = {ends}")

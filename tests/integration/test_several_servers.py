@@ -12,7 +12,7 @@ from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from inference.serving_engine import ServingEngine
 from models.leases import WorkerOffer
-from models.worker_registration import WorkerRegistration
+from models.leasing.worker_registration import WorkerRegistration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner_rules import PlannerRules

@@ -51,3 +51,14 @@ def test_a_longer_interval_holds_for_one_step():
     assert clock.now == 106.0
     paced.wait()
     assert clock.now == 108.0
+
+
+def test_of_several_longer_intervals_the_longest_holds():
+    clock = Clock()
+    paced = pacer(clock)
+    paced.wait()
+    paced.lengthen(6.0)
+    paced.lengthen(4.0)
+    paced.lengthen(1.0)
+    paced.wait()
+    assert clock.now == 106.0

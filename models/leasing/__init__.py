@@ -1,0 +1,1 @@
+"""Which leases are still held."""
