@@ -25,8 +25,10 @@ IN_A_STEP = "select 1 from pg_stat_activity where application_name = 'magnus bul
 @contextmanager
 def working_process(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", WORK], env=environment, stdout=subprocess.DEVNULL) as process:
-        yield process
-        process.send_signal(signal.SIGKILL)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
 
 
 def test_nothing_is_lost_or_doubled(
