@@ -1,6 +1,7 @@
 """`magnus batch`: runs a file of requests to a file of answers; lists, shows and cancels batches."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def run(
                     f"`magnus batch cancel {bulk_run.batch_id}` ends it",
                     err=True,
                 )
-            raise
+            sys.exit(130)
         bulk_run.save(ended)
     counts = ended["request_counts"]
     click.echo(json.dumps(ended) if as_json else f"{counts['completed']} of {counts['total']} answered: {output}")

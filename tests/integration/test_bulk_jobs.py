@@ -95,7 +95,11 @@ def test_a_retried_creation_with_its_key_makes_one_batch(client: OpenAI, api: Ap
     )
     assert first.id == second.id
     with pytest.raises(openai.UnprocessableEntityError):
-        keyed.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="1h")
+        keyed.batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="1h",  # type: ignore[arg-type]
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.datastructures import MultiDict
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 from models.bulk import stored_files
@@ -38,9 +39,9 @@ class UploadLimits:
 class FileSink:
     """What the form parser writes the file into. After an error it swallows the rest, and `error` has it."""
 
-    def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, line_bytes: int) -> None:
-        self._sessions, self.chunks = sessions, LineChunks(line_bytes)
-        self.error: InvalidRequest | None = None
+    def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, limits: UploadLimits) -> None:
+        self._sessions, self.chunks, self._limits = sessions, LineChunks(limits.line_bytes), limits
+        self.error: InvalidRequest | RequestEntityTooLarge | None = None
         with sessions() as session:
             self.file_id = stored_files.begin_upload(session, tenant, filename)
 
@@ -61,9 +62,11 @@ class FileSink:
             return
         try:
             for first_line, chunk in chunks():
+                if self.chunks.size_bytes > self._limits.file_bytes:
+                    raise RequestEntityTooLarge
                 with self._sessions() as session:
                     stored_files.add_chunk(session, self.file_id, first_line, chunk)
-        except InvalidRequest as error:
+        except (InvalidRequest, RequestEntityTooLarge) as error:
             self.error = error
 
 
@@ -77,7 +80,7 @@ def store_upload(
         if sinks:
             raise InvalidRequest("Send one file at a time.", param="file")
         name = (filename or "").replace("\0", "")[:MAX_FILENAME]
-        sinks.append(FileSink(sessions, tenant, name, limits.line_bytes))
+        sinks.append(FileSink(sessions, tenant, name, limits))
         return sinks[0]
 
     try:

@@ -32,7 +32,8 @@ def test_chunks_are_the_content_in_whole_lines_however_it_comes(
 ) -> None:
     factor = CHUNK_BYTES // 40  # so that there are several chunks
     content = "\n".join(text * factor for text in ["a", *texts]).encode() + b"\n" * ends_with_newline
-    pieces, start = [], 0
+    pieces: list[bytes] = []
+    start = 0
     while start < len(content):
         size = cuts[len(pieces) % len(cuts)] * 1000
         pieces.append(content[start : start + size])
