@@ -64,8 +64,8 @@ def claim(
                 cross join lateral (
                     select id from webhook_deliveries
                     where endpoint_id = e.id and next_attempt_at <= statement_timestamp() order by next_attempt_at
-                    limit greatest(0, case when e.failures > 0 then :each_failing else :each end
-                        - coalesce(r.running, 0))
+                    limit greatest(0, - coalesce(r.running, 0)
+                        + case when e.failures > 0 then cast(:each_failing as int) else cast(:each as int) end)
                     for update skip locked
                 ) d order by random() limit :most
             )

@@ -5,13 +5,14 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Literal, get_args
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from models.webhooks.webhook_tables import WebhookEndpoint
 
-EVENT_TYPES = (  # as OpenAI names them; the end of a background response, and of a batch
+EventType = Literal[  # as OpenAI names them; the end of a background response, and of a batch
     "response.completed",
     "response.incomplete",
     "response.failed",
@@ -20,7 +21,8 @@ EVENT_TYPES = (  # as OpenAI names them; the end of a background response, and o
     "batch.failed",
     "batch.expired",
     "batch.cancelled",
-)
+]
+EVENT_TYPES: tuple[str, ...] = get_args(EventType)
 MOST_ENDPOINTS = 20  # of a tenant: each end of a response writes a row for each. Not tuned.
 
 

@@ -138,14 +138,14 @@ async def _post(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -
     url = httpcore.URL(delivery.url)
     default_port = {b"http": 80, b"https": 443}[url.scheme]
     host = url.host if url.port in (None, default_port) else url.host + b":%d" % url.port
-    headers: dict[bytes | str, bytes | str] = {
+    headers = {
         "host": host.decode(),
         "content-type": "application/json",
         "content-length": str(len(body)),
         "user-agent": "Magnus-Webhooks/1",
         **signed_headers(delivery, body),
     }
-    async with pool.stream("POST", url, headers=headers, content=body) as answer:
+    async with pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
         read = 0
         async for chunk in answer.aiter_stream():
             read += len(chunk)

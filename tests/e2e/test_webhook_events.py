@@ -36,7 +36,10 @@ def test_every_answer_is_told_once_or_more_and_counted_once(up: Up) -> None:
         eventually(lambda: len(set(receiver.event_ids())) == 2 * JOBS)
         verifier = OpenAI(api_key=up.key, webhook_secret=made["secret"])
         events = [verifier.webhooks.unwrap(one.body, one.headers) for one in receiver.received]
-        assert {event.data.id for event in events} == set(jobs)
+        assert [event.to_dict()["data"] for event in events] == [
+            {"id": event.id.replace("evt_", "resp_")} for event in events
+        ]
+        assert {event.id.replace("evt_", "resp_") for event in events} == set(jobs)
         assert {event.type for event in events} == {"response.completed"}
         (used,) = client.usage()["data"]
         assert (used["tenant"], used["requests"]) == ("default", 2 * JOBS)

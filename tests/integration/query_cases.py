@@ -308,7 +308,7 @@ CASES = [
     Case("webhook_endpoints.rotate", on_session(webhook_endpoints.rotate, "tenant-0", "we_1", 60)),
     Case("webhook_endpoints.remove", on_session(webhook_endpoints.remove, "tenant-0", "we_1")),
     Case("webhook_deliveries.claim", claim_deliveries, 4 * FEW),
-    Case("webhook_deliveries.write_results", deliver),
+    Case("webhook_deliveries.write_results", deliver, 8 * FEW),
     Case("webhook_deliveries.page", on_session(webhook_deliveries.page, "tenant-0", "we_1", limit=20), 3 * FEW),
     Case("webhook_deliveries.redeliver", on_session(webhook_deliveries.redeliver, "tenant-0", "we_1", 500)),
     Case("webhook_deliveries.delete_old", lambda c: webhook_deliveries.delete_old(c, HOUR, 500), 4 * 500),

@@ -112,8 +112,10 @@ def test_many_folds_at_once_lose_and_double_nothing(serving: Serving) -> None:
     with ThreadPoolExecutor(4) as threads:
         written = [threads.submit(serving.answer, one) for one in ids]
         folds = [threads.submit(serving.fold) for _ in range(40)]
-        for one in (*written, *folds):
-            one.result()
+        for write in written:
+            write.result()
+        for fold in folds:
+            fold.result()
     assert [one["requests"] for one in serving.used(serving.api)] == [40]
 
 

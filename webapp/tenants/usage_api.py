@@ -65,9 +65,11 @@ class UsageSum(ApiObject):
 class UsageReport(ApiObject):
     """Sums over whole days."""
 
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
     object: Literal["magnus.usage"] = "magnus.usage"
-    first: date = Field(serialization_alias="from")
-    last: date = Field(serialization_alias="to")
+    first: date = Field(alias="from")
+    last: date = Field(alias="to")
     data: list[UsageSum]
 
 

@@ -5,24 +5,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.webhooks.endpoint_addresses import LONGEST_URL
-from models.webhooks.webhook_endpoints import EVENT_TYPES
+from models.webhooks.webhook_endpoints import EVENT_TYPES, EventType
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 from webapp.field_types import Body, Text
 from webapp.response_objects import ApiObject
 
 DAY_S = 86_400
 LONGEST_OVERLAP_S = 7 * DAY_S
-
-EventType = Literal[
-    "response.completed",
-    "response.incomplete",
-    "response.failed",
-    "response.cancelled",
-    "batch.completed",
-    "batch.failed",
-    "batch.expired",
-    "batch.cancelled",
-]
 
 
 class CreateWebhook(Body):

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.baton import Baton
+from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policies.tenant_shares import TENANTS_TRIED, TenantShares
 from scheduling.policies.vanilla import Vanilla
@@ -142,6 +144,15 @@ def test_whoever_cannot_use_an_idle_worker_leaves_it_to_the_next() -> None:
     policy.add(a_request("small", tenant="b"), 0.0)
     assert ids(policy.assign([a_worker(tokens=100)], 0.0)) == {"w": [["small"]]}
     assert len(policy) == 1
+
+
+def test_a_batch_that_needs_the_larger_worker_leaves_the_smaller_one_to_the_next_tenant() -> None:
+    policy = TenantShares(lambda: MagnusPolicy(2_000))
+    policy.add(a_request("large", length=60, predicted=30, tenant="a"), 0.0)
+    policy.add(a_request("small", tenant="b"), 0.0)
+    small, large = a_worker("small worker", 50), a_worker("large worker", 200)
+    assert ids(policy.assign([small, replace(large, queued=1)], 0.0)) == {"small worker": [["small"]]}
+    assert ids(policy.assign([replace(small, queued=1), large], 0.0)) == {"large worker": [["large"]]}
 
 
 def test_only_the_least_served_tenants_are_tried() -> None:
