@@ -2,6 +2,7 @@
 
 The first run changes its mix of tasks in the middle: every second task in the first half, the others in the second. The
 second run serves all tasks, and in its second third (minute 20 to minute 40) the lengths in the log are shuffled.
+With --by-the-letter each is run again with Magnus III-B as printed: mispredicted requests alone are added.
 Errors are measured on requests that are in no stream, against their true lengths.
 """
 
@@ -18,6 +19,7 @@ from benchmarks.continuous_learning.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
     Learner,
+    LearnerByTheLetter,
     LearningHistory,
     StreamedRequest,
     batches_of,
@@ -43,6 +45,7 @@ NOT_WORSE = 1.02  # a published version counts as worse above this share of the 
 @click.option("--minutes", default=60, show_default=True, help="Virtual time of each run.")
 @click.option("--outcomes", default=TrainingSetBounds().outcomes, show_default=True, help="Bound of the training set.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--by-the-letter", is_flag=True, help="Also as Magnus III-B prints it.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
 def main(
@@ -54,6 +57,7 @@ def main(
     minutes: int,
     outcomes: int,
     seed: int,
+    by_the_letter: bool,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -62,12 +66,15 @@ def main(
     tasks = sorted({a.task for a in answered})
     halves = [[a for a in answered if a.task in tasks[part::2]] for part in (0, 1)]
     histories = {}
-    for name, mixes in (("changing mix", halves), ("poisoned", [answered])):
+    streams = [("changing mix", halves, Learner), ("poisoned", [answered], Learner)]
+    if by_the_letter:
+        streams += [(f"{name}, by the letter", mixes, LearnerByTheLetter) for name, mixes, _ in streams]
+    for name, mixes, kind in streams:
         rng = random.Random(seed)
         arrivals = poisson_arrivals(mixes, rate, 60 * minutes, rng)
-        if name == "poisoned":
+        if name.startswith("poisoned"):
             arrivals = with_shuffled_lengths(arrivals, 20 * minutes, 40 * minutes, rng)
-        learner = Learner(lambda: make_predictor(predictor, make_encoder(encoder)), TrainingSetBounds(outcomes))
+        learner = kind(lambda: make_predictor(predictor, make_encoder(encoder)), TrainingSetBounds(outcomes))
         histories[name] = _run(learner, arrivals, [_test_of(mix, rng) for mix in mixes], minutes, rng)
         click.echo(_report(name, histories[name]))
     if json_path:

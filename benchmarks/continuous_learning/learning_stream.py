@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.answered_requests import AnsweredRequest
 from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome
+from learning.retraining.error_rules import LENGTH_RULE
 from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch, ServingTimes
@@ -141,6 +142,31 @@ class Learner:
             if candidate.publish:
                 self.times = candidate.model
         return candidate
+
+
+class LearnerByTheLetter(Learner):
+    """Magnus III-B as it is printed: requests that were mispredicted are added to the training set, for ever.
+
+    The first set is all that was served before the first refit, since the paper begins with a trained predictor. Every
+    refit is put into service: the paper has no gate, no bound and no held-out texts.
+    """
+
+    training: list[Outcome]
+
+    def refit_length(self, now: float) -> Candidate | None:
+        """Add the new mispredicted requests and fit on all that were added; None if there is none."""
+        new = [o for o in self.log if self._lengths_until < o.at <= now]
+        first = self._lengths_until < 0
+        added = [o for o in new if first or LENGTH_RULE.worth_learning(o.predicted_tokens or 0, o.generated_tokens)]
+        self._lengths_until = now
+        if not added:
+            return None
+        self.training = ([] if first else self.training) + added
+        model = self.make_untrained()
+        model.fit(self.training)
+        self.predictor = model
+        data = {"training": len(self.training), "held_out": 0, "noise": [], "until": now}
+        return Candidate(model, True, "III-B has no gate", {}, data)
 
 
 def length_rmse(predictor: LengthPredictor, test: Sequence[AnsweredRequest]) -> float:

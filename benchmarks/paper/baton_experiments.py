@@ -1,4 +1,4 @@
-"""BATON, Tables 1 and 2, llama2-7b: the completion time of a set of queries in batches of a fixed size.
+"""BATON, Tables 1 and 2 and Fig. 5 to 7, llama2-7b: the completion time of a set of queries in batches of a fixed size.
 
 Table 1's machine (A6000): its Benchmark column prints 21,901 s for 30 batches of 4 over about 8,000 iterations (91 ms
 each) and 6,619 s for 15 batches of 8 over about 4,000 (110 ms), both with about 48,000 cached tokens on average: 30 ms
@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.paper.baton_curves import curves_over_time
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
@@ -79,8 +80,11 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
         printed: float,
     ) -> None:
         notes = {"batch": batch, "printed": printed}
+        figures = curves_over_time if table == TABLE_2 else None
         chosen.append(
-            SimulationRun(table, name, make, queries, machine, 1, workload=f"batches of {batch}", notes=notes)
+            SimulationRun(
+                table, name, make, queries, machine, 1, workload=f"batches of {batch}", notes=notes, figures=figures
+            )
         )
 
     for batch, printed in PRINTED_1.items():

@@ -17,6 +17,7 @@ def plot(rows: Sequence[Row], directory: Path) -> None:
     from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
 
     directory.mkdir(parents=True, exist_ok=True)
+    _plot_over_time([row for row in rows if "instants_s" in row], directory)
     for name, workload in sorted({(row["experiment"], row["workload"]) for row in rows if row["rate"]}):
         chosen = [row for row in rows if (row["experiment"], row["workload"]) == (name, workload)]
         if len({row["rate"] for row in chosen}) < 2:
@@ -38,6 +39,29 @@ def plot(rows: Sequence[Row], directory: Path) -> None:
         file = f"{name} {workload}".replace(",", "").replace(" ", "-")
         figure.savefig(directory / f"{file}.svg", metadata={"Date": None})
         pyplot.close(figure)
+
+
+def _plot_over_time(rows: Sequence[Row], directory: Path) -> None:
+    """BATON's Fig. 5 to 7: one column a batch size, one row a figure."""
+    from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
+
+    if not rows:
+        return
+    batches = sorted({row["batch"] for row in rows})
+    figures = {"completed": "completed queries", "generated_tokens": "tokens", "cached_tokens": "cached tokens"}
+    figure, panels = pyplot.subplots(
+        len(figures), len(batches), figsize=(3.6 * len(batches), 8), squeeze=False, constrained_layout=True
+    )
+    for column, batch in enumerate(batches):
+        for panel, (name, title) in zip(panels[:, column], figures.items(), strict=True):
+            for row in rows:
+                if row["batch"] == batch:
+                    panel.plot(row["instants_s"], row[name], label=row["policy"])
+            panel.set(title=f"batches of {batch}" if name == "completed" else "", xlabel="s", ylabel=title)
+            panel.grid(alpha=0.3)
+    panels[0][0].legend(fontsize="small")
+    figure.savefig(directory / "baton-fig-5-6-7.svg", metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def _label(row: Row) -> str:

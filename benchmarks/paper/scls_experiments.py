@@ -1,4 +1,4 @@
-"""SCLS, Fig. 12, 13, 15, 17, 18 and 22: LLaMA2-13B on A100s, served in slices.
+"""SCLS, Fig. 12 to 15, 17, 18, 20 and 22: LLaMA2-13B on A100s, served in slices.
 
 The paper's CodeFuse trace is not public. It comes from an assistant for code: nearly all answers are below 512 tokens
 (Fig. 6), most end within three slices (Fig. 14), and eight workers are busy at 20 requests a second (Fig. 22). So the
@@ -11,12 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from benchmarks.paper.simulation_runs import Row, SimulationRun, column, compare, workload_arrivals
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Policy
 from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS, LLAMA2_13B_A100_HF
+from scheduling.simulation.simulator import Arrival
+from scheduling.simulation.trace import Trace
 
 # The paper's main rate (Fig. 15, 18, 22) and slice length in tokens.
 WORKLOAD, OTHER_WORKLOAD, RATE, SLICE = "hard", "conversation", 20.0, 128
@@ -72,6 +76,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
                 f"{workload}, {engine}",
                 engine={"out_of_memory_s": 10.0},
                 notes={"slice_tokens": slice_tokens},
+                figures=partial(_slices, slice_tokens) if name == "scls" else None,
             )
         )
 
@@ -89,6 +94,13 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
     return chosen
 
 
+def _slices(slice_tokens: int, trace: Trace, arriving: list[Arrival]) -> Row:
+    """Fig. 14 and 20: how many slices requests needed, and the share of batches that ended before their slice."""
+    needed = np.array([answer.schedules for answer in trace.answers.values()])
+    shares = {str(number): float(np.mean(needed == number)) for number in (1, 2, 3)}
+    return {"slices": shares | {"more": float(np.mean(needed > 3))}, "early_returns": trace.early_returns(slice_tokens)}
+
+
 def compare_with_paper(rows: Sequence[Row]) -> None:
     """Compare with the ranges of section 5.2; of the ablations the paper prints only their order."""
     for engine, base, throughput, mean, tail in (
@@ -100,6 +112,13 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
         compare(chosen, "scls", base, "requests/s", THROUGHPUT, *throughput)
         compare(chosen, "scls", base, "mean response", MEAN, *mean, falls=True)
         compare(chosen, "scls", base, "P95 response", TAIL, *tail, falls=True)
+    for row in rows:
+        if row["experiment"] == OVERALL and row["policy"] == "scls" and "slices" in row:
+            up_to_three = sum(row["slices"][number] for number in ("1", "2", "3"))
+            row["paper"]["requests of at most three slices"] = {"ours": up_to_three, "paper": [0.5, None]}
+            row["paper"]["early returns"] = {"ours": row["early_returns"], "paper": [None, 0.01]}
+        if row["experiment"] in (OVERALL, ABLATION) and row["policy"] != "ils":
+            row["paper"]["load imbalance, s"] = {"ours": row["load_imbalance_s"], "paper": [None, None]}
     for engine, low, high in (("hf", 1.003, 2.261), ("ds", 0.432, 0.861)):
         chosen = [row for row in rows if row["experiment"] == OVERALL and row["workload"].endswith(engine)]
         compare(chosen, "scls", "sls", "batch size", column("batch_size_mean"), low, high)

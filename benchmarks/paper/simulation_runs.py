@@ -13,6 +13,7 @@ from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
+from scheduling.simulation.trace import Trace
 
 Row = dict[str, Any]
 Workloads = Mapping[str, WorkloadLengths]
@@ -34,6 +35,7 @@ class SimulationRun:
     predictor: str = ""
     engine: Mapping[str, Any] = field(default_factory=dict)  # further fields of EngineCosts
     notes: Mapping[str, Any] = field(default_factory=dict)
+    figures: Callable[[Trace, list[Arrival]], Row] | None = None  # further columns, read off the trace
 
 
 def workload_arrivals(
@@ -88,6 +90,7 @@ def execute(run: SimulationRun, workloads: Workloads) -> Row:
         "idle_share": 1 - float(np.mean(list(trace.busy_s.values()))) / trace.makespan_s,
         "batch_length_mean": float(np.mean([batch.iterations for batch in trace.batches] or [0])),
         **run.notes,
+        **(run.figures(trace, arriving) if run.figures else {}),
     }
 
 

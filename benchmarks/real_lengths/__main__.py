@@ -3,7 +3,8 @@
 The model answers the repository's own instructions and, with --data, as many of other data sets, greedily and in
 bfloat16, through our engine. Answers are kept in a file and generated only once; a killed run goes on where it was.
 Then requests arrive one after the other, and each predictor predicts them from the answers before them. It is fitted
-after 20, 60, 200 and 600 answers and corrected online in between, as in the service. An answer that reached the limit
+after 20, 60, 200 and 600 answers and corrected online in between, as in the service, which predicts by a regression
+before the first 60. An answer that reached the limit
 counts as one of that length. Figures are means over several orders of arrival.
 """
 

@@ -6,9 +6,10 @@ An application's robust regression splits an answer's length into
 
 so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words and, where that
 helps, from the sentence encoder's vector beside them. The forest predicts z from that, the input length and how the
-text looks. Each group of prompts (see `application_models`) blends ridge and forest with weights fitted to left-out
-answers. A part that does not help gets almost no weight, so an application whose lengths depend on the input length
-alone is predicted by its regression. Texts whose group does not read the encoder's vector are not encoded.
+text looks. A regression between logarithms, which shares what applications have in common, speaks while answers are
+few. Each group of prompts (see `application_models`) blends the three with weights fitted to left-out answers. A part
+that does not help gets almost no weight, so an application whose lengths depend on the input length alone is predicted
+by its regression. Texts whose group does not read the encoder's vector are not encoded.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,10 @@ from scipy.optimize import nnls
 from learning.estimators.application_models import ApplicationModels, fit_application_models
 from learning.estimators.forest_training import train_forest
 from learning.estimators.length_distribution import Samples, summarise
+from learning.estimators.log_regression import LogRegression, fit_log_regression
 from learning.estimators.quantile_forest import QuantileForest
 from learning.features.compressed_features import FeatureMatrix
+from learning.features.group_key import group_key
 from learning.features.lexical_features import lexical_features
 from learning.features.text_encoders import Encoder, make_encoder
 from learning.features.text_vectors import read_texts
@@ -33,7 +36,8 @@ from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
 FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend: as many as make a group of `application_models`
-DEFAULT_BLEND = np.array([0.4, 0.4])  # ridge and forest in equal parts, drawn a little to the regression; not tuned
+# Ridge, forest and the logarithms' regression in equal parts, drawn a little to the group's regression; not tuned
+DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as much as this share of the group's answers. Without it, two parts that predict the same
 # could get any weights; it was not tuned.
 PRIOR_SHARE = 0.05
@@ -48,7 +52,8 @@ class FittedForest:
 
     applications: ApplicationModels
     forest: QuantileForest
-    blends: Floats  # (groups, 2): the weights of ridge and forest in the centre of the distribution
+    logs: LogRegression
+    blends: Floats  # (groups, 3): the weights of ridge, forest and `logs` in the centre of the distribution
     upper_scales: Floats  # (groups,): how many times wider than the forest's the upper half of the distribution is
 
 
@@ -71,13 +76,17 @@ class ForestPredictor:
         lengths = np.array([o.generated_tokens for o in complete], np.float64)
         texts = read_texts(prompts, self.encoder, np.ones(len(prompts), bool))
         applications, text_scores = fit_application_models(prompts, lengths, texts)
+        logs, missed = fit_log_regression(*_names_and_inputs(prompts), lengths)
         groups = applications.groups(prompts)
         base, spread = _regress(applications, groups, prompts)
         z = (lengths - base) / spread
         # leaf and share were not tuned: larger leaves smooth the distribution, smaller shares make trees differ more
         forest, out_of_bag = train_forest(_features(prompts, base, spread, text_scores), z, leaf=5, share=0.33)
-        blends, upper_scales = _fit_blends(z, spread, text_scores, out_of_bag, groups, len(applications.keys))
-        self.fitted = FittedForest(applications, forest, blends, upper_scales)
+        log_scores = (_within_limits(np.log(np.maximum(lengths, 1)) - missed, prompts) - base) / spread
+        blends, upper_scales = _fit_blends(
+            z, spread, (text_scores, log_scores), out_of_bag, groups, len(applications.keys)
+        )
+        self.fitted = FittedForest(applications, forest, logs, blends, upper_scales)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length."""
@@ -92,7 +101,9 @@ class ForestPredictor:
         text_scores = fitted.applications.text_scores(groups, texts)
         samples = fitted.forest.samples(_features(prompts, base, spread, text_scores))
         median = np.median(samples, axis=1)
-        centre = fitted.blends[groups, 0] * text_scores + fitted.blends[groups, 1] * median
+        log_scores = (_within_limits(fitted.logs.predict(*_names_and_inputs(prompts)), prompts) - base) / spread
+        parts = np.stack([text_scores, median, log_scores], axis=1)
+        centre = np.sum(fitted.blends[groups] * parts, axis=1)
         around = samples - median[:, None]
         # 0 up to the median, 1 at the upper quantile, and linear in the quantile's level
         above = np.clip(np.linspace(-0.5, 0.5, samples.shape[1]) / (COVERAGE - 0.5), 0, None)
@@ -105,6 +116,7 @@ class ForestPredictor:
         arrays: dict[str, npt.NDArray[Any]] = {"encoder": np.asarray(self.encoder.name)}
         if self.fitted:
             arrays |= self.fitted.applications.to_arrays() | self.fitted.forest.to_arrays()
+            arrays |= self.fitted.logs.to_arrays()
             arrays |= {"mixes": self.fitted.blends, "stretches": self.fitted.upper_scales}
         return arrays
 
@@ -115,7 +127,10 @@ class ForestPredictor:
         if "roots" not in arrays:
             return cls(encoder)
         applications, forest = ApplicationModels.from_arrays(arrays), QuantileForest.from_arrays(arrays)
-        return cls(encoder, FittedForest(applications, forest, arrays["mixes"], arrays["stretches"]))
+        logs, blends = LogRegression.from_arrays(arrays), arrays["mixes"]
+        if blends.shape[1] < len(DEFAULT_BLEND):  # stored before there was a regression between logarithms
+            blends = np.column_stack([blends, np.zeros(len(blends))])
+        return cls(encoder, FittedForest(applications, forest, logs, blends, arrays["stretches"]))
 
 
 def _regress(applications: ApplicationModels, groups: Ints, prompts: Sequence[Prompt]) -> tuple[Floats, Floats]:
@@ -125,30 +140,48 @@ def _regress(applications: ApplicationModels, groups: Ints, prompts: Sequence[Pr
     return regression.predict(inputs), regression.spread(inputs)
 
 
+def _names_and_inputs(prompts: Sequence[Prompt]) -> tuple[list[str], Floats]:
+    return [group_key(p.application) for p in prompts], np.array([p.input_tokens for p in prompts], np.float64)
+
+
+def _within_limits(logs: Floats, prompts: Sequence[Prompt]) -> Floats:
+    """Lengths from their logarithms, none above its prompt's limit."""
+    limits = np.array([prompt.limit_tokens for prompt in prompts], np.float64)
+    return np.asarray(np.exp(np.minimum(logs, np.log(np.maximum(limits, 1)))))
+
+
 def _features(prompts: Sequence[Prompt], base: Floats, spread: Floats, text_scores: Floats) -> FeatureMatrix:
     predicted = np.column_stack([[p.input_tokens for p in prompts], base, spread, text_scores])
     return np.concatenate([predicted.astype(np.float32), lexical_features(prompts)], axis=1)
 
 
 def _fit_blends(
-    z: Floats, spread: Floats, text_scores: Floats, out_of_bag: Samples, groups: Ints, group_count: int
+    z: Floats,
+    spread: Floats,
+    left_out: tuple[Floats, Floats],
+    out_of_bag: Samples,
+    groups: Ints,
+    group_count: int,
 ) -> tuple[Floats, Floats]:
-    """Each group's blend of ridge and forest, and the scale of its upper half.
+    """Each group's blend of ridge, forest and the regression between logarithms, and the scale of its upper half.
 
-    The blend minimises squared errors in tokens, with no negative weight. The scale makes the upper quantile cover
-    `COVERAGE` of the group's answers (split conformal prediction on out-of-bag samples).
+    `left_out` are the left-out predictions of the first and the last of them. The blend minimises squared errors in
+    tokens, with no negative weight. The scale makes the upper quantile cover `COVERAGE` of the group's answers (split
+    conformal prediction on out-of-bag samples).
     """
+    text_scores, log_scores = left_out
     median, upper = np.nanquantile(out_of_bag, [0.5, COVERAGE], axis=1)
     blends, upper_scales = np.tile(DEFAULT_BLEND, (group_count, 1)), np.ones(group_count)
     for group in range(group_count):
         rows = np.flatnonzero((groups == group) & ~np.isnan(median))
         if len(rows) < FEWEST_OUTCOMES:
             continue
-        parts = np.stack([text_scores[rows], median[rows]], axis=1) * spread[rows, None]
-        prior = np.sqrt(PRIOR_SHARE * len(rows) * np.mean(parts**2)) * np.eye(2)
+        of_one = np.stack([text_scores[rows], median[rows], log_scores[rows]], axis=1)
+        parts = of_one * spread[rows, None]
+        prior = np.sqrt(PRIOR_SHARE * len(rows) * np.mean(parts**2)) * np.eye(parts.shape[1])
         targets = np.concatenate([z[rows] * spread[rows], prior @ DEFAULT_BLEND])
         blends[group], _ = nnls(np.concatenate([parts, prior]), targets)
-        centre = blends[group, 0] * text_scores[rows] + blends[group, 1] * median[rows]
+        centre = of_one @ blends[group]
         needed = z[rows] - 1 / spread[rows]  # a length is covered from one token below: upper quantiles are rounded up
         scales = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_UPPER_GAP))
         covering = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)

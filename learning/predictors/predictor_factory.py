@@ -54,7 +54,7 @@ MODEL_PREDICTORS: dict[str, Callable[[str, PerceptionTuning], LengthPredictor]] 
     "perception-only": lambda model, _: PerceptionPredictor(model, "only"),
     "pia": lambda model, _: PerceptionPredictor(model, "in_advance"),
 }
-# These predict before they were fitted to any answer; for the others, quantiles of the answers so far do.
+# These predict before they were fitted to any answer; for the others, a regression on the answers so far does.
 NEED_NO_FIT = ("uilo", "pia")
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.predictors.length_predictor import LengthPredictor, Prompt
-from learning.predictors.running_quantiles import RunningQuantiles
+from learning.predictors.running_regression import RunningRegression
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from tasks.outcomes import outcome_of
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 def running_version(answers: int) -> str:
-    """The version of quantiles of so many answers; more answers sort behind fewer."""
+    """The version of a regression on so many answers; more answers sort behind fewer."""
     return f"running-{answers:09}"
 
 
@@ -45,19 +45,19 @@ class PredictorInService:
         chunk: int = CHUNK,
         most_observed: int = MOST_OBSERVED,
     ) -> None:
-        """Until a version is published `untrained` predicts, by default quantiles of the answers so far.
+        """Until a version is published `untrained` predicts, by default a regression on the answers so far.
 
         Every `check_every_s` a newer version and new outcomes are looked for. `chunk` requests are predicted, and
         `most_observed` outcomes read, in one transaction.
         """
         self._engine, self._check_every_s = engine, check_every_s
         self._chunk, self._most_observed = chunk, most_observed
-        self._predictor: CalibratedPredictor | RunningQuantiles
+        self._predictor: CalibratedPredictor | RunningRegression
         if untrained is None:
-            self._predictor, self._version = RunningQuantiles(), running_version(0)
+            self._predictor, self._version = RunningRegression(), running_version(0)
         else:
             self._predictor, self._version = CalibratedPredictor(untrained), untrained.name
-        self._answers = self._answers_in_version = 0  # that the running quantiles have seen
+        self._answers = self._answers_in_version = 0  # that the running regression has seen
         self._outdated_before: str | None = None  # running versions below it are to be replaced in waiting requests
         self._outcomes = OutcomeCursor()
         self._check_at = 0.0
@@ -108,7 +108,7 @@ class PredictorInService:
             return
         self._predictor.observe([outcome_of(request) for request in new])
         self._answers += len(new)
-        if isinstance(self._predictor, RunningQuantiles) and self._answers >= max(1, 2 * self._answers_in_version):
+        if isinstance(self._predictor, RunningRegression) and self._answers >= max(1, 2 * self._answers_in_version):
             self._answers_in_version = self._answers
             self._version = self._outdated_before = running_version(self._answers)
 

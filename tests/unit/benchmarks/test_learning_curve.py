@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.real_lengths.learning_curve import curve, learn, learners
+from benchmarks.real_lengths.running_quantiles import RunningQuantiles
 from learning.predictors.length_predictor import Prediction
-from learning.predictors.running_quantiles import RunningQuantiles
 from tests.unit.learning.made_up_lengths import outcomes
 
 
@@ -29,4 +29,12 @@ def test_scores_are_those_between_checkpoints_and_means_over_orders() -> None:
 
 
 def test_without_a_sentence_encoder_only_hashing_is_compared() -> None:
-    assert list(learners(None)) == ["running quantiles", "uilo", "forest, hashing"]
+    assert list(learners(None)) == [
+        "running quantiles",
+        "running regression",
+        "uilo",
+        "raft, hashing",
+        "inst, hashing",
+        "usin, hashing",
+        "forest, hashing",
+    ]

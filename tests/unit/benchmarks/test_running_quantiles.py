@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.real_lengths.running_quantiles import RunningQuantiles
 from learning.predictors.length_predictor import Outcome, Prompt
-from learning.predictors.running_quantiles import RunningQuantiles
 
 
 def a_prompt(application: str = "chat", input_tokens: int = 7, limit: int = 400) -> Prompt:

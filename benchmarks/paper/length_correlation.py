@@ -1,0 +1,72 @@
+"""Magnus, Table I and Fig. 2: do answers grow with inputs? `python -m benchmarks.paper.length_correlation --data DIR`.
+
+Prints Pearson's coefficient of input and answer length for each task file and draws both. The paper prints more than
+0.8 for most of its six applications and three models; its premise holds where that is so, and nowhere else.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import click
+import matplotlib as mpl
+import numpy as np
+
+from benchmarks.answered_requests import CRUDE, read_answered, token_counter
+
+POINTS = 400  # of a task in the picture: more hide each other
+
+
+@click.command(help=__doc__)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
+def main(data: Path, tokenizer: str, json_path: Path | None, plot_path: Path | None) -> None:
+    """Count, correlate, print, draw."""
+    lengths = defaultdict(list)
+    for one in read_answered(data, token_counter(tokenizer)):
+        lengths[one.application, one.task].append((one.outcome.prompt.input_tokens, one.outcome.generated_tokens))
+    pairs = {key: np.array(of_one, np.float64).T for key, of_one in sorted(lengths.items())}
+    rows = [
+        {
+            "application": application,
+            "task": task,
+            "n": inputs.size,
+            "pearson": round(float(np.corrcoef(inputs, answers)[0, 1]), 3),
+            "input_mean": round(float(inputs.mean()), 1),
+            "answer_mean": round(float(answers.mean()), 1),
+        }
+        for (application, task), (inputs, answers) in pairs.items()
+    ]
+    click.echo("| application | task | n | Pearson | mean input | mean answer |\n|---|---|---|---|---|---|")
+    for row in rows:
+        click.echo("| " + " | ".join(str(value) for value in row.values()) + " |")
+    if json_path:
+        json_path.write_text(json.dumps({"tokenizer": tokenizer, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    if plot_path:
+        _plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
+
+
+def _plot(pairs: dict[str, np.ndarray], path: Path) -> None:
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "correlation"})  # the same file from the same rows
+    from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
+
+    columns = 4
+    rows = -(-len(pairs) // columns)
+    figure, panels = pyplot.subplots(
+        rows, columns, figsize=(3 * columns, 2.6 * rows), squeeze=False, constrained_layout=True
+    )
+    for panel in panels.flat[len(pairs) :]:
+        panel.set_visible(False)
+    for panel, (task, (inputs, answers)) in zip(panels.flat, pairs.items(), strict=False):
+        some = np.random.default_rng(0).permutation(inputs.size)[:POINTS]
+        panel.scatter(inputs[some], answers[some], s=2, rasterized=True)
+        panel.set(title=task, xlabel="input, tokens", ylabel="answer, tokens")
+    figure.savefig(path, dpi=90, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
