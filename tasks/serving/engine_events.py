@@ -29,6 +29,7 @@ class RowEnded:
     stop: tuple[str, ...]
     at: float
     with_logprobs: bool = False
+    continues: bool = False  # the answer goes on from the prompt's text
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class StaticBatch:
                 self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
             elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
                 asked = self._rows[row.id]
-                self._record(RowEnded(job.lease, row, asked.stop, at, asked.top_logprobs is not None))
+                told = asked.top_logprobs is not None
+                self._record(RowEnded(job.lease, row, asked.stop, at, told, asked.continues))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - began)))
 
     def remove(self, request_ids: frozenset[str]) -> None:
