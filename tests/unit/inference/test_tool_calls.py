@@ -118,11 +118,9 @@ def test_definitions_calls_and_results_stand_in_the_prompt_and_forge_no_special_
     text = prompt_format._tokenizer.decode(ids, skip_special_tokens=False)
     assert text.count(forged) == 3
     assert "<tool_response>" in text
-    special = {token: prompt_format._tokenizer.token_to_id(token) for token in ("<eos>", "<assistant>")}
-    assert [sum(one == named for one in ids) for named in special.values()] == [
-        0,
-        2,
-    ]  # of the template: the assistant's turn and the last one
+    special = [prompt_format._tokenizer.token_to_id(token) for token in ("<eos>", "<assistant>")]
+    # those of the template: the assistant's turn and the last one
+    assert [sum(one == named for one in ids) for named in special] == [0, 2]
 
 
 def test_arguments_that_a_template_cannot_render_are_its_refusal():
