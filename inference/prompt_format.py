@@ -21,6 +21,7 @@ from inference.request_tokens import Turn
 from inference.stop_strings import Detokenizer
 from inference.token_bytes import bytes_of_token
 
+ANCHOR = "a"  # in front of tokens that continue a text: what stands first is decoded otherwise by some tokenizers
 _NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
 
 
@@ -43,6 +44,7 @@ class PromptFormat:
         self._literal = Tokenizer.from_str(vocabulary)
         self._literal.encode_special_tokens = True
         self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
+        self._anchor = self._literal.encode(ANCHOR, add_special_tokens=False).ids
         self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
         added = self._tokenizer.get_added_tokens_decoder().values()
         longest_first = sorted((token.content for token in added if token.special), key=len, reverse=True)
@@ -90,8 +92,13 @@ class PromptFormat:
         """Number of tokens in a text, without the chat template."""
         return len(self._literal.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD."""
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
+        """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD.
+
+        One that `continues` a text keeps the blank in front that some tokenizers drop.
+        """
+        if continues:
+            return self.decode([*self._anchor, *ids])[len(self.decode(self._anchor)) :]
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
 
     def token_bytes(self, id: int) -> bytes:

@@ -54,8 +54,11 @@ class RequestTokens(Protocol):
         """Number of tokens in a text, without the chat template."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer without special tokens, and without NUL."""
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
+        """The text of an answer without special tokens, and without NUL.
+
+        One that `continues` a text keeps the blank in front that some tokenizers drop.
+        """
         ...
 
     def token_bytes(self, id: int) -> bytes:

@@ -68,6 +68,7 @@ class Sequence:
     `cache_salt`: only rows of the same salt may share what a server has cached of their prompts. With `ignore_eos` an
     end of sequence is a token like any other; before `min_tokens` neither it nor one of the `stop_token_ids`, which end
     the answer too, is generated. `prompt_logprobs`: also the log probabilities of the prompt's tokens are wanted.
+    `continues`: its answer goes on from the prompt's text, in the middle of which it may begin.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Sequence:
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     prompt_logprobs: bool = False
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -131,6 +133,7 @@ class Generated:
     ids: tuple[int, ...]
     text: str | None
     stop: tuple[str, ...]
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

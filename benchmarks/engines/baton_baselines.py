@@ -13,6 +13,7 @@ import torch
 from benchmarks.engines.our_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
 from inference.local.batch_rows import BatchRow
 from inference.local.kv_cache import HostRow, KvCache
+from inference.local.logits.next_tokens import next_tokens
 from inference.local.model_loading import LoadedModel
 from inference.local.running_batch import RunningBatch
 from inference.sequences import Sequence
@@ -88,7 +89,7 @@ class VectorShaping(RunningBatch):
             logits_to_keep=torch.tensor([[len(ids) - 1] for ids in fed], device=device),
         )
         self.add(joiners, range(running, len(rows)))
-        self._retire(rows, self._sample(output.logits[:, -1], rows))
+        self._retire(rows, next_tokens(output.logits[:, -1], rows, self.loaded.eos_ids))
 
 
 class BatonBaseline:

@@ -145,7 +145,9 @@ class Engine:
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
         """What those of these rows that are running have generated after so many tokens each; rows by their ids."""
         return {
-            row.sequence.id: Generated(tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop)
+            row.sequence.id: Generated(
+                tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop, row.sequence.continues
+            )
             for row in self._running_rows()
             if row.sequence.id in since
         }

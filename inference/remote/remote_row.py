@@ -87,7 +87,7 @@ class RemoteRow:
     def generated(self, since: int) -> Generated:
         """What has come after so many tokens, or without ids all the text."""
         if self.by_ids:
-            return Generated(tuple(self.ids[since:]), None, self.sequence.stop)
+            return Generated(tuple(self.ids[since:]), None, self.sequence.stop, self.sequence.continues)
         return Generated((), self.text, self.sequence.stop)
 
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:

@@ -11,7 +11,7 @@ from weakref import finalize
 import httpx
 from jinja2 import TemplateError
 
-from inference.prompt_format import load_prompt_format
+from inference.prompt_format import ANCHOR, load_prompt_format
 from inference.remote.wire_formats import MAX_TOKEN_ID
 from inference.request_tokens import RequestTokens, TokenizerAway, Turn
 
@@ -21,8 +21,6 @@ ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits
 # An answer that is there is worth a moment's wait for its server: otherwise it is generated a second time. The caller
 # may hold a lease's row locked meanwhile, so it must stay well below MAGNUS_LEASE_S.
 DECODE_WITHIN_S, TRY_AGAIN_S = 2.0, 0.2
-# Written before a single token, because tokenizers drop the blank that an answer begins with.
-ANCHOR = "a"
 
 
 def request_tokens_of(model: str, key: str | None) -> RequestTokens:
@@ -86,8 +84,11 @@ class ServerTokens:
         """Number of tokens in a text."""
         return len(self._encode(text, special=False))
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
         """The text of an answer; waits DECODE_WITHIN_S for a server that is away."""
+        if continues:
+            anchor = self._encode(ANCHOR, special=False)
+            return self.decode([*anchor, *ids])[len(self.decode(anchor)) :]
         give_up_at = time.monotonic() + DECODE_WITHIN_S
         while True:
             try:

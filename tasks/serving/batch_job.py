@@ -113,6 +113,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         min_tokens=body.min_tokens,
         stop_token_ids=body.stop_token_ids,
         prompt_logprobs=body.echo and body.top_logprobs is not None,
+        continues=body.raw,
     )
 
 

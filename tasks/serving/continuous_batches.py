@@ -131,7 +131,8 @@ class ContinuousBatches:
             self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
         else:
             asked = batch.rows[row.id]
-            self._record(RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None, gpu_s))
+            told = asked.top_logprobs is not None
+            self._record(RowEnded(lease, row, asked.stop, at, told, asked.continues, gpu_s))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:

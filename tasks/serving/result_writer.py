@@ -5,6 +5,7 @@ are dropped. While the database is away, the thread tries again and nothing is l
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
@@ -38,7 +39,7 @@ log = structlog.get_logger()
 class AnswerTokens(Protocol):
     """The part of a prompt format that answers need."""
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
         """The text of an answer."""
         ...
 
@@ -174,12 +175,13 @@ class ResultWriter(Thread):
         ended = event.ended
         # a server's detokenizer writes the end of sequence out
         ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
-        answer = self._tokens.decode(ids) if ended.text is None else ended.text
+        decode = partial(self._tokens.decode, continues=event.continues)
+        answer = decode(ids) if ended.text is None else ended.text
         # Postgres stores no NUL, which a model of bytes may generate as any other
         text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
         logprobs = None
         if event.with_logprobs:
-            known = (*ended.prompt_logprobs, *of_text(ended, text, self._tokens.decode))
+            known = (*ended.prompt_logprobs, *of_text(ended, text, decode))
             logprobs = shown(known, self._tokens.token_bytes)
         return Answer(
             lease=event.lease,

@@ -52,8 +52,8 @@ class StaticBatch:
                 self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
             elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
                 asked = self._rows[row.id]
-                logprobs_asked = asked.top_logprobs is not None
-                self._record(RowEnded(job.lease, row, asked.stop, at, logprobs_asked, gpu_s[row.id]))
+                told = asked.top_logprobs is not None
+                self._record(RowEnded(job.lease, row, asked.stop, at, told, asked.continues, gpu_s[row.id]))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
     def _computed_tokens(self, row: FinishedSequence) -> int:

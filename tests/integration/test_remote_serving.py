@@ -1,7 +1,8 @@
 """A worker whose engine is a server of others, on a real Postgres: leases, answers, faults and what they cost."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 import structlog
@@ -51,6 +52,8 @@ class TokenizerThatGoes:
     """A tokenizer whose server is away: while answers are decoded, or while prompts are encoded."""
 
     detokenizer = None
+    takes_tools = False
+    vocabulary_size = None
     name = "small"
 
     def __init__(self, ours: PromptFormat) -> None:
@@ -61,13 +64,19 @@ class TokenizerThatGoes:
             raise TokenizerAway("gone")
         return self._ours.encode_request(instructions, input, turns)
 
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        raise TokenizerAway("gone")
+
+    def encode_raw(self, text: str) -> list[int]:
+        return self._ours.encode_raw(text)
+
     def count(self, text: str) -> int:
         return self._ours.count(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
         if self.away:
             raise TokenizerAway("gone")
-        return self._ours.decode(ids)
+        return self._ours.decode(ids, continues=continues)
 
     def token_bytes(self, id: int) -> bytes:
         return self._ours.token_bytes(id)

@@ -8,6 +8,7 @@ from io import BufferedReader, RawIOBase
 from typing import Any, cast
 
 from flask import current_app, request
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
 from webapp.client_errors import InvalidRequest
@@ -17,10 +18,13 @@ PIECE = 2**16  # bytes that are read, and at most unfolded, at once; not tuned
 
 
 class Gunzipped(RawIOBase):
-    """Reads what a gzip stream unfolds to; raises InvalidRequest for what is none, or ends too early."""
+    """Reads what a gzip stream unfolds to, at most so many bytes; raises RequestEntityTooLarge, status 413.
 
-    def __init__(self, compressed: Any) -> None:
-        self._compressed = compressed
+    Raises InvalidRequest for what is no gzip stream, or ends too early.
+    """
+
+    def __init__(self, compressed: Any, most_bytes: int) -> None:
+        self._compressed, self._left_bytes = compressed, most_bytes
         self._unfolding = zlib.decompressobj(GZIP)
 
     def readable(self) -> bool:
@@ -35,6 +39,9 @@ class Gunzipped(RawIOBase):
                 unfolded = self._unfolding.decompress(folded, len(buffer))
             except zlib.error as error:
                 raise _unreadable() from error
+            self._left_bytes -= len(unfolded)
+            if self._left_bytes < 0:
+                raise RequestEntityTooLarge
             if unfolded:
                 buffer[: len(unfolded)] = unfolded
                 return len(unfolded)
@@ -53,7 +60,8 @@ def unfold_body() -> None:
     environ = request.environ
     most = current_app.config["MAX_CONTENT_LENGTH"]
     compressed = get_input_stream(environ, max_content_length=most)
-    environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed)), PIECE)
+    environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed, most)), PIECE)
+    request.max_content_length = most + 1  # Werkzeug's own bound would cut the body off there, and say nothing
     environ["wsgi.input_terminated"] = True  # it ends by itself, at a length that nobody knows yet
     environ.pop("CONTENT_LENGTH", None)
     environ.pop("HTTP_CONTENT_ENCODING", None)

@@ -5,6 +5,7 @@ Postgres has all of it. Text never stands in a log line.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
@@ -21,13 +22,15 @@ from token_messages import Piece, asks_channel, decode_asks, encode_pieces, piec
 PAUSE_S = 2.0
 LISTEN_S = 0.5  # how often the listener looks whether it is to stop; any value that a stop may take does
 
+Decode = Callable[..., str]  # of `inference.request_tokens.RequestTokens`
+
 log = structlog.get_logger()
 
 
 class LiveTexts:
     """The texts of rows in the making, and how much of each was published. No I/O."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._rows: dict[str, GrowingText] = {}
         self._published: dict[str, int] = {}  # characters
@@ -37,7 +40,8 @@ class LiveTexts:
         pieces = []
         for row_id, generated in step.generated.items():
             if row_id in step.begun:
-                self._rows[row_id], self._published[row_id] = GrowingText(self._decode, generated.stop), 0
+                decode = partial(self._decode, continues=True) if generated.continues else self._decode
+                self._rows[row_id], self._published[row_id] = GrowingText(decode, generated.stop), 0
             row = self._rows[row_id]
             if generated.text is not None:
                 row.set_text(generated.text)
@@ -56,7 +60,7 @@ class LiveTexts:
 class TokenPublisher(Thread):
     """Publishes what is `put`; any thread may put."""
 
-    def __init__(self, redis_url: str, installation: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, redis_url: str, installation: str, decode: Decode) -> None:
         super().__init__(name="token publisher", daemon=True)
         self._client, self._channel = broker_client(redis_url), pieces_channel(installation)
         self._texts = LiveTexts(decode)

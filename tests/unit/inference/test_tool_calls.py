@@ -1,6 +1,7 @@
 """Calls of tools in answers as models write them, the format that forces one, and how prompts show them."""
 
 import json
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -71,7 +72,7 @@ def test_whatever_a_model_writes_is_read_without_an_error_and_nothing_of_it_is_s
 
 
 PARAMETERS = {"type": "object", "properties": {"city": {"$ref": "#/$defs/City"}}, "$defs": {"City": {"type": "string"}}}
-TOOLS = [{"name": "weather", "parameters": PARAMETERS}, {"name": "time", "parameters": None}]
+TOOLS: list[dict[str, Any]] = [{"name": "weather", "parameters": PARAMETERS}, {"name": "time", "parameters": None}]
 
 
 @pytest.mark.parametrize(("name", "valid"), [(None, {"weather", "time"}), ("weather", {"weather"})])
@@ -118,7 +119,8 @@ def test_definitions_calls_and_results_stand_in_the_prompt_and_forge_no_special_
     assert text.count(forged) == 3
     assert "<tool_response>" in text
     special = [prompt_format._tokenizer.token_to_id(token) for token in ("<eos>", "<assistant>")]
-    assert [ids.count(one) for one in special] == [0, 2]  # of the template: the assistant's turn and the last one
+    # those of the template: the assistant's turn and the last one
+    assert [sum(one == named for one in ids) for named in special] == [0, 2]
 
 
 def test_arguments_that_a_template_cannot_render_are_its_refusal():
@@ -136,3 +138,11 @@ def test_a_raw_prompt_is_read_without_the_template_and_its_special_tokens_count(
     eos = bundled._tokenizer.token_to_id("<eos>")
     assert ModelPrompt("", "cat<eos>", raw=True).encode(bundled)[-1] == eos
     assert ModelPrompt("", "cat", raw=True, ids=(5, 6)).encode(bundled) == [5, 6]
+
+
+def test_an_answer_that_continues_a_text_keeps_its_blank_in_front():
+    bundled = load_prompt_format(str(BUNDLED_MODEL))
+    ids = bundled.encode_raw("river cloud")
+    assert bundled.decode(ids) == "river cloud"
+    assert bundled.decode(ids, continues=True) == " river cloud"
+    assert bundled.decode([], continues=True) == ""

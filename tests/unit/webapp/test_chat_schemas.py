@@ -12,7 +12,8 @@ def test_stop_strings_are_a_list_however_they_were_sent(stop: object, stops: lis
 
 
 def test_an_empty_prompt_is_refused() -> None:
-    for prompt in ("", [], [""], [[]], {}, 5):
+    empty: list[object] = ["", [], [""], [[]], {}, 5]
+    for prompt in empty:
         with pytest.raises(ValidationError):
             CreateCompletion.model_validate({"model": "words", "prompt": prompt})
 

@@ -3,13 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from webapp.response_schemas import CreateResponse
+from webapp.response_schemas import CreateResponse, Message
 
 
 def test_the_parts_of_a_message_are_one_text() -> None:
     parts = [{"type": "input_text", "text": "eins"}, {"type": "input_text", "text": " zwei"}]
     body = CreateResponse.model_validate({"model": "words", "input": [{"role": "user", "content": parts}]})
     assert isinstance(body.input, list)
+    assert isinstance(body.input[0], Message)
     assert body.input[0].text == "eins zwei"
 
 

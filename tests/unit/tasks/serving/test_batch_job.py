@@ -131,7 +131,8 @@ def test_a_required_call_is_the_format_of_the_answer_and_tools_without_a_templat
     body = {"tools": tools, "messages": messages, "tool_choice": {"mode": "required"}}
     job = prepare(taken(prompt("a", "two", body)), words(), max_positions=30)
     assert [(one.request_id, one.code) for one in job.unservable] == [("a", "invalid_prompt")]
-    source = "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools[0].function.name }}"
+    told = "{% if tools %}{{ tools[0].function.name }}{% endif %}"
+    source = "{% for message in messages %}{{ message.content }}{% endfor %}" + told
     knowing = PromptFormat("words", words()._tokenizer.to_str(), compile_chat_template(source), {}, True)
     (sequence,) = prepare(taken(prompt("a", "two", body)), knowing, max_positions=30).sequences
     assert sequence.format is not None

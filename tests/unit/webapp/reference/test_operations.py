@@ -1,5 +1,7 @@
 """What the reference page says of a call."""
 
+from collections.abc import Mapping
+
 from webapp.reference.operations import operations_by_tag, type_text
 
 DOCUMENT = {
@@ -46,7 +48,7 @@ def test_a_call_has_its_parameters_fields_and_statuses_in_order() -> None:
 
 
 def test_types_are_said_in_a_few_words() -> None:
-    def text(schema: dict[str, object]) -> str:
+    def text(schema: Mapping[str, object]) -> str:
         return type_text(DOCUMENT, schema)
 
     assert text({"type": "array", "items": {"type": "string"}}) == "list of text"
