@@ -40,7 +40,7 @@ def functions_with_queries() -> set[str]:
             kinds = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
             if function.__module__ == module.__name__ and not name.startswith("_") and kinds[:1] != []:
                 file = info.name.rpartition(".")[2]
-            found |= {f"{file}.{name}"} if kinds[0] in (Connection, Session) else set()
+                found |= {f"{file}.{name}"} if kinds[0] in (Connection, Session) else set()
     return found
 
 
