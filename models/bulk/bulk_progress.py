@@ -1,6 +1,7 @@
 """How a bulk job goes on once its lines are queued: its ends are counted, it is stopped, it ends.
 
-Each look takes the row of one job, so that several processes look at different jobs.
+Requests are looked up line by line: `lateral` with `offset 0`, or with a lock, is a fence behind which Postgres plans
+no walk over all requests. Each look takes the row of one job, so that several processes look at different jobs.
 """
 
 import json
@@ -71,12 +72,14 @@ def stop_lines(connection: Connection, job_id: str) -> int:
                 status = case when status = 'queued' then 'cancelled' else status end,
                 finished_at = case when status = 'queued' then clock_timestamp() end,
                 cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp())
-            where id in (
-                select r.id from bulk_lines l join requests r on r.id = l.request_id
-                where l.job_id = :job
-                    and (r.status = 'queued' or r.status = 'in_progress' and r.cancel_requested_at is null)
-                limit :most for update of r skip locked
-            )
+            where id = any(array(
+                select r.id from bulk_lines l cross join lateral (
+                    select id from requests where id = l.request_id
+                        and (status = 'queued' or status = 'in_progress' and cancel_requested_at is null)
+                    for update skip locked
+                ) r
+                where l.job_id = :job limit :most
+            ))
         """),
         {"job": job_id, "most": STOPPED_AT_ONCE},
     ).rowcount
@@ -91,7 +94,8 @@ def count_lines(connection: Connection, job_id: str) -> LineCounts:
                 count(*) filter (where stopped and (r.status = 'cancelled'
                     or r.status = 'failed' and r.error->>'code' = 'deadline_exceeded')) as unserved,
                 count(*) as all_lines
-            from bulk_lines l left join requests r on r.id = l.request_id
+            from bulk_lines l
+            left join lateral (select status, error from requests where id = l.request_id offset 0) r on true
             cross join (
                 select status = 'cancelling' or expires_at <= clock_timestamp() as stopped
                 from bulk_jobs where id = :job

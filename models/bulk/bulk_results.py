@@ -32,7 +32,8 @@ def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int,
     rows = session.execute(
         text(f"""
             select l.line, l.custom_id, l.request_id, l.error
-            from bulk_lines l left join requests r on r.id = l.request_id
+            from bulk_lines l
+            left join lateral (select id, status from requests where id = l.request_id offset 0) r on true
             where l.job_id = :job and l.line > :after and {condition} order by l.line limit :most
         """),  # noqa: S608  # one of two constants
         {"job": job_id, "after": after, "most": limit},

@@ -126,4 +126,4 @@ def test_the_document_shows_what_works(up: Up, tmp_path: Path) -> None:
     assert [text.split()[0] for text in said.stdout.splitlines()] == ["r0", "r1"]
     said = subprocess.run(["bash", "-e", "-c", shell], **run, check=False)  # type: ignore[call-overload]
     assert said.returncode == 0, said.stderr
-    assert said.stdout.strip() in ("validating", "in_progress", "finalizing", "completed")
+    assert json.loads(said.stdout)["status"] in ("validating", "in_progress", "finalizing", "completed")
