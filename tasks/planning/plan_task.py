@@ -25,8 +25,9 @@ from tasks.planning.step_pacer import StepPacer
 from tasks.pulse import Pulse
 from tasks.regular_work import RegularWork
 
-# A kick waits at most this long for its step, or STEP_SPACING times as long as the last decision took in CPU time: so
-# kicks that keep coming leave the planner idle for seven eighths of the time, with any number of workers. Not tuned.
+# A kick waits at most this long for its step, or STEP_SPACING times as long as the last decision took in CPU time. So
+# kicks that keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not
+# tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 8
 # While every worker decodes rows that others may join: joins become fewer and larger, and each join costs a message, a
