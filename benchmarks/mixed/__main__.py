@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
+from cli.terminal import make_console
 
 
 @click.command()
@@ -40,10 +40,10 @@ def main(
     names = [name for name in policies.split(",") if name]
     mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",")]
     figures: dict[str, Any] = {"simulated": measure(mixes)}
-    Console().print(table("simulated", figures["simulated"]))
+    make_console().print(table("simulated", figures["simulated"]))
     if live:
         figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in names[:1]]
-        Console().print(table("live", figures["live"]))
+        make_console().print(table("live", figures["live"]))
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
 
