@@ -18,7 +18,7 @@ from cli.terminal import make_console
 @click.command()
 @click.option("--policies", default="fusion,magnus", show_default=True, help="Comma-separated.")
 @click.option(
-    "--loads", default="0.3,0.6", show_default=True, help="Interactive shares of the capacity; empty: do not simulate."
+    "--loads", default="0.3,0.6", show_default=True, help="Interactive shares of capacity; empty: none simulated."
 )
 @click.option("--live", is_flag=True, help="Also on a real service, for about two minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
