@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
+from cli.terminal import make_console
 
 
 @click.command()
 @click.option("--policies", default="fusion,magnus", show_default=True, help="Comma-separated.")
-@click.option("--loads", default="0.3,0.6", show_default=True, help="Interactive shares of the capacity.")
+@click.option(
+    "--loads", default="0.3,0.6", show_default=True, help="Interactive shares of capacity; empty: none simulated."
+)
 @click.option("--live", is_flag=True, help="Also on a real service, for about two minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
@@ -38,12 +40,14 @@ def main(
 ) -> None:
     """Measure what a bulk job costs interactive requests, and how much of the spare capacity it uses."""
     names = [name for name in policies.split(",") if name]
-    mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",")]
-    figures: dict[str, Any] = {"simulated": measure(mixes)}
-    Console().print(table("simulated", figures["simulated"]))
+    mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",") if load]
+    figures: dict[str, Any] = {}
+    if mixes:
+        figures["simulated"] = measure(mixes)
+        make_console().print(table("simulated", figures["simulated"]))
     if live:
         figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in names[:1]]
-        Console().print(table("live", figures["live"]))
+        make_console().print(table("live", figures["live"]))
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -2,8 +2,8 @@
 
 Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
 And if others came lately, a part of each worker's memory stays free, so that the next one that comes need not wait for
-a row to end. The longest predicted goes first, so that a bulk job does not end with a few long rows on an empty fleet
-(longest processing time first).
+a row to end. Background requests go in order of arrival, and the last ones longest first, so that a bulk job does not
+end with a few long rows on an empty fleet (longest processing time first).
 
 Starvation: a background request with a deadline counts as any other once half of its time has passed. One without a
 deadline waits as long as others do.
@@ -27,7 +27,10 @@ MEMORY_SHARE = 0.75
 # Without another request for so long nobody is expected, and background requests may fill all memory: the first one
 # that comes then waits for a row to end. Some times the gap between the calls of a person at work; not tuned.
 QUIET_S = 60.0
-# Background requests that one decision of the policy sees, the longest. More of them cost more in each decision: a
+# Once so many background requests are left for each worker the longest predicted go first. Before, long rows would fill
+# the memory of all workers together and slow the others down. Some times the rows of a worker; not tuned.
+LAST_PER_WORKER = 100
+# Background requests that one decision of the policy sees. More of them cost more in each decision: a
 # simulated bulk job alone took as long with 8, 16 and 64, and its decisions 0.65, 0.73 and 1.25 s.
 FED_AT_ONCE = 16
 
@@ -40,7 +43,9 @@ class SpareCapacity(Policy):
         self.mode = self._others.mode
         self._held: dict[str, Request] = {}  # background requests that the policy has not seen yet
         self._fed: dict[str, Request] = {}  # those that it has seen and not assigned
-        self._longest: list[tuple[int, int, float, str]] = []  # heaps of ids that may have gone meanwhile
+        # heaps of ids that may have gone meanwhile, by arrival and by length
+        self._orders: dict[bool, list[tuple[int, int, float, str]]] = {False: [], True: []}
+        self._by_length = True
         self._half_time: list[tuple[float, str]] = []
         self._costs: ServingTime | None = None
         self._other_at = -math.inf  # when the last other request came
@@ -55,7 +60,8 @@ class SpareCapacity(Policy):
             self._others.add(request, now)
             return
         self._held[request.id] = request
-        heapq.heappush(self._longest, _entry(request))
+        for by_length, order in self._orders.items():
+            heapq.heappush(order, _entry(request, by_length))
         if request.deadline_at is not None:
             heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
@@ -78,7 +84,8 @@ class SpareCapacity(Policy):
         return [*assignments, *self._assign_background(left, now)]
 
     def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Feed the longest until the policy leaves some waiting: then the workers have all that they may have."""
+        """Feed until the policy leaves some waiting: then the workers have all that they may have."""
+        self._by_length = len(self._held) <= LAST_PER_WORKER * len(left)
         while may_take := self._may_take(left.values(), now):
             self._feed(now)
             assignments = self._background.assign(may_take, now)
@@ -98,11 +105,15 @@ class SpareCapacity(Policy):
         return [worker if is_quiet or worker.idle else _with_room(worker) for worker in workers]
 
     def _feed(self, now: float) -> None:
-        while self._longest and len(self._background) < FED_AT_ONCE:
-            request = self._held.pop(heapq.heappop(self._longest)[3], None)
+        order = self._orders[self._by_length]
+        while order and len(self._background) < FED_AT_ONCE:
+            request = self._held.pop(heapq.heappop(order)[3], None)
             if request is not None:
                 self._fed[request.id] = request
                 self._background.add(request, now)
+
+        if not self._held:
+            self._orders[not self._by_length].clear()
 
     def _promote(self, now: float) -> None:
         """Let background requests wait among the others whose time is half over."""
@@ -141,21 +152,21 @@ class SpareCapacity(Policy):
         self._background.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The others, then the background requests, the longest first."""
+        """The others, then the background requests."""
         return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
 
     def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
-        last = None
-        for entry in ascending(self._longest):
+        last = None  # one that came back may have several entries
+        for entry in ascending(self._orders[self._by_length]):
             request = self._held.get(entry[3])
-            if request and entry == _entry(request) and entry != last:  # one that came back may have several entries
+            if request and entry == _entry(request, self._by_length) and entry != last:
                 last = entry
                 yield waiting_batch((request,), self._costs, now)
 
 
-def _entry(request: Request) -> tuple[int, int, float, str]:
-    """Its place in the order: the highest priority and the longest first."""
-    return -request.priority, -request.remaining, request.arrived_at, request.id
+def _entry(request: Request, by_length: bool) -> tuple[int, int, float, str]:
+    """Its place in an order: the highest priority first, then the longest or the earliest."""
+    return -request.priority, -request.remaining if by_length else 0, request.arrived_at, request.id
 
 
 def _with_room(worker: Worker) -> Worker:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.fusion.policy import Fusion
-from scheduling.policies.spare_capacity import SpareCapacity
+from scheduling.policies.spare_capacity import LAST_PER_WORKER, SpareCapacity
 from scheduling.policies.tenant_shares import TenantShares
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policy import Assignment
@@ -45,6 +45,19 @@ def test_others_go_first_then_the_longest_of_the_highest_priority() -> None:
         policy.add(request, 9.0)
     assert [batch.requests[0].id for batch in policy.waiting(9.0)] == ["other", "first", "long", "short"]
     assert served(policy, 9.0) == ["other", "first", "long", "short"]
+
+
+def test_while_many_are_left_they_go_in_order_of_arrival_and_the_last_ones_longest_first() -> None:
+    policy = one_by_one()
+    for number in range(LAST_PER_WORKER + 2):
+        policy.add(a_line(f"{number:03}", 10 + number, at=float(number)), float(number))
+    arrived = [f"{number:03}" for number in range(LAST_PER_WORKER + 2)]
+    for order in (arrived, arrived[:1:-1]):
+        policy.assign([a_worker(busy=True)], 200.0)
+        assert [batch.requests[0].id for batch in policy.waiting(200.0)] == order
+        for request_id in arrived[:2]:
+            policy.discard(request_id)
+    assert len(served(policy, 200.0)) == LAST_PER_WORKER
 
 
 def test_nothing_in_the_background_is_given_work_while_another_request_waits() -> None:
