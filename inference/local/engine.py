@@ -175,9 +175,7 @@ class Engine:
         masks, matcher, why = self.loaded.format_masks, None, ""
         if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
             sequence = replace(sequence, generated_ids=(), logprobs=())  # those of its first tokens are not known
-        if max(sequence.prompt_ids) >= self.loaded.vocabulary_size:
-            why = f"the model's vocabulary has {self.loaded.vocabulary_size} tokens, the prompt has others"
-        elif sequence.format is not None:
+        if sequence.format is not None:
             matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
             if matcher is None or matcher.is_error():
                 why = matcher_error(matcher) if matcher else "answers of this model cannot be held to a format"

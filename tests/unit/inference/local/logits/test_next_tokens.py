@@ -160,16 +160,3 @@ def test_the_log_probabilities_of_a_prompt_are_those_of_the_models_own_forward_p
         likeliest = told.prompt_logprobs[place].likeliest[0]
         assert math.isclose(likeliest[1], begun.logprobs[0].likeliest[0][1], abs_tol=1e-3)
     assert told.logprobs[0].id == answered.answer[0]
-
-
-def test_a_prompt_with_tokens_that_the_model_has_not_is_refused_alone(llama):
-    engine = Engine(llama.loaded, AMPLE)
-    good = llama.pool[0]
-    bad = Sequence("bad", (VOCABULARY,), 5)
-    done, _ = engine.run([bad, good.sequence("good")])
-    assert done[0].reason == "refused"
-    assert done[1].generated_ids == good.answer
-    engine.insert([bad, good.sequence("good")])
-    joined = drain(engine)
-    assert "vocabulary" in joined["bad"].refusal
-    assert joined["good"].generated_ids == good.answer
