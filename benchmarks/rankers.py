@@ -8,9 +8,10 @@ tau on texts that were not trained on, the mean of five folds.
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.optimize import minimize
 
 from benchmarks.answered_requests import CRUDE, read_answered, token_counter
 from learning.features import hashed_text
-from learning.features.intent_features import INTENT_VALUES
+from learning.features.intent_features import INTENT_VALUES, intent_features
 from learning.features.text_encoders import HASHING, Encoder, make_encoder
 from learning.features.text_vectors import TextVectors, read_texts
 from learning.predictors.forest import ForestPredictor
@@ -31,6 +32,7 @@ TASKS = ("chat_vicuna_7b_v1_5", "chat_qwen1_5_7b_chat")
 MARGINS = (0.0, 0.2)  # 0.2 is PARS's
 PENALTIES = (1e-3, 3e-3, 1e-2)  # below and above the best by itself
 LISTS, LIST_LENGTH = 200, 32  # random lists of ListMLE
+INTENTS = intent_features.__name__  # as the module that hashes texts knows it
 BESIDE_FOREST = 0.5  # the weight of the ranker's standardised score beside forest's
 
 
@@ -97,12 +99,12 @@ def _forest(encoder: Encoder, training: Sequence[Outcome], test: Sequence[Outcom
 @contextmanager
 def _no_intents() -> Iterator[None]:
     """Texts are hashed without the patterns of intent."""
-    read = hashed_text.intent_features
-    hashed_text.intent_features = lambda text: np.zeros(INTENT_VALUES, np.float32)
+    read = vars(hashed_text)[INTENTS]
+    setattr(hashed_text, INTENTS, lambda text: np.zeros(INTENT_VALUES, np.float32))
     try:
         yield
     finally:
-        hashed_text.intent_features = read
+        setattr(hashed_text, INTENTS, read)
 
 
 def _read(outcomes: Sequence[Outcome], encoder: Encoder) -> TextVectors:
@@ -154,7 +156,7 @@ def _listwise(products: Floats, lengths: Floats, penalty: float) -> Floats:
     return _minimised(loss, len(lengths))
 
 
-def _minimised(loss: object, size: int) -> Floats:
+def _minimised(loss: Callable[..., Any], size: int) -> Floats:
     found = minimize(loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": 60})
     return np.asarray(found.x)
 
