@@ -1,9 +1,9 @@
 """Requests that leave their batch unanswered: they are queued again, cancelled, or fail if they alone are to blame.
 
 When an engine or a whole worker fails, each request that it was serving is a suspect. Suspects keep together as a
-group, which the planner serves again in halves, apart from all others (`scheduling.policies.isolation`). So after at
-most ⌈log2(group)⌉ more failures the guilty request fails alone, and the others have their answers: to them the failed
-batches do not count as attempts.
+group, which the planner serves again in halves, apart from all others (`scheduling.policies.wrapping.isolation`). So
+after at most ⌈log2(group)⌉ more failures the guilty request fails alone, and the others have their answers: to them the
+failed batches do not count as attempts.
 """
 
 from collections.abc import Collection, Iterable

@@ -27,8 +27,8 @@ from inference.toy.toy_applications import APPLICATIONS
 from models.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.app import settings
-from tasks.serving.learned_costs import LearnedCosts
-from tasks.serving.step_windows import window_of_sums
+from tasks.serving.costs.learned_costs import LearnedCosts
+from tasks.serving.costs.step_windows import window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policies.fusion.policy import Fusion
-from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
 from scheduling.policies.slice_length import PUBLISHED_SLICE
-from scheduling.policies.spare_capacity import SpareCapacity
-from scheduling.policies.tenant_shares import TenantShares
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
+from scheduling.policies.wrapping.ability_groups import AbilityGroups
+from scheduling.policies.wrapping.isolation import IsolatingPolicy
+from scheduling.policies.wrapping.spare_capacity import SpareCapacity
+from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Policy
 
 

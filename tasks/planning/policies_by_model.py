@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from models.planner_requests import QueuedRequest
 from scheduling.out_of_memory import reserve_limit
-from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policy import Assignment
 from scheduling.request import Request
 

@@ -11,7 +11,7 @@ from models.batch_results import Figures
 from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.device_seconds import DeviceSeconds
+from tasks.serving.costs.device_seconds import DeviceSeconds
 from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 

@@ -20,8 +20,8 @@ from models.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
 from tasks.app import settings
-from tasks.serving.learned_costs import LearnedCosts
-from tasks.serving.step_windows import window_of_sums
+from tasks.serving.costs.learned_costs import LearnedCosts
+from tasks.serving.costs.step_windows import window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 # Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and what it

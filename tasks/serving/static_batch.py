@@ -9,7 +9,7 @@ from inference.serving_engine import ServingEngine
 from models.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.device_seconds import by_tokens
+from tasks.serving.costs.device_seconds import by_tokens
 from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 

@@ -108,7 +108,7 @@ class BatchErrors(ApiObject):
     data: list[BatchError]
 
 
-class RequestCounts(ApiObject):
+class LineCounts(ApiObject):
     """Lines: all, answered, failed."""
 
     total: int
@@ -137,7 +137,7 @@ class Batch(ApiObject):
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
-    request_counts: RequestCounts
+    request_counts: LineCounts
     metadata: dict[str, str] | None
 
 
@@ -178,7 +178,7 @@ def batch_of(job: BulkJob) -> Batch:
         error_file_id=job.error_file_id,
         created_at=int(job.created_at.timestamp()),
         expires_at=int(job.expires_at.timestamp()),
-        request_counts=RequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
+        request_counts=LineCounts(total=job.lines, completed=job.completed, failed=job.failed),
         metadata=job.labels,
         **instants,
     )

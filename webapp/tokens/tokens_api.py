@@ -39,7 +39,7 @@ class Tokenize(Body):
         return value
 
 
-class Tokens(ApiObject):
+class TokenizedText(ApiObject):
     """Token ids, with their texts if they were asked for."""
 
     count: int
@@ -63,9 +63,9 @@ class DecodedPrompt(ApiObject):
 
 @api.post("/tokenize")
 @api.input(Tokenize)
-@api.output(Tokens)
+@api.output(TokenizedText)
 @api.doc(summary="Encode a text or a chat", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
-def tokenize(json_data: Tokenize) -> Tokens:
+def tokenize(json_data: Tokenize) -> TokenizedText:
     """The token ids that the model reads; what is longer than the longest prompt is refused."""
     limits = current_context().prompt_limits
     if json_data.model is not None:
@@ -82,7 +82,7 @@ def tokenize(json_data: Tokenize) -> Tokens:
     if json_data.return_token_strs:
         texts = [limits.prompt_format.token_bytes(one).decode("utf-8", "replace") for one in ids]
     longest = limits.max_prompt_tokens + limits.max_output_tokens
-    return Tokens(count=len(ids), max_model_len=longest, tokens=ids, token_strs=texts)
+    return TokenizedText(count=len(ids), max_model_len=longest, tokens=ids, token_strs=texts)
 
 
 @api.post("/detokenize")

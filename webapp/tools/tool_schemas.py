@@ -80,7 +80,7 @@ ChatToolChoice = Annotated[Mode | Annotated[ChatFunctionChoice, Tag("<object>")]
 ResponseToolChoice = Annotated[Mode | Annotated[ResponseFunctionChoice, Tag("<object>")], CHOICE]
 
 
-class CalledFunction(Body):
+class CallOfFunction(Body):
     """A function with the arguments of a call."""
 
     name: ToolName
@@ -92,7 +92,7 @@ class ChatToolCall(Body):
 
     id: CallId
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: CallOfFunction
     index: int | None = Field(default=None, description="Accepted as a stream carries it, not used")
 
     @property

@@ -34,9 +34,9 @@ from scheduling.policies.fusion.priority_key import FleetLoad, due_or_urgent_key
 from scheduling.policies.fusion.queue_forecast import in_batches, serving_order
 from scheduling.policies.fusion.tenant_queues import TenantQueues
 from scheduling.policies.fusion.worker_reservation import WorkerReservation
+from scheduling.policies.virtual_token_counters import tokens_of
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request
-from scheduling.virtual_token_counters import tokens_of
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
 # that still fits; each costs the time of a round. Not tuned.

@@ -10,9 +10,9 @@ from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_bands import work_features
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
 from scheduling.policies.fusion.priority_key import FleetLoad, priority_keys
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, tokens_of
 from scheduling.policy import WaitingBatch
 from scheduling.request import Request
-from scheduling.virtual_token_counters import VirtualTokenCounters, tokens_of
 
 # Requests that are put in order by their keys; those behind them follow by arrival. More cost time in every forecast:
 # with 100,000 waiting the front takes 14 ms (docs/results/control-plane.md).

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from scheduling.policies.fusion.length_bands import Backlog
 from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
-from scheduling.virtual_token_counters import VirtualTokenCounters
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters
 
 
 class TenantQueues:

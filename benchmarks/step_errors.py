@@ -1,6 +1,6 @@
 """How well a worker's learned costs predict the seconds of its next steps, on the real engine, no service around it.
 
-`python -m benchmarks.step_costs --seconds 30 --json F`
+`python -m benchmarks.step_errors --seconds 30 --json F`
 
 Rows join and leave at random, as many as a changing load brings. Each window of steps is predicted by the curves that
 are in service when it ends, before they learn from it; beside it stands what the worker's quick profile alone predicts.
@@ -25,7 +25,7 @@ from learning.estimators.cost_curves import fit_curves
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
 from settings import BUNDLED_MODEL
-from tasks.serving.step_windows import window_of_sums
+from tasks.serving.costs.step_windows import window_of_sums
 
 FIT_EVERY_S = 3.0  # as a worker does
 ROWS = (1, 2, 4, 8, 12, 16)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.fusion.policy import Fusion
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policies.vanilla import Vanilla
+from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policy import Assignment, Worker
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_request, a_row, a_worker, examples, ids

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.virtual_token_counters import VirtualTokenCounters
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters
 
 WEIGHT = st.floats(0.25, 8.0)
 

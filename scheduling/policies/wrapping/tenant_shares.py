@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, tokens_of
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request
-from scheduling.virtual_token_counters import VirtualTokenCounters, tokens_of
 
 # Least served tenants that are asked until one has work for what is free. With more tenants one may have a request that
 # still fits; each costs the time of a decision. As in fusion. Not tuned.

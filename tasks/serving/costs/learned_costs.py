@@ -6,7 +6,7 @@ from typing import Any
 from inference.remote.step_samples import StepSample
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
-from tasks.serving.step_windows import window_of_sample
+from tasks.serving.costs.step_windows import window_of_sample
 
 # Between two fits, of some milliseconds each. Half of it is the mean age of what the planner plans with. Not tuned.
 FIT_EVERY_S = 3.0

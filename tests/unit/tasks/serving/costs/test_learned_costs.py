@@ -6,7 +6,7 @@ import pytest
 
 from inference.remote.step_samples import StepSample
 from learning.step_costs import StepWindow
-from tasks.serving.learned_costs import FIT_EVERY_S, LearnedCosts, UnseenSamples
+from tasks.serving.costs.learned_costs import FIT_EVERY_S, LearnedCosts, UnseenSamples
 
 # an iteration takes 20 ms, 2 ms for each row and 10 µs for each cached token; a prefilled token 1 ms
 SHAPES = ((1, 50, 0), (4, 100, 40), (16, 80, 200), (32, 300, 100), (8, 400, 0), (2, 900, 10)) * 6

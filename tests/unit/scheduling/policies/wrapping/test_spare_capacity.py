@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.ability_groups import AbilityGroups
 from scheduling.policies.fusion.policy import Fusion
-from scheduling.policies.spare_capacity import LAST_PER_WORKER, SpareCapacity
-from scheduling.policies.tenant_shares import TenantShares
 from scheduling.policies.vanilla import Vanilla
+from scheduling.policies.wrapping.ability_groups import AbilityGroups
+from scheduling.policies.wrapping.spare_capacity import LAST_PER_WORKER, SpareCapacity
+from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Assignment
 from scheduling.request import BACKGROUND_PRIORITY, Request
 from scheduling.simulation.engine_costs import EngineCosts

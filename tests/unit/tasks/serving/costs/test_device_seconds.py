@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.serving.device_seconds import DeviceSeconds, by_tokens
+from tasks.serving.costs.device_seconds import DeviceSeconds, by_tokens
 
 
 def test_a_prefill_is_its_rows_own_and_a_step_is_everybodys():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduling.policies.baton import Baton
 from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
-from scheduling.policies.tenant_shares import TENANTS_TRIED, TenantShares
 from scheduling.policies.vanilla import Vanilla
+from scheduling.policies.wrapping.tenant_shares import TENANTS_TRIED, TenantShares
 from scheduling.policy import Assignment
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.baton import Baton
-from scheduling.policies.isolation import IsolatingPolicy
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.policies.vanilla import Vanilla
+from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import a_request, a_row, a_worker, examples, ids

@@ -1,0 +1,1 @@
+"""What serving takes: seconds of steps, learned costs, each row's share of the device."""
