@@ -2,9 +2,10 @@
 
 from alembic import context
 
-import models.bulk.bulk_tables  # noqa: F401  # more tables of the same metadata
+from models import service_tables as service_tables  # the metadata has a table once its module is imported
+from models.bulk import bulk_tables as bulk_tables
 from models.tables import Base
-from models.tenants import tenant_tables as tenant_tables  # the metadata has a table once its module is imported
+from models.tenants import tenant_tables as tenant_tables
 from models.webhooks import webhook_tables as webhook_tables
 
 context.configure(

@@ -1,7 +1,7 @@
 """Requests as clients handle them: submit, fetch, list, cancel, delete. A call is seldom more than one statement."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,13 +21,12 @@ from sqlalchemy import (
     true,
     tuple_,
     type_coerce,
-    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
-from models.tables import ANSWERED, UNANSWERED, RequestStatus, StoredBatch, StoredRequest
+from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
 
@@ -150,7 +149,7 @@ def submit(
         stored = StoredRequest(**given, **row._mapping, status=RequestStatus.queued, attempts=0)
         return RequestView(stored, None, 0, row.arrived_at)
     earlier = next(
-        _views(
+        read_views(
             session,
             select_views().where(StoredRequest.tenant == new.tenant, StoredRequest.idempotency_key == idempotency_key),
         ),
@@ -188,7 +187,7 @@ def select_whole_views() -> View:
 
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
     """One request of this tenant; with None of any tenant, which only the operator's pages may ask for."""
-    return next(_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
+    return next(read_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
 
 
 def page(
@@ -225,19 +224,8 @@ def page(
     each = of_one_status.order_by(*_by_arrival(StoredRequest, oldest_first)).limit(limit + 1).lateral()
     ids = select(each.c.id).select_from(state.join(each, true())).order_by(*_by_arrival(each.c, oldest_first))
     listed = select_views().where(StoredRequest.id.in_(ids.limit(limit + 1)))
-    views = list(_views(session, listed.order_by(*_by_arrival(StoredRequest, oldest_first))))
+    views = list(read_views(session, listed.order_by(*_by_arrival(StoredRequest, oldest_first))))
     return Page(views[:limit], len(views) > limit)
-
-
-def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
-    """The requests of all tenants that ended last, newest first, whatever their final state."""
-    newest = (  # of each of the two partial indexes
-        select(StoredRequest.id).where(text(ended)).order_by(StoredRequest.finished_at.desc()).limit(limit).subquery()
-        for ended in (ANSWERED, UNANSWERED)
-    )
-    ids = union_all(*(select(some.c.id) for some in newest))
-    ended = select_views().where(StoredRequest.id.in_(ids)).order_by(StoredRequest.finished_at.desc()).limit(limit)
-    return list(_views(session, ended))
 
 
 def cancel(session: Session, tenant: str, id: str) -> None:
@@ -275,23 +263,6 @@ def remove(session: Session, tenant: str, id: str) -> bool:
     return removed is not None
 
 
-def finished(session: Session, ids: Iterable[str]) -> set[str]:
-    """Which of these requests are final or deleted, so that nobody needs to wait for them any longer."""
-    ids = list(ids)
-    unfinished = session.scalars(
-        select(StoredRequest.id).where(StoredRequest.id.in_(ids), StoredRequest.status.in_(UNFINISHED))
-    )
-    return set(ids) - set(unfinished)
-
-
-def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
-    """Those of these requests that are final, and None for each that was deleted."""
-    over = finished(session, ids)
-    views = _views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
-    found = {view.request.id: view for view in views}
-    return {request_id: found.get(request_id) for request_id in over}
-
-
 def _by_arrival(row: Any, oldest_first: bool) -> list[ColumnElement[Any]]:
     """The order of a list of requests; `row` has the columns `arrived_at` and `id`."""
     return [row.arrived_at, row.id] if oldest_first else [row.arrived_at.desc(), row.id.desc()]
@@ -301,6 +272,7 @@ def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
     return [] if tenant is None else [StoredRequest.tenant == tenant]
 
 
-def _views(session: Session, statement: View) -> Iterator[RequestView]:
+def read_views(session: Session, statement: View) -> Iterator[RequestView]:
+    """The requests that a statement of `select_views` or `select_whole_views` finds."""
     for request, batch, tokens, now, logprobs in session.execute(statement):
         yield RequestView(request, batch, tokens, now, logprobs)

@@ -8,7 +8,8 @@ from sqlalchemy import bindparam, extract, func, select, text
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
 from sqlalchemy.orm import Session
 
-from models.tables import Minute, RequestStatus, ServiceState
+from models.service_tables import Minute, ServiceState
+from models.tables import RequestStatus
 
 # How long after its end a minute is closed, seconds: an answer is dated back by the time that writing it took, and one
 # that is written later than this is missing in its minute. Longer delays the newest minute of the charts; not tuned.

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, defer
 
-from models.tables import ModelVersion
+from models.service_tables import ModelVersion
 
 
 class UnknownVersion(Exception):

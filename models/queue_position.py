@@ -13,7 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView
-from models.tables import RequestStatus, ServiceState
+from models.service_tables import ServiceState
+from models.tables import RequestStatus
 from scheduling.forecast.response_line import ResponseLine
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual

@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.queue_position import read_queue_snapshot
-from models.tables import ServiceState
+from models.service_tables import ServiceState
 
 FETCH_STATS = text("""
     with bounds as (

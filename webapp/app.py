@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
-from models import client_requests, notifications, rate_counts
+from models import ended_requests, notifications, rate_counts
 from models.client_requests import RequestView
 from models.installation import installation_id
 from models.notifications import ENDED, Notifications
@@ -181,7 +181,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
 
     def ended(ids: Collection[str]) -> dict[str, RequestView | None]:
         with sessions() as session:
-            return client_requests.ended(session, ids)
+            return ended_requests.ended(session, ids)
 
     def share_count(tenant: str, requests: int, period_s: int) -> SharedCount:
         with sessions() as session:

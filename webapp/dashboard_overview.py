@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from models import client_requests, minute_history, operator_overview, queue_position
+from models import ended_requests, minute_history, operator_overview, queue_position
 from models.client_requests import RequestView
 from models.minute_history import EndedCounts
 from models.operator_overview import Application, LearnedModel, RequestCounts, WorkerState
 from models.queue_position import QueueSnapshot
-from models.tables import Minute
+from models.service_tables import Minute
 from webapp.svg_charts import Bucket, Chart, Series, line_chart, stacked_bars, time_buckets
 
 SHOWN_ANSWERS = 12  # rows of the table of last answers; not tuned
@@ -44,7 +44,7 @@ def read_overview(session: Session, hours: int, worker_alive_s: float) -> Overvi
         workers=operator_overview.workers(session),
         learned=operator_overview.learned_models(session),
         missing=operator_overview.what_is_missing(session, worker_alive_s),
-        answers=client_requests.last_ended(session, SHOWN_ANSWERS),
+        answers=ended_requests.last_ended(session, SHOWN_ANSWERS),
         charts=charts(time_buckets(minute_history.minutes(session, back), now.now, back)),
     )
 

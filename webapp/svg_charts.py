@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from models.tables import Minute
+from models.service_tables import Minute
 
 WIDTH, HEIGHT = 420.0, 140.0  # SVG units; pages scale a chart to its column, so that only the ratio matters
 LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0  # margins: wide enough for the values' and the clock times' labels

@@ -60,3 +60,13 @@ class Api:
         """Every call that the OpenAPI document lists, as method and path."""
         document = self.client.get("/openapi.json").get_json()
         return [(method.upper(), path) for path, calls in document["paths"].items() for method in calls]
+
+
+def finish(api: Api, id: str, *, text: str = "one two", status: str = "completed") -> None:
+    api.sql(
+        """update requests set status = :status, output_text = :text, output_tokens = 2, finish_reason = 'eos',
+        finished_at = clock_timestamp() where id = :id""",
+        id=id,
+        status=status,
+        text=text,
+    )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from models.tables import Minute
+from models.service_tables import Minute
 from webapp.svg_charts import (
     BOTTOM,
     HEIGHT,

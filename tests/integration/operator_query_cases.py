@@ -1,0 +1,56 @@
+"""The cases of what the dashboard and operators ask, as `query_cases` has those of the other modules."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from models import (
+    installation,
+    invariants,
+    minute_history,
+    operator_overview,
+    process_heartbeats,
+    response_time_estimate,
+    retention,
+    training_log,
+    window_stats,
+)
+from tests.integration.million_rows import BATCHES
+from tests.integration.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
+
+
+def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], object]:
+    def call(connection: Connection) -> object:
+        now = training_log.now(connection)
+        return on_session(window_stats.window_stats, now - since_ago_s, now - until_ago_s)(connection)
+
+    return call
+
+
+OPERATOR_CASES = [
+    Case("minute_history.close_minutes", on_session(minute_history.close_minutes), 5 * 5 * A_MINUTE),
+    Case("minute_history.minutes", on_session(minute_history.minutes, timedelta(hours=24)), 1440),
+    Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),
+    Case("minute_history.ended_totals", on_session(minute_history.ended_totals)),
+    Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
+    Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
+    Case("operator_overview.workers_alive", on_session(operator_overview.workers_alive, 10.0)),
+    Case("operator_overview.deaf_workers", on_session(operator_overview.deaf_workers)),
+    Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
+    Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
+    Case("operator_overview.workers", on_session(operator_overview.workers), 8 * BATCHES),
+    Case("operator_overview.learned_models", on_session(operator_overview.learned_models)),
+    Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
+    Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
+    Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
+    Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
+    Case("process_heartbeats.write", lambda c: process_heartbeats.write(c, "beat", "host:1", 0.0)),
+    Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
+    Case("process_heartbeats.processes", process_heartbeats.processes),
+    Case("installation.installation_id", installation.installation_id),
+    Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
+    Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
+    Case("retention.delete_old_heartbeats", lambda c: retention.delete_old_heartbeats(c, HOUR)),
+    Case("retention.delete_superseded_versions", retention.delete_superseded_versions),
+]

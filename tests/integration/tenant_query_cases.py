@@ -1,0 +1,52 @@
+"""The cases of `models.tenants` and `models.webhooks`, as `query_cases` has those of the other modules."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models import api_keys, rate_counts, tenant_backlog
+from models.tenants import tenant_settings, usage
+from models.webhooks import webhook_deliveries, webhook_endpoints
+from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
+from models.webhooks.webhook_endpoints import EVENT_TYPES
+from tests.integration.million_rows import ENTRIES, QUEUED, USING
+from tests.integration.query_cases import DAY, FEW, HOUR, Case, on_session
+
+LAST_MONTH = datetime.now(UTC).date() - timedelta(29), datetime.now(UTC).date()
+
+
+def claim_deliveries(connection: Connection) -> list[ClaimedDelivery]:
+    return webhook_deliveries.claim(connection, 20, {"we_1": 1}, each=16, each_failing=1, claim_s=60.0)
+
+
+def deliver(connection: Connection) -> None:
+    results = [
+        DeliveryResult(one.id, one.endpoint_id, one.attempts, 500, "no", 5.0) for one in claim_deliveries(connection)
+    ]
+    webhook_deliveries.write_results(connection, results, DAY)
+
+
+TENANT_CASES = [
+    Case("tenant_settings.change", on_session(tenant_settings.change, "tenant-0", {"weight": 2.0})),
+    Case("tenant_settings.list_all", on_session(tenant_settings.list_all), 2 * FEW),
+    Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
+    Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
+    Case(
+        "usage.used", on_session(usage.used, "tenant-0", *LAST_MONTH, ("day",)), 2 * 30 * USING + 2 * ENTRIES, "of one"
+    ),
+    Case("webhook_endpoints.create", on_session(webhook_endpoints.create, "tenant-1", "https://e.com", EVENT_TYPES)),
+    Case("webhook_endpoints.list_of", on_session(webhook_endpoints.list_of, "tenant-0")),
+    Case("webhook_endpoints.rotate", on_session(webhook_endpoints.rotate, "tenant-0", "we_1", 60)),
+    Case("webhook_endpoints.remove", on_session(webhook_endpoints.remove, "tenant-0", "we_1")),
+    Case("webhook_deliveries.claim", claim_deliveries, 4 * FEW),
+    Case("webhook_deliveries.write_results", deliver, 8 * FEW),
+    Case("webhook_deliveries.page", on_session(webhook_deliveries.page, "tenant-0", "we_1", limit=20), 3 * FEW),
+    Case("webhook_deliveries.redeliver", on_session(webhook_deliveries.redeliver, "tenant-0", "we_1", 500)),
+    Case("webhook_deliveries.delete_old", lambda c: webhook_deliveries.delete_old(c, HOUR, 500), 4 * 500),
+    Case("api_keys.create", on_session(api_keys.create, name="n", tenant="t")),
+    Case("api_keys.find", on_session(api_keys.find, "magnus-x")),
+    Case("api_keys.revoke", on_session(api_keys.revoke, "magnus-abcdef")),
+    Case("api_keys.list_all", on_session(api_keys.list_all)),
+    Case("rate_counts.add", on_session(rate_counts.add, "tenant-0", 3, 60)),
+    Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
+]
