@@ -23,6 +23,14 @@ class TenantLimits:
 NO_LIMITS = TenantLimits()
 
 
+def limits_of(session: Session, name: str) -> TenantLimits:
+    """A tenant's own limits."""
+    stored = session.get(Tenant, name)
+    if stored is None:
+        return NO_LIMITS
+    return TenantLimits(stored.requests_per_minute, stored.queued_requests, stored.queued_tokens)
+
+
 def change(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
     """Set columns of a tenant's row, which is made if there is none; None takes a limit back to the default."""
     values = {**changes, "updated_at": func.clock_timestamp()}

@@ -19,6 +19,7 @@ from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
 from models.queue_position import read_queue_snapshot
+from models.tenants import tenant_settings
 from webapp.bulk.request_lines import LineReader, duplicate
 from webapp.prompt_limits import PromptLimits
 
@@ -99,12 +100,13 @@ class LineFeeder:
                 return 0
 
     def _room(self, connection: Connection, tenant: str) -> Room:
-        backlog = tenant_backlog.backlog_of(Session(connection), tenant)
+        session = Session(connection)
+        backlog, own = tenant_backlog.backlog_of(session, tenant), tenant_settings.limits_of(session, tenant)
+        requests = self._max_requests if own.queued_requests is None else own.queued_requests
+        tokens = self._max_tokens if own.queued_tokens is None else own.queued_tokens
         if not backlog.requests:  # then one line goes in, however small the limits are
-            return Room(max(1.0, QUEUE_SHARE * self._max_requests), self._max_tokens)
-        return Room(
-            QUEUE_SHARE * self._max_requests - backlog.requests, QUEUE_SHARE * self._max_tokens - backlog.tokens
-        )
+            return Room(max(1.0, QUEUE_SHARE * requests), tokens)
+        return Room(QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens)
 
 
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, room: Room) -> int:

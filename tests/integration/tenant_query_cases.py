@@ -28,6 +28,7 @@ def deliver(connection: Connection) -> None:
 
 TENANT_CASES = [
     Case("tenant_settings.change", on_session(tenant_settings.change, "tenant-0", {"weight": 2.0})),
+    Case("tenant_settings.limits_of", on_session(tenant_settings.limits_of, "tenant-0")),
     Case("tenant_settings.list_all", on_session(tenant_settings.list_all), 2 * FEW),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),

@@ -35,6 +35,13 @@ def test_a_full_queue_lets_a_batch_in_gradually(client: OpenAI, api: Api) -> Non
     assert len(results(client, done.output_file_id)) == 23
 
 
+def test_what_is_set_for_a_tenant_bounds_its_batches(client: OpenAI, api: Api) -> None:
+    bulk = BulkStage(api, max_requests=10)
+    api.sql("insert into tenants (name, queued_requests) select distinct tenant, 4 from api_keys")
+    create(client, [chat_line(str(n)) for n in range(9)])
+    assert bulk.feed() == 2
+
+
 def test_batches_of_tenants_take_turns_and_a_full_queue_stops_only_its_tenant(client: OpenAI, api: Api) -> None:
     bulk = BulkStage(api, max_requests=4)
     create(client, [chat_line(str(n)) for n in range(9)])
@@ -82,7 +89,7 @@ def test_too_many_unended_batches_are_refused(client: OpenAI, api: Api) -> None:
 
 def test_a_tokenizer_that_is_away_delays_lines_and_spoils_none(client: OpenAI, bulk: BulkStage, api: Api) -> None:
     class Away:
-        name, detokenizer = MODEL, None
+        name, detokenizer, vocabulary_size = MODEL, None, None
 
         def encode_request(self, *_: object) -> list[int]:
             raise TokenizerAway("gone")
