@@ -3,6 +3,7 @@
 A new route with an id must be given an object of a tenant here, and a new list its tenant's entries.
 """
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 from tests.integration.api_service import Api, ApiAnswer
 
 # Of the whole service, with nobody's objects in them.
-SHARED = {("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("GET", "/v1/magnus/stats")}
+SHARED = {
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("GET", "/v1/magnus/stats"),
+    ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+}
 # What makes something of the caller's own.
 MAKING = {
     ("POST", "/v1/responses"): {"model": "words", "input": "eins", "background": True},
@@ -19,7 +27,32 @@ MAKING = {
     ("POST", "/v1/completions"): {"model": "words", "prompt": "eins"},
     ("POST", "/v1/magnus/webhooks"): {"url": "https://example.com/"},
 }
-LISTS = {("GET", "/v1/responses"), ("GET", "/v1/magnus/webhooks"), ("GET", "/v1/magnus/usage")}
+# What makes something of a file: a file, or a batch of an own one.
+BULK_MAKING = {("POST", "/v1/files"), ("POST", "/v1/batches")}
+LISTS = {
+    ("GET", "/v1/responses"),
+    ("GET", "/v1/magnus/webhooks"),
+    ("GET", "/v1/magnus/usage"),
+    ("GET", "/v1/files"),
+    ("GET", "/v1/batches"),
+}
+
+
+def make_batch(api: Api) -> tuple[str, str]:
+    """The ids of a file and a batch of the caller's."""
+    line = (
+        b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "words", "input": "eins"}}\n'
+    )
+    file_id = api.call("POST", "/v1/files", data={"purpose": "batch", "file": (io.BytesIO(line), "lines.jsonl")}).json[
+        "id"
+    ]
+    return file_id, start_batch(api, file_id).json["id"]
+
+
+def start_batch(api: Api, file_id: str) -> ApiAnswer:
+    """The answer to a batch of this file."""
+    body = {"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"}
+    return api.call("POST", "/v1/batches", json=body)
 
 
 @pytest.fixture
@@ -29,7 +62,13 @@ def owned(api: Api) -> dict[str, dict[str, str]]:
     api.call("POST", f"/v1/responses/{api.submit()['id']}/cancel")  # which the webhook is told
     delivery = api.call("GET", f"/v1/magnus/webhooks/{webhook}/deliveries").json["data"][0]["id"]
     api.sql("insert into usage_days values (current_date, 'acme', 'words', 1, 1, 1, 1)")
-    return {"/v1/responses/": {"id": api.submit()["id"]}, "/v1/magnus/webhooks/": {"id": webhook, "delivery": delivery}}
+    file_id, batch_id = make_batch(api)
+    return {
+        "/v1/responses/": {"id": api.submit()["id"]},
+        "/v1/magnus/webhooks/": {"id": webhook, "delivery": delivery},
+        "/v1/files/": {"id": file_id},
+        "/v1/batches/": {"id": batch_id},
+    }
 
 
 def objects_in(owned: dict[str, dict[str, str]], path: str) -> str:
@@ -47,6 +86,8 @@ def state(api: Api) -> list[Any]:
         "requests": "id, status, cancel_requested_at",
         "webhook_endpoints": "id, url, secret",
         "webhook_deliveries": "id, next_attempt_at",
+        "files": "id",
+        "bulk_jobs": "id, status",
     }
     return [api.sql(f"select {columns} from {table} order by id") for table, columns in tables.items()]
 
@@ -79,6 +120,8 @@ def test_what_another_tenant_makes_is_its_own(api: Api, owned: dict[str, dict[st
     before = seen()
     for (method, path), body in MAKING.items():
         assert other.call(method, path, json=body).status_code in (200, 504), path  # nobody answers the waiting ones
+    make_batch(other)
+    assert start_batch(other, owned["/v1/files/"]["id"]).status_code == 404
     assert seen() == before
 
 
@@ -93,4 +136,4 @@ def test_one_idempotency_key_of_two_tenants_makes_two_responses(api: Api) -> Non
 
 def test_every_route_of_the_document_is_looked_at(api: Api) -> None:
     with_ids = {route for route in api.routes() if "{" in route[1]}
-    assert set(api.routes()) == with_ids | SHARED | MAKING.keys() | LISTS
+    assert set(api.routes()) == with_ids | SHARED | MAKING.keys() | BULK_MAKING | LISTS
