@@ -56,13 +56,19 @@ class LeaseHeartbeat(Thread):
         self._on_broken, self._offer = on_broken, offer
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
         self._stopping = Event()
+        self._told = WorkerOffer()
         self._idle_beats = 0  # that were not written since the last one that was
         self._unheard_beats = 0  # beats, not seconds: a process that lacks CPU beats late as it takes messages late
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
+        offer = self._offer()
         with self._database.begin() as connection:
-            self._incarnation = worker_registration.register(connection, self._announcement, self._terms.max_attempts)
+            name, terms = self._announcement.name, self._terms
+            self._incarnation = worker_registration.register(connection, self._announcement, terms.max_attempts)
+            # in the same transaction: nobody sees the worker without what bounds its work
+            leases.renew(connection, name, self._incarnation, {}, terms.lease_s, offer=offer)
+        self._told = offer
 
     def deregister(self, failed: bool) -> None:
         """Mark the worker as stopped; its open batches go back to the queue, as suspects if it `failed`."""
@@ -92,8 +98,8 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self) -> bool:
-        """Whether to write this beat: while there are leases or probes each one, else every IDLE_BEATS."""
-        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping
+        """Whether to write this beat: each while there are leases or probes, and what is new; else every IDLE_BEATS."""
+        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or self._offer() != self._told
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
@@ -117,6 +123,7 @@ class LeaseHeartbeat(Thread):
         """Renew all leases, drop lost batches, remove cancelled rows; returns why this process must end, if it must."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
+        offer = self._offer()
         with self._database.begin() as connection:
             renewal = leases.renew(
                 connection,
@@ -125,8 +132,9 @@ class LeaseHeartbeat(Thread):
                 progress,
                 self._terms.lease_s,
                 stopping=self._engine.stopping,
-                offer=self._offer(),
+                offer=offer,
             )
+        self._told = offer
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
         # A batch leaves the open jobs only after its end is committed, and the renewal may read in between.
         ended = {lease for lease in not_renewed if lease.batch_id in renewal.closed}
