@@ -181,3 +181,12 @@ def test_a_batch_keeps_its_input_its_answers_and_itself_until_it_ended_long_ago(
     assert api.call("GET", f"/v1/batches/{batch}").status_code == 404
     assert api.sql("select (select count(*) from files), (select count(*) from bulk_lines)") == [(0, 0)]
     assert api.sql("select count(*) from requests") == [(1,)]  # the one that ended 3 days ago went with its batch
+
+
+def test_a_part_of_the_form_that_has_no_name_is_refused(api: Api) -> None:
+    body = f"--{BOUNDARY}\r\nContent-Disposition: form-data\r\n\r\nbatch\r\n"
+    body += (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n{{}}\n\r\n--{BOUNDARY}--\r\n'
+    )
+    form = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    assert api.call("POST", "/v1/files", data=body.encode(), headers=form).status_code == 400

@@ -124,7 +124,8 @@ def checked_fields(form: MultiDict[str, str]) -> float | None:
     """After how many seconds the file expires, None if it does not; raises InvalidRequest."""
     for name in form:
         if name not in FIELDS:
-            raise InvalidRequest(f"Unknown parameter: '{name[:80]}'.", param=name[:80])
+            shown = (name or "")[:80]  # a part of the form may have no name at all
+            raise InvalidRequest(f"Unknown parameter: '{shown}'.", param=shown)
     if form.get("purpose") != "batch":
         raise InvalidRequest("Invalid 'purpose': this service takes files for 'batch' alone.", param="purpose")
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
