@@ -19,9 +19,8 @@ from redis.retry import Retry
 from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
 
 KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
-KICKS = (
-    "kicks"  # the channel of kicks, behind the same prefix: a message of Celery's takes 20 times the CPU of one there
-)
+# The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU of one there.
+KICKS = "kicks"
 NO_BATCH = 0  # the id of no batch: a worker that takes this message shows that its queue reaches it
 # If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
 # matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.

@@ -102,6 +102,10 @@ class ServiceMonitor:
         after = self._cpu_times()
         self._cpu_s = {name: after[name] - self._before[name] for name in after}
 
+    def cpu_ms_a_second(self) -> Json:
+        """CPU milliseconds that each process used in a second, until the clock was stopped."""
+        return {name: round(1000 * cpu_s / self._wall_s, 1) for name, cpu_s in sorted(self._cpu_s.items())}
+
     def figures(self, since: float) -> Json:
         """CPU as shares of all cores, gaps and decisions in milliseconds, ETA errors as shares of the response time.
 

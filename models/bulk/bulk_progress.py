@@ -165,23 +165,32 @@ def _show_results(connection: Connection, job: WatchedJob, purpose: str) -> str:
 def set_status(
     connection: Connection, job_id: str, before: BulkStatus, status: BulkStatus, errors: Sequence[Any] | None = None
 ) -> bool:
-    """Give a job its next status and that status its instant; False if it is not in the status `before` any more."""
+    """Give a job its next status and that status its instant; False if it is not in the status `before` any more.
+
+    Endpoints that want to hear of such an end are told in the same transaction.
+    """
     instant = f"{status.value}_at"
-    return bool(
-        connection.execute(
-            text(f"""
+    changed = connection.execute(
+        text(f"""
+            with job as (
                 update bulk_jobs set status = :status, {instant} = clock_timestamp(), errors = cast(:errors as jsonb),
                     look_at = clock_timestamp()
-                where id = :id and status = :before
-            """),  # noqa: S608  # the name of a status
-            {
-                "id": job_id,
-                "before": before.value,
-                "status": status.value,
-                "errors": None if errors is None else json.dumps(errors),
-            },
-        ).rowcount
+                where id = :id and status = :before returning id, tenant, status
+            ), told as (
+                insert into webhook_deliveries (endpoint_id, event_id, type, object_id)
+                select e.id, 'evt_' || substr(job.id, 7), 'batch.' || job.status, job.id
+                from job join webhook_endpoints e on e.tenant = job.tenant and 'batch.' || job.status = any(e.events)
+            )
+            select id from job
+        """),  # noqa: S608  # the name of a status
+        {
+            "id": job_id,
+            "before": before.value,
+            "status": status.value,
+            "errors": None if errors is None else json.dumps(errors),
+        },
     )
+    return changed.one_or_none() is not None
 
 
 def write_sizes(connection: Connection, sizes: dict[str, int]) -> None:

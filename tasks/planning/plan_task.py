@@ -15,9 +15,9 @@ from models.leadership import LeadLost
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
+from tasks.channel_listener import ChannelListener
 from tasks.heartbeat import Heartbeat
 from tasks.messages import Messages
-from tasks.planning.kick_listener import KickListener
 from tasks.planning.leader import Leader
 from tasks.planning.plan_queue import PlanQueue
 from tasks.planning.planner_rules import PlannerRules
@@ -142,7 +142,8 @@ def _on_kick() -> None:
 def _start(sender: Any, **_: object) -> None:
     consumption.consumer = sender
     regular_steps.start()
-    KickListener(redis_url, messages().kick_channel, _on_kick).start()
+    # kicks that came before it listened were not heard
+    ChannelListener("kicks", redis_url, messages().kick_channel, lambda _: _on_kick(), on_listening=_on_kick).start()
     Pulse(lambda: regular_steps.works).start()
     heartbeat().start()
 

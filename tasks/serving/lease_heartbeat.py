@@ -86,9 +86,11 @@ class LeaseHeartbeat(Thread):
         """Check the engine and renew the leases until stopped, or until this process must end."""
         while not self._stopping.wait(self._terms.heartbeat_s):
             reason = self._fault()
-            if reason is None and self._beat_is_due():
+            if reason is None:
                 try:
-                    reason = self._renew()
+                    offer = self._offer()
+                    if self._beat_is_due(offer):
+                        reason = self._renew(offer)
                 except SQLAlchemyError as error:
                     log.warning("leases not renewed", error=str(error))
                 except Exception as error:  # without renewals this process must not go on
@@ -97,9 +99,9 @@ class LeaseHeartbeat(Thread):
             if reason is not None:
                 return self._break_off(reason)
 
-    def _beat_is_due(self) -> bool:
+    def _beat_is_due(self, offer: WorkerOffer) -> bool:
         """Whether to write this beat: each while there are leases or probes, and what is new; else every IDLE_BEATS."""
-        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or self._offer() != self._told
+        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or offer != self._told
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
@@ -119,11 +121,10 @@ class LeaseHeartbeat(Thread):
             return f"the engine made no step for {self._terms.stall_s:.0f} s"
         return None
 
-    def _renew(self) -> str | None:
+    def _renew(self, offer: WorkerOffer) -> str | None:
         """Renew all leases, drop lost batches, remove cancelled rows; returns why this process must end, if it must."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
-        offer = self._offer()
         with self._database.begin() as connection:
             renewal = leases.renew(
                 connection,

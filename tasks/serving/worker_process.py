@@ -23,7 +23,7 @@ from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.streaming.live_rows import LiveRows
-from tasks.serving.streaming.token_publisher import AskListener, TokenPublisher
+from tasks.serving.streaming.token_publisher import TokenPublisher, ask_listener
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.
@@ -54,7 +54,7 @@ def serve_until_signal(
     name = announcement.name
     publisher = TokenPublisher(redis_url, installation, prompt_format.decode)
     live_rows = LiveRows(publisher.put)
-    asks = AskListener(redis_url, installation, live_rows.ask)
+    asks = ask_listener(redis_url, installation, live_rows.ask)
     runner = BatchRunner(
         make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
         make_serving_engine,

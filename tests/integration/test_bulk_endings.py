@@ -2,6 +2,7 @@
 
 from openai import OpenAI
 
+from tests.integration.api_service import MODEL
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, records, results
 
 
@@ -151,3 +152,22 @@ def test_an_incomplete_answer_counts_as_completed_and_says_that_it_was_cut(clien
     done = client.batches.retrieve(batch.id)
     choice = results(client, done.output_file_id)["a"]["response"]["body"]["choices"][0]
     assert (counts(done), choice["finish_reason"]) == ((1, 1, 0), "length")
+
+
+def test_webhooks_hear_of_the_end_of_a_batch_once_and_not_of_its_lines(client: OpenAI, bulk: BulkStage) -> None:
+    made = bulk.api.call("POST", "/v1/magnus/webhooks", json={"url": "https://example.com/"}).json
+    body = {"model": MODEL, "input": "eins", "background": True}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+    done = create(client, [line], "/v1/responses")
+    bulk.finish()
+    cancelled = create(client, [chat_line("b")])
+    bulk.feed()
+    client.batches.cancel(cancelled.id)
+    bulk.count()
+    heard = bulk.api.sql(
+        "select type, object_id, event_id from webhook_deliveries where endpoint_id = :id", id=made["id"]
+    )
+    assert sorted(heard) == sorted(
+        (kind, batch.id, f"evt_{batch.id.removeprefix('batch_')}")
+        for kind, batch in (("batch.completed", done), ("batch.cancelled", cancelled))
+    )

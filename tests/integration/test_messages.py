@@ -9,8 +9,8 @@ import redis
 from celery import Celery
 
 from celery_config import celery_config, gpu_queue
+from tasks.channel_listener import ChannelListener
 from tasks.messages import NO_BATCH, Messages
-from tasks.planning.kick_listener import KickListener
 
 INSTALLATION = "a"
 
@@ -62,9 +62,16 @@ def test_a_kick_after_a_step_began_is_another_message(redis_url: str):
         assert kicks_heard() == 2
 
 
+def kick_listener(redis_url: str, kicks: Messages, step: Callable[[], None]) -> ChannelListener:
+    """As the planner makes it."""
+    return ChannelListener("kicks", redis_url, kicks.kick_channel, lambda _: step(), step)
+
+
 def test_a_planner_steps_at_each_kick_and_when_it_begins_to_listen(redis_url: str):
     kicks, steps = messages(redis_url), SimpleQueue[None]()
-    listener = KickListener(redis_url, kicks.kick_channel, lambda: steps.put(None))
+    listener = ChannelListener(
+        "kicks", redis_url, kicks.kick_channel, lambda _: steps.put(None), lambda: steps.put(None)
+    )
     listener.start()
     steps.get(timeout=20)
     kicks.kick_planner()
@@ -77,7 +84,9 @@ def test_a_planner_steps_at_each_kick_and_when_it_begins_to_listen(redis_url: st
 
 def test_a_planner_that_the_broker_dropped_listens_again(redis_url: str):
     kicks, steps = messages(redis_url), SimpleQueue[None]()
-    listener = KickListener(redis_url, kicks.kick_channel, lambda: steps.put(None))
+    listener = ChannelListener(
+        "kicks", redis_url, kicks.kick_channel, lambda _: steps.put(None), lambda: steps.put(None)
+    )
     listener.start()
     steps.get(timeout=20)
     with redis.Redis.from_url(redis_url) as client:

@@ -108,8 +108,8 @@ class BatchErrors(ApiObject):
     data: list[BatchError]
 
 
-class LineCounts(ApiObject):
-    """Lines: all, answered, failed."""
+class BatchRequestCounts(ApiObject):
+    """Lines of a batch: all, answered, failed."""
 
     total: int
     completed: int
@@ -137,7 +137,7 @@ class Batch(ApiObject):
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
-    request_counts: LineCounts
+    request_counts: BatchRequestCounts
     metadata: dict[str, str] | None
 
 
@@ -178,7 +178,7 @@ def batch_of(job: BulkJob) -> Batch:
         error_file_id=job.error_file_id,
         created_at=int(job.created_at.timestamp()),
         expires_at=int(job.expires_at.timestamp()),
-        request_counts=LineCounts(total=job.lines, completed=job.completed, failed=job.failed),
+        request_counts=BatchRequestCounts(total=job.lines, completed=job.completed, failed=job.failed),
         metadata=job.labels,
         **instants,
     )

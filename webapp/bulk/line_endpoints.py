@@ -1,7 +1,7 @@
 """The calls that a bulk job's lines may make: each with its own body, its own checks and its own answer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -46,7 +46,8 @@ def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> S
 
 
 def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
-    return [response_submission(body, tenant, limits)]
+    # a batch tells of its own end, and not of each line's as of a response in the background
+    return [replace(response_submission(body, tenant, limits), background=False)]
 
 
 ENDPOINTS: Mapping[str, LineEndpoint] = {

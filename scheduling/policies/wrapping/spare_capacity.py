@@ -111,8 +111,7 @@ class SpareCapacity(Policy):
             if request is not None:
                 self._fed[request.id] = request
                 self._background.add(request, now)
-
-        if not self._held:
+        if not self._held:  # nothing that the other order names waits here any more
             self._orders[not self._by_length].clear()
 
     def _promote(self, now: float) -> None:

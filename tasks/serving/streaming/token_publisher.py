@@ -7,20 +7,20 @@ Postgres has all of it. Text never stands in a log line.
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 from time import monotonic
 
 import redis
 import structlog
 
 from inference.growing_text import GrowingText
+from tasks.channel_listener import ChannelListener
 from tasks.messages import broker_client
 from tasks.serving.streaming.live_rows import StepTokens
 from token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
 PAUSE_S = 2.0
-LISTEN_S = 0.5  # how often the listener looks whether it is to stop; any value that a stop may take does
 
 Decode = Callable[..., str]  # of `inference.request_tokens.RequestTokens`
 
@@ -101,36 +101,15 @@ class TokenPublisher(Thread):
             log.warning("broker away", pause_s=PAUSE_S, error=str(error))
 
 
-class AskListener(Thread):
-    """Hears which answers web processes want from their beginning on."""
+def ask_listener(redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> ChannelListener:
+    """What hears which answers web processes want from their beginning on."""
 
-    def __init__(self, redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> None:
-        super().__init__(name="asks for tokens", daemon=True)
-        self._redis_url, self._channel, self._on_asks = redis_url, asks_channel(installation), on_asks
-        self._stopping = Event()
+    def heed(message: bytes) -> None:
+        try:
+            asks = decode_asks(message)
+        except ValueError:
+            log.warning("a message on the channel of asks is none")
+            return
+        on_asks(asks)
 
-    def run(self) -> None:
-        """Listen until stopped, and again after an error."""
-        while not self._stopping.is_set():
-            try:
-                self._listen()
-            except redis.RedisError as error:
-                log.warning("broker away", pause_s=PAUSE_S, error=str(error))
-                self._stopping.wait(PAUSE_S)
-
-    def stop(self) -> None:
-        """Return once it listens no more."""
-        self._stopping.set()
-        self.join()
-
-    def _listen(self) -> None:
-        client = broker_client(self._redis_url)
-        with client, client.pubsub(ignore_subscribe_messages=True) as subscription:  # type: ignore[no-untyped-call]
-            subscription.subscribe(self._channel)
-            while not self._stopping.is_set():
-                message = subscription.get_message(timeout=LISTEN_S)
-                if message is not None:
-                    try:
-                        self._on_asks(decode_asks(message["data"]))
-                    except ValueError:
-                        log.warning("a message on the channel of asks is none")
+    return ChannelListener("asks for tokens", redis_url, asks_channel(installation), heed)
