@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, text, tuple_, update
+from sqlalchemy import Connection, func, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -76,6 +76,11 @@ def unended_jobs(session: Session, tenant: str) -> int:
     """How many jobs of this tenant have not ended."""
     count = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == tenant)
     return session.scalar(count) or 0
+
+
+def any_unended(connection: Connection) -> bool:
+    """Whether any tenant has a job that has not ended."""
+    return connection.scalar(select(BulkJob.id).where(text(UNENDED)).limit(1)) is not None
 
 
 def fetch_job(session: Session, tenant: str, job_id: str) -> BulkJob | None:

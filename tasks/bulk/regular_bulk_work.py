@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.bulk.bulk_jobs import any_unended
 from models.session import make_engine
 from tasks.app import database_url, settings
 from tasks.bulk.job_progress import look_after_jobs
@@ -16,7 +17,7 @@ from tasks.bulk.line_feeder import LineFeeder
 from tasks.regular_work import RegularWork
 from webapp.prompt_limits import PromptLimits, prompt_limits_of
 
-LOOK_EVERY_S = 1.0  # a new batch waits so long; an idle service pays two short queries. Not tuned
+LOOK_EVERY_S = 1.0  # a new batch waits so long; a service without one pays a short query. Not tuned
 FEED_FOR_S = 10.0  # of one piece of work; well below what counts as hanging. Not tuned otherwise
 PROGRESS_FOR_S = 5.0
 # Lines are read within a transaction that has their job's row; on a busy machine that takes seconds.
@@ -48,6 +49,9 @@ def feeder() -> LineFeeder:
 def work() -> None:
     """Queue lines, then count ends; an error is logged, and the next turn tries again."""
     try:
+        with database().connect() as connection:
+            if not any_unended(connection):
+                return
         feeder().feed(FEED_FOR_S)
         look_after_jobs(database(), PROGRESS_FOR_S)
     except SQLAlchemyError as error:

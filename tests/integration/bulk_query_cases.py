@@ -39,6 +39,7 @@ def upload(connection: Connection) -> None:
 
 A_JOB = 3 * LINES  # its lines and their requests
 BULK_CASES = [
+    Case("bulk_jobs.any_unended", bulk_jobs.any_unended),
     Case("stored_files.begin_upload", upload),
     Case("stored_files.add_chunk", upload),
     Case("stored_files.finish_upload", upload),
