@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+VERSION = "0.1.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
@@ -26,7 +27,7 @@ class UnknownSetting(Exception):
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest
-        hint = f"; did you mean {nearest}?" if nearest else "; `.env.example` lists every one"
+        hint = f"; did you mean {nearest}?" if nearest else "; `magnus settings` lists every one"
         super().__init__(f"unknown setting {name}{hint}")
 
 

@@ -86,7 +86,7 @@ def predictor_problem(settings: Settings) -> str | None:
     if wrong is not None:
         return f"MAGNUS_PREDICTOR: {name} asks the model itself, but {wrong.rpartition('; ')[0] or wrong}; {remedy}"
     if name == "perception" and importlib.util.find_spec("peft") is None:
-        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus[lora]'"
+        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus-llm[lora]'"
     return None
 
 
