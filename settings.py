@@ -172,6 +172,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
+    traces_url: str | None = Field(
+        None, description="An OpenTelemetry collector for a trace of each request, as http://HOST:4318/v1/traces"
+    )
 
     @field_validator("model", "encoder")
     @classmethod
@@ -201,7 +204,7 @@ class Settings(BaseSettings):
             raise ValueError("write redis://:PASSWORD@HOST:PORT/NUMBER, rediss://… for TLS, or unix:///PATH")
         return None if value is None else _with_port(value)
 
-    @field_validator("engine_urls")
+    @field_validator("engine_urls", "traces_url")
     @classmethod
     def _are_http(cls, value: str | None) -> str | None:
         for url in (value or "").split(","):

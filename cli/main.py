@@ -28,6 +28,7 @@ COMMANDS = {
     "model": "cli.commands.model_command:model",
     "models": "cli.commands.models_command:models",
     "policy": "cli.commands.policy_command:policy",
+    "lab": "cli.commands.lab_command:lab",
     "run": "cli.commands.run_command:run",
     "worker": "cli.commands.worker_command:worker",
     "profile": "cli.commands.profile_command:profile",
