@@ -11,7 +11,7 @@ FOLDERS = ("cli", "webapp", "tasks", "scheduling", "learning", "inference", "mod
 INCLUDED = [pattern for folder in FOLDERS for pattern in (folder, f"{folder}.*")]
 
 
-class WithoutThisFile(build_py):
+class WithoutThisFile(build_py):  # type: ignore[misc]  # setuptools is untyped here
     """Takes this script for no module of the package whose directory it lies in."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:

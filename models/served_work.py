@@ -36,7 +36,7 @@ class MeasuredWork:
 
 
 def measured_work(connection: Connection, window_s: float, alive_s: float) -> MeasuredWork:
-    """The last `window_s` seconds of the model that answered most requests in them, on the workers that live now.
+    """The last `window_s` seconds of the model that answered most requests in them, of those that live workers serve.
 
     Requests that had arrived before the window arrive at its beginning and are not counted. Raises NothingToPlay.
     """
@@ -57,15 +57,13 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
     known = [row for row in rows if row.predicted_tokens is not None and row.output_tokens]
     if not known:
         raise NothingToPlay(f"no request was answered in the last {window_s:,.0f} s")
-    models = [row.model for row in known]
+    engines = [(worker, one) for worker in live_workers(connection, alive_s) if (one := _engine(worker)) is not None]
+    models = [row.model for row in known if row.model in {worker.model for worker, _ in engines}]
+    if not models:
+        named = ", ".join(sorted({row.model for row in known}))
+        raise NothingToPlay(f"no live worker of {named} has learned how long its steps take")
     model = max(sorted(set(models)), key=models.count)
-    fleet = [
-        (worker, engine)
-        for worker in live_workers(connection, alive_s)
-        if worker.model == model and (engine := _engine(worker)) is not None
-    ]
-    if not fleet:
-        raise NothingToPlay(f"no live worker of {model} has learned how long its steps take")
+    fleet = [(worker, engine) for worker, engine in engines if worker.model == model]
     began_at = inputs.now - window_s if len(rows) < MOST_REQUESTS else rows[-1].finished_at
     of_model = [row for row in known if row.model == model]
     counted = sorted((row for row in of_model if row.arrived_at >= began_at), key=lambda row: (row.arrived_at, row.id))

@@ -50,10 +50,13 @@ def test_the_window_has_what_was_answered_in_it_and_counts_what_arrived_in_it(se
     assert min(arrival.request.arrived_at for arrival in found.work.arrivals) == 0.0
 
 
-def test_the_model_that_answered_most_is_played(service: Stage) -> None:
+def test_the_model_that_answered_most_is_played_if_it_is_still_served(service: Stage) -> None:
+    service.worker("w2", model="other")
     answered(service, "other", 20, 10, model="other")
     for number in range(2):
         answered(service, f"r{number}", 20, 10)
+    for number in range(3):
+        answered(service, f"gone{number}", 20, 10, model="gone")
     with service.database.begin() as connection:
         assert measured_work(connection, 60.0, 10.0).model == MODEL
 

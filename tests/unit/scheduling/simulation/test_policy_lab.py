@@ -38,13 +38,16 @@ def one(id: str, at: float = 0.0, tokens: int = 10) -> Arrival:
 def test_a_lone_request_takes_its_prefill_and_its_iterations() -> None:
     figures = play("vs", served(one("a")), SETTINGS, NONE, lambda: True)
     # prefill 10 tokens x 1 ms, then 10 iterations of 100 ms
-    assert figures == LabFigures(1, 0, pytest.approx(1 / 1.01), pytest.approx(1.01), *[pytest.approx(1.01)] * 2)
+    assert (figures.answered, figures.unanswered) == (1, 0)
+    assert [figures.mean_s, figures.p50_s, figures.p99_s] == pytest.approx([1.01] * 3)
+    assert figures.requests_per_s == pytest.approx(1 / 1.01)
 
 
 def test_what_ran_before_the_window_is_served_and_not_counted() -> None:
     figures = play("vs", served(one("before"), one("a", at=0.5), counted=["a"]), SETTINGS, NONE, lambda: True)
     # it waits until 1.01 s for the batch before it, then takes as long
-    assert (figures.answered, figures.mean_s) == (1, pytest.approx(2.02 - 0.5))
+    assert figures.answered == 1
+    assert figures.mean_s == pytest.approx(2.02 - 0.5)
 
 
 def test_overheads_make_service_longer_and_later() -> None:
@@ -57,13 +60,14 @@ def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
     took = ServedTimes(waited_s=0.3, service_s=3.03)
     work = served(one("a"), one("b", at=100.0), one("c", at=200.0), took=took)
     found = calibrate("vs", work, SETTINGS, lambda: True)
-    assert (found.slowdown, found.delay_s) == (pytest.approx(3.0), pytest.approx(0.3))
+    assert [found.slowdown, found.delay_s] == pytest.approx([3.0, 0.3])
     assert play("vs", work, SETTINGS, found, lambda: True).mean_s == pytest.approx(3.33)
 
 
 def test_a_service_as_fast_as_its_engines_has_no_overheads() -> None:
     took = ServedTimes(waited_s=0.0, service_s=1.01)
-    assert calibrate("vs", served(one("a"), took=took), SETTINGS, lambda: True) == Overheads(pytest.approx(1.0), 0.0)
+    found = calibrate("vs", served(one("a"), took=took), SETTINGS, lambda: True)
+    assert [found.slowdown, found.delay_s] == pytest.approx([1.0, 0.0])
 
 
 def test_without_time_nothing_is_calibrated() -> None:
@@ -94,4 +98,4 @@ def test_figures_of_nothing_are_zero() -> None:
 def test_figures_are_from_the_first_arrival_to_the_last_answer() -> None:
     # 3 answers in 10 s after 2, 4 and 9 s
     figures = figures_of([(0.0, 2.0), (1.0, 5.0), (1.0, 10.0)], 3)
-    assert (figures.requests_per_s, figures.mean_s, figures.p50_s) == (pytest.approx(0.3), pytest.approx(5.0), 4.0)
+    assert [figures.requests_per_s, figures.mean_s, figures.p50_s] == pytest.approx([0.3, 5.0, 4.0])
