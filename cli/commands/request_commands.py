@@ -71,10 +71,13 @@ def status(
         if not watch:
             make_console().print(table())
             return
-        with Live(table(), console=make_console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(WATCH_EVERY_S)
-                live.update(table(), refresh=True)
+        try:
+            with Live(table(), console=make_console(), auto_refresh=False) as live:
+                while True:
+                    time.sleep(WATCH_EVERY_S)
+                    live.update(table(), refresh=True)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 @click.command()

@@ -14,6 +14,7 @@ BIN = Path(sys.executable).parent  # where the environment's commands are
 # The module after it is run without the working directory on Python's path; OUR_MODULES are the first there. Celery and
 # gunicorn put the working directory first all the same: who starts them chooses one without modules, or ours.
 PYTHON = (sys.executable, "-P", "-m")
+CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which is no line of a log
 # One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here. Its heartbeats
 # are for Flower alone, and one each 2 s was most of what an idle worker did.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
@@ -57,15 +58,14 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 def beat() -> ChildProgram:
     """Celery's beat, which sends the periodic tasks."""
-    command = (*PYTHON, "celery", "-A", "tasks.app", "beat")
+    command = (*CELERY, "-A", "tasks.app", "beat")
     return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def planner() -> ChildProgram:
     """Batches and orders the requests; several may run, one of them leads."""
     command = (
-        *PYTHON,
-        "celery",
+        *CELERY,
         "-A",
         "tasks.planning.plan_task",
         "worker",
@@ -80,7 +80,7 @@ def planner() -> ChildProgram:
 
 def predictor() -> ChildProgram:
     """Predicts generation lengths and does the upkeep; any number may run."""
-    celery = (*PYTHON, "celery", "-A", "tasks.prediction.predict_task", "worker")
+    celery = (*CELERY, "-A", "tasks.prediction.predict_task", "worker")
     command = (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS)
     return ChildProgram("predictor", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
@@ -126,7 +126,7 @@ def trainer() -> ChildProgram:
 
 def flower(port: int, credentials: str) -> ChildProgram:
     """Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
-    command = (*PYTHON, "celery", "-A", "tasks.app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
+    command = (*CELERY, "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
     return ChildProgram(
         "flower",
         command,
