@@ -18,8 +18,8 @@ def service(stage: Stage, database_url: str, monkeypatch: pytest.MonkeyPatch) ->
     return stage
 
 
-def answered(stage: Stage, id: str, arrived_ago_s: float, finished_ago_s: float, **columns: object) -> None:
-    stage.request(id, status="completed", output_tokens=8, finished_at="now", **columns)
+def answered(stage: Stage, id: str, arrived_ago_s: float, finished_ago_s: float, model: str = MODEL) -> None:
+    stage.request(id, status="completed", output_tokens=8, finished_at="now", model=model)
     stage.sql(
         """update requests set started_at = clock_timestamp() - make_interval(secs => :finished + 0.1),
             arrived_at = clock_timestamp() - make_interval(secs => :arrived),

@@ -9,7 +9,7 @@ import pytest
 
 from cli.commands.run_command import PROCESSES, program_of
 from cli.commands.worker_command import worker
-from cli.hosting import process_commands
+from cli.hosting.child_process import ChildProgram
 from settings import Settings
 
 ROOT = Path(__file__).parents[4]
@@ -36,7 +36,7 @@ def test_the_procfiles_worker_has_options_that_exist() -> None:
 
 
 @pytest.mark.parametrize("program", CONTROL, ids=lambda program: program.name)
-def test_our_modules_come_first_and_the_working_directory_does_not(program: process_commands.ChildProgram) -> None:
+def test_our_modules_come_first_and_the_working_directory_does_not(program: ChildProgram) -> None:
     assert program.command[1:3] == ("-P", "-m")
     assert program.env["PYTHONPATH"].split(":")[0] == str(ROOT)
 
