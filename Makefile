@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test chaos test-model engines test-engines test-clients browser check fmt model clean
+.PHONY: help install demo run test chaos test-model engines test-engines test-clients browser check docs fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,11 @@ check: install ## ruff, mypy --strict, import walls, unit tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100
 
+docs: install ## the documentation as a site, in build/site
+	@$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
 fmt: install ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -69,4 +74,4 @@ model: install ## train the bundled model again from seeded synthetic text (minu
 	$(BIN)/python -m inference.toy.toy_training
 
 clean: ## remove the virtual environment and the local state
-	rm -rf $(VENV) .magnus *.egg-info
+	rm -rf $(VENV) .magnus build *.egg-info

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+VERSION = "0.1.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
@@ -26,7 +27,7 @@ class UnknownSetting(Exception):
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest
-        hint = f"; did you mean {nearest}?" if nearest else "; `.env.example` lists every one"
+        hint = f"; did you mean {nearest}?" if nearest else "; `magnus settings` lists every one"
         super().__init__(f"unknown setting {name}{hint}")
 
 
@@ -171,6 +172,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log line that is written"
     )
+    traces_url: str | None = Field(
+        None, description="An OpenTelemetry collector for a trace of each request, as http://HOST:4318/v1/traces"
+    )
 
     @field_validator("model", "encoder")
     @classmethod
@@ -200,7 +204,7 @@ class Settings(BaseSettings):
             raise ValueError("write redis://:PASSWORD@HOST:PORT/NUMBER, rediss://… for TLS, or unix:///PATH")
         return None if value is None else _with_port(value)
 
-    @field_validator("engine_urls")
+    @field_validator("engine_urls", "traces_url")
     @classmethod
     def _are_http(cls, value: str | None) -> str | None:
         for url in (value or "").split(","):

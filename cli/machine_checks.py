@@ -189,7 +189,7 @@ def _dtype(settings: Settings) -> Finding:
 def _torch() -> Finding:
     # in a process of its own, because loading torch takes seconds and hundreds of megabytes
     script = "import torch; print(torch.__version__, torch.cuda.device_count())"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: S603
+    answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)  # noqa: S603
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         return Finding("torch", f"does not load: {last}", "install the project again: make clean install")

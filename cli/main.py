@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.database_errors import explain
-from settings import UnknownSetting, problems_of
+from settings import VERSION, UnknownSetting, problems_of
 
 # Name of the command -> module and attribute, in the order in which a newcomer needs them.
 COMMANDS = {
@@ -28,8 +28,11 @@ COMMANDS = {
     "model": "cli.commands.model_command:model",
     "models": "cli.commands.models_command:models",
     "policy": "cli.commands.policy_command:policy",
+    "lab": "cli.commands.lab_command:lab",
+    "run": "cli.commands.run_command:run",
     "worker": "cli.commands.worker_command:worker",
     "profile": "cli.commands.profile_command:profile",
+    "settings": "cli.commands.settings_command:settings",
     "doctor": "cli.commands.doctor_command:doctor",
 }
 
@@ -51,11 +54,12 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="magnus")
+@click.version_option(VERSION)
 def commands() -> None:
     """A durable job service for LLM requests on GPUs of your own.
 
-    Settings come from MAGNUS_* variables, also from a file `.env` in the working directory; `.env.example` lists them.
+    Settings come from MAGNUS_* variables, also from a file `.env` in the working directory;
+    `magnus settings` prints them all.
 
     \b
     Exit status: 0 done, 1 failed, 2 wrong usage or setting, 3 no service or database to talk to, 130 interrupted.

@@ -19,6 +19,10 @@ from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
+UNSUPPORTED_MODES = {  # as INFO names them; Celery's queues and our pub/sub channels need one server that has all keys
+    "cluster": "a Redis Cluster, which is not supported",
+    "sentinel": "a Redis Sentinel, which stores nothing and is not supported",
+}
 ASK_THE_MODEL = ("pooled", "perception", "pia")  # length predictors that load MAGNUS_MODEL themselves
 
 
@@ -86,7 +90,7 @@ def predictor_problem(settings: Settings) -> str | None:
     if wrong is not None:
         return f"MAGNUS_PREDICTOR: {name} asks the model itself, but {wrong.rpartition('; ')[0] or wrong}; {remedy}"
     if name == "perception" and importlib.util.find_spec("peft") is None:
-        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus[lora]'"
+        return f"MAGNUS_PREDICTOR: {name} is tuned with peft, which is not installed; pip install 'magnus-llm[lora]'"
     return None
 
 
@@ -133,6 +137,10 @@ def broker_problem(url: str) -> str | None:
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             client.ping()
+            server = client.info("server")
+            mode = server.get("redis_mode") or server.get("server_mode")  # Redis's name for it, and Valkey's
+            if mode in UNSUPPORTED_MODES:
+                return f"the broker is {UNSUPPORTED_MODES[mode]}: give MAGNUS_REDIS_URL the address of a single primary"
             if client.info("replication").get("role") == "slave":
                 return "the broker is a replica, which takes no messages: give MAGNUS_REDIS_URL the primary's address"
     except redis.AuthenticationError:

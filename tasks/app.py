@@ -43,6 +43,7 @@ app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
 app.conf.update(celery_config(redis_url, settings.tick_s, installation))
 
 
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before its first warning
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # celery is untyped
 def _configure_logs(**_: Any) -> None:
     logs.configure(settings.log_level)

@@ -15,5 +15,6 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [json_logs.library_handler()]
     root.setLevel(level.upper())
+    logging.captureWarnings(True)  # or they are written as text
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -11,6 +11,7 @@ from models.session import make_engine
 from tasks.app import app, database_url, settings
 from tasks.chores import do_chores
 from tasks.regular_work import RegularWork
+from tasks.trace_export import export_traces
 
 log = structlog.get_logger()
 
@@ -25,6 +26,8 @@ def keep_up() -> None:
     """Do each chore for a while; an error is logged, and the next tick tries again."""
     try:
         do_chores(database(), settings.retention_s)
+        if settings.traces_url is not None:
+            export_traces(database(), settings.traces_url)
     except SQLAlchemyError as error:
         log.error("upkeep failed", error=str(error))
 

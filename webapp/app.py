@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Collection
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -22,7 +21,7 @@ from models.rate_counts import SharedCount
 from models.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from models.tenant_backlog import TenantBacklog, backlog_of
-from settings import Settings, UnknownSetting, end_with, problems_of, read_settings
+from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import (
     auth,
     chat_api,
@@ -113,7 +112,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     if settings.database_url is None:
         raise NoDatabase
     json_logs.configure(settings.log_level)
-    app = MagnusApp(__name__, title="Magnus", version=version("magnus"), docs_path=None)
+    app = MagnusApp(__name__, title="Magnus", version=VERSION, docs_path=None)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes,  # larger bodies are refused with 413, before they are parsed
         OPENAPI_VERSION="3.1.0",

@@ -2,23 +2,18 @@
 
 import os
 import time
-from collections.abc import Iterator
 
 from apiflask import APIBlueprint
 from flask import Flask, Response, current_app, g, jsonify, redirect, request, url_for
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
-from sqlalchemy.orm import Session, sessionmaker
 from werkzeug.wrappers import Response as BaseResponse
 
-from models import process_heartbeats
-from models.minute_history import ended_totals
-from models.operator_overview import deaf_workers, request_counts, what_is_missing
+from models.operator_overview import what_is_missing
 from models.schema_upgrade import schema_state
 from webapp.app_context import AppContext, current_context
+from webapp.service_metrics import ServiceCollector
 
 pages = APIBlueprint("health", __name__, enable_openapi=False)
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # the labels of a metric come from a fixed set
@@ -47,41 +42,6 @@ def readyz() -> tuple[Response, int]:
         missing = what_is_missing(session, current_context().worker_alive_s)
     status = "degraded" if missing else "ready"
     return jsonify(status=status, missing=missing, schema=schema.described), 200
-
-
-class ServiceCollector(Collector):
-    """The service's own figures, read from the database at every scrape."""
-
-    def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
-        self._sessions = sessions
-        self._worker_alive_s = worker_alive_s
-
-    def collect(self) -> Iterator[Metric]:
-        """Gauges of this moment, and a counter over all closed minutes."""
-        with self._sessions() as session:
-            now = request_counts(session, self._worker_alive_s)
-            finished = ended_totals(session)
-            found = process_heartbeats.processes(session.connection())
-            deaf = deaf_workers(session)
-        yield GaugeMetricFamily("magnus_requests_queued", "Requests that wait", now.queued)
-        yield GaugeMetricFamily("magnus_requests_in_progress", "Requests in an assigned or running batch", now.running)
-        yield GaugeMetricFamily("magnus_oldest_waiting_seconds", "Age of the oldest that waits", now.oldest_s or 0.0)
-        yield GaugeMetricFamily("magnus_workers_alive", "Workers with a fresh heartbeat", now.workers_alive)
-        yield GaugeMetricFamily("magnus_workers_not_consuming", "Workers that take none of their messages", len(deaf))
-        alive = GaugeMetricFamily("magnus_processes_alive", "Processes with a fresh heartbeat", labels=["process"])
-        silent = GaugeMetricFamily(
-            "magnus_heartbeat_age_seconds", "Age of the newest heartbeat of this kind of process", labels=["process"]
-        )
-        for kind in process_heartbeats.NEEDED:
-            of_kind = [process for process in found if process.kind == kind]
-            alive.add_metric([kind], sum(not process.silent for process in of_kind))
-            if of_kind:
-                silent.add_metric([kind], min(process.heartbeat_age_s for process in of_kind))
-        yield from (alive, silent)
-        ended = CounterMetricFamily("magnus_requests_finished", "Requests that ended, by state", labels=["status"])
-        for status, count in finished.items():
-            ended.add_metric([status], count)
-        yield ended
 
 
 @pages.get("/favicon.ico")

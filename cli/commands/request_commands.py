@@ -2,16 +2,21 @@
 
 import json
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.live import Live
 from rich.table import Table
 
 from cli.api_client import Client, Json, output_text
 from cli.command_errors import CommandFailed
 from cli.options import client_of, json_option, service_options
 from cli.terminal import make_console
+
+WATCH_EVERY_S = 1.0  # what the service says of itself is half a second old anyway
 
 
 @click.command()
@@ -48,20 +53,31 @@ def submit(
 
 @click.command()
 @click.argument("ids", nargs=-1)
+@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @json_option
 @service_options
-def status(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+def status(
+    ids: tuple[str, ...], watch: bool, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
+) -> None:
     """Show how requests stand, or without IDS what the service is doing."""
+    if watch and as_json:
+        raise click.UsageError("--watch is for people, --json for scripts: choose one")
     with client_of(url, api_key, state_dir) as client:
-        if not ids:
-            _print_service(client, as_json)
+        if as_json:
+            for facts in [client.retrieve(request_id) for request_id in ids] if ids else [client.stats()]:
+                click.echo(json.dumps(facts))
             return
-        responses = [client.retrieve(request_id) for request_id in ids]
-    if as_json:
-        for response in responses:
-            click.echo(json.dumps(response))
-    else:
-        make_console().print(_status_table(responses))
+        table = partial(_status_now, client, ids)
+        if not watch:
+            make_console().print(table())
+            return
+        try:
+            with Live(table(), console=make_console(), auto_refresh=False) as live:
+                while True:
+                    time.sleep(WATCH_EVERY_S)
+                    live.update(table(), refresh=True)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 @click.command()
@@ -121,11 +137,12 @@ def _status_table(responses: list[Json]) -> Table:
     return table
 
 
-def _print_service(client: Client, as_json: bool) -> None:
+def _status_now(client: Client, ids: tuple[str, ...]) -> Table:
+    return _status_table([client.retrieve(request_id) for request_id in ids]) if ids else _service_table(client)
+
+
+def _service_table(client: Client) -> Table:
     stats = client.stats()
-    if as_json:
-        click.echo(json.dumps(stats))
-        return
     table = Table("fact", "now", title=client.url, show_header=False)
     table.add_row("policy", stats["policy"])
     table.add_row("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}")
@@ -136,4 +153,4 @@ def _print_service(client: Client, as_json: bool) -> None:
     table.add_row("valid tokens in the last minute", str(stats["valid_tokens"]))
     idle = stats["worker_idle_share"]
     table.add_row("idle share of the workers", "" if idle is None else f"{idle:.0%}")
-    make_console().print(table)
+    return table

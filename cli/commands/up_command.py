@@ -110,11 +110,8 @@ def _start_service(
     if not settings.database_url:
         _prepare_schema(database_url)
     password = settings.dashboard_password or SecretStr(read_or_create_secret(state_dir / "dashboard-password"))
-    settings = settings.model_copy(
+    settings = process_commands.with_absolute_paths(settings).model_copy(
         update={
-            "state_dir": state_dir,
-            "model": _absolute(settings.model),
-            "encoder": _absolute(settings.encoder),
             "port": port,
             "flower_port": flower_port,
             "database_url": database_url,
@@ -224,11 +221,6 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
     """Start programs where they find no modules: Celery and gunicorn import from their working directory first."""
     directory.mkdir(mode=0o700, exist_ok=True)
     supervisor.start(*(replace(program, cwd=directory) for program in programs))
-
-
-def _absolute(path: str) -> str:
-    """A directory's path for processes with another working directory; what is no directory as it is."""
-    return str(Path(path).absolute()) if Path(path).is_dir() else path
 
 
 def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:

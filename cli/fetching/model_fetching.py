@@ -85,7 +85,8 @@ def _convert(model: KnownModel, source: Path, work: Path, lock: int) -> None:
     paths = [path for path in sys.path if path]
     if source.suffix == ".gguf" and find_spec("gguf") is None:
         paths.insert(0, str(installed(GGUF_READER, work / "gguf", work)))
-    command = [sys.executable, "-m", "cli.fetching.model_conversion", model.name, str(source), str(work / "model")]
+    conversion = (sys.executable, "-P", "-m", "cli.fetching.model_conversion")
+    command = [*conversion, model.name, str(source), str(work / "model")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(work), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, pass_fds=(lock,), capture_output=True, text=True)  # noqa: S603
     if done.returncode != 0:

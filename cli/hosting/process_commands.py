@@ -5,12 +5,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from cli.entry_point import OUR_MODULES
 from cli.hosting.child_process import ChildProgram
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # where the environment's commands are
-CELERY = str(BIN / "celery")
+# The module after it is run without the working directory on Python's path; OUR_MODULES are the first there. Celery and
+# gunicorn put the working directory first all the same: who starts them chooses one without modules, or ours.
+PYTHON = (sys.executable, "-P", "-m")
+CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which is no line of a log
 # One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here. Its heartbeats
 # are for Flower alone, and one each 2 s was most of what an idle worker did.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
@@ -21,7 +25,6 @@ GUNICORN_FLAGS = (
     "-k",
     "webapp.web_worker.WebWorker",
     "--logger-class=webapp.web_worker.WebLogger",
-    "-w1",
     "--worker-connections=4000",
     "--timeout=20",
     "--graceful-timeout=5",
@@ -34,16 +37,19 @@ TRAINER_ALIVE_WITHIN_S = 30.0  # with that niceness it may wait long for a CPU, 
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# For every process that is no `magnus` command, which does so by itself.
+PATHS = {"PYTHONPATH": os.pathsep.join([str(OUR_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])])}
+CONTROL = ONE_THREAD | PATHS
 
 
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    command = (str(BIN / "gunicorn"), *GUNICORN_FLAGS, "-b", address, "webapp.app:create_app()")
+    command = (*PYTHON, "gunicorn", *GUNICORN_FLAGS, "-b", address, "webapp.app:create_app()")
     return ChildProgram(
         "web",
         command,
-        env=ONE_THREAD,
+        env=CONTROL,
         ready=ready,
         alive_within_s=ALIVE_WITHIN_S,
         question=http_question(host, port, "/healthz"),
@@ -52,14 +58,14 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 def beat() -> ChildProgram:
     """Celery's beat, which sends the periodic tasks."""
-    command = (CELERY, "-A", "tasks.app", "beat")
-    return ChildProgram("beat", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
+    command = (*CELERY, "-A", "tasks.app", "beat")
+    return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def planner() -> ChildProgram:
     """Batches and orders the requests; several may run, one of them leads."""
     command = (
-        CELERY,
+        *CELERY,
         "-A",
         "tasks.planning.plan_task",
         "worker",
@@ -69,14 +75,14 @@ def planner() -> ChildProgram:
         "planner@%h",
         *CELERY_WORKER_FLAGS,
     )
-    return ChildProgram("planner", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
+    return ChildProgram("planner", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def predictor() -> ChildProgram:
     """Predicts generation lengths and does the upkeep; any number may run."""
-    celery = (CELERY, "-A", "tasks.prediction.predict_task", "worker")
+    celery = (*CELERY, "-A", "tasks.prediction.predict_task", "worker")
     command = (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS)
-    return ChildProgram("predictor", command, env=ONE_THREAD, alive_within_s=ALIVE_WITHIN_S)
+    return ChildProgram("predictor", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
@@ -114,20 +120,31 @@ def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgra
 
 def trainer() -> ChildProgram:
     """Refits the learned models."""
-    command = (sys.executable, "-m", "tasks.training.trainer_process")
-    return ChildProgram("trainer", command, env=ONE_THREAD, nice=TRAINER_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
+    command = (*PYTHON, "tasks.training.trainer_process")
+    return ChildProgram("trainer", command, env=CONTROL, nice=TRAINER_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
     """Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
-    command = (CELERY, "-A", "tasks.app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
+    command = (*CELERY, "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", f"--port={port}", "--read_only")
     return ChildProgram(
         "flower",
         command,
-        env={**ONE_THREAD, "FLOWER_BASIC_AUTH": credentials},
+        env={**CONTROL, "FLOWER_BASIC_AUTH": credentials},
         alive_within_s=ALIVE_WITHIN_S,
         question=http_question("127.0.0.1", port, "/healthcheck"),
     )
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """The settings for a process with another working directory."""
+    paths = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
+    return settings.model_copy(update={"state_dir": settings.state_dir.resolve(), **paths})
+
+
+def _absolute(path: str) -> str:
+    """A directory's path from the root; what is no directory as it is."""
+    return str(Path(path).absolute()) if Path(path).is_dir() else path
 
 
 def export_settings(settings: Settings) -> None:

@@ -28,7 +28,7 @@ def gpu_count() -> int:
 def cuda_devices() -> int:
     """How many CUDA devices torch can use, asked in another process, which takes seconds."""
     script = "import torch; print(torch.cuda.device_count())"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: S603
+    answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)  # noqa: S603
     return int(answer.stdout) if answer.returncode == 0 else 0
 
 

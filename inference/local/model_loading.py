@@ -77,7 +77,7 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
     if device.type != "cuda":
         raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
     if find_spec("bitsandbytes") is None:
-        raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus[quantize]'")
+        raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus-llm[quantize]'")
     from transformers import BitsAndBytesConfig  # its import fails where bitsandbytes' own requirements are missing
 
     return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")

@@ -5,7 +5,7 @@ stepped token by token (see `scheduling.simulation.simulated_batch`), so the cos
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,14 +59,15 @@ def simulate(
     *,
     tick_s: float = 0.0,
     until: float = math.inf,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Trace:
     """Serve the arrivals; with `tick_s` the policy is asked at its multiples only, as a planner on a clock would be.
 
-    Ends when nothing is left to happen, or at `until`; a request that is then neither in `answers` nor in `failed` was
-    not served. The same arguments give the same trace.
+    Ends when nothing is left to happen, at `until`, or once `goes_on()` is false; a request that is then neither in
+    `answers` nor in `failed` was not served. The same arguments give the same trace.
     """
     simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s)
-    while (now := simulation.next_at()) <= until and now < math.inf:
+    while (now := simulation.next_at()) <= until and now < math.inf and goes_on():
         simulation.process_events(now)
         if simulation.decision_is_due(now):
             for assignment in policy.assign(simulation.describe_workers(now), now):

@@ -109,6 +109,7 @@ def _consume(name: str, runner: BatchRunner) -> int:
         without_gossip=True,
         without_mingle=True,
         heartbeat_interval=FLOWER_HEARTBEAT_S,
+        quiet=True,  # without its banner, which is no line of a log
     )
     worker.start()
     return worker.exitcode or 0

@@ -1,18 +1,22 @@
 """The cases of what the dashboard and operators ask, as `query_cases` has those of the other modules."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from models import (
+    ended_traces,
     installation,
     invariants,
     minute_history,
     operator_overview,
+    planner_state,
     process_heartbeats,
     response_time_estimate,
     retention,
+    served_work,
     training_log,
     window_stats,
 )
@@ -24,6 +28,21 @@ def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], o
     def call(connection: Connection) -> object:
         now = training_log.now(connection)
         return on_session(window_stats.window_stats, now - since_ago_s, now - until_ago_s)(connection)
+
+    return call
+
+
+def traces_of_the_last_minute(connection: Connection) -> object:
+    at = str(connection.execute(text("select clock_timestamp() - interval '60 s'")).scalar_one())
+    planner_state.write_service_state(connection, "traced", {"at": at, "id": ""})
+    return ended_traces.take_ended(connection, 500)
+
+
+def served_work_of(window_s: float) -> Callable[[Connection], object]:
+    def call(connection: Connection) -> object:
+        with suppress(served_work.NothingToPlay):  # no worker there has learned its costs
+            return served_work.measured_work(connection, window_s, 10.0)
+        return None
 
     return call
 
@@ -45,6 +64,8 @@ OPERATOR_CASES = [
     Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
+    Case("ended_traces.take_ended", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
+    Case("served_work.measured_work", served_work_of(60.0), served_work.MOST_REQUESTS + FEW),
     Case("process_heartbeats.write", lambda c: process_heartbeats.write(c, "beat", "host:1", 0.0)),
     Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
     Case("process_heartbeats.processes", process_heartbeats.processes),

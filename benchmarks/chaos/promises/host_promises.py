@@ -17,6 +17,7 @@ from benchmarks.chaos.own_servers import OwnServers, own_servers
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure
 from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port, until
+from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.readiness import api_is_ready, await_ready, worker_is_alive
@@ -169,7 +170,7 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
 def _another_clock(directory: Path, library: Path) -> dict[str, str]:
     """The environment of a Python process whose wall clock alone is ahead."""
     (directory / "sitecustomize.py").write_text(SLEEP_BY_SELECT)
-    paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(directory), str(OUR_MODULES), os.environ.get("PYTHONPATH")]))
     faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return {**faked, "PYTHONPATH": paths}
 

@@ -1,5 +1,6 @@
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ def _loggers_afterwards() -> Iterator[None]:
     handlers, level = root.handlers, root.level
     yield
     root.handlers, root.level = handlers, level
+    logging.captureWarnings(False)
     for name in logs.CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
@@ -26,6 +28,16 @@ def test_celerys_lines_are_written_as_our_own_are(capsys: pytest.CaptureFixture[
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in lines] == ["Connected to redis", "ready"]
     assert [line.keys() for line in lines] == [{"event", "level", "timestamp"}] * 2
+
+
+def test_a_warning_of_python_is_a_line_too(capsys: pytest.CaptureFixture[str]):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        logs.configure("info")
+        warnings.warn("out of date", UserWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "out of date" in json.loads(line)["event"]
 
 
 def test_what_celery_writes_at_every_tick_is_left_out_but_its_warnings_are_not(capsys: pytest.CaptureFixture[str]):

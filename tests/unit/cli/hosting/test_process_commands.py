@@ -1,13 +1,20 @@
-"""The Procfile says what `magnus up` does."""
+"""The processes: the Procfile starts those of `magnus up`, each where no module of others is found first."""
 
 import re
 import shlex
 from pathlib import Path
 
-from cli.hosting import process_commands
+import click
+import pytest
+
+from cli.commands.run_command import PROCESSES, program_of
+from cli.commands.worker_command import worker
 from cli.hosting.child_process import ChildProgram
+from settings import Settings
 
 ROOT = Path(__file__).parents[4]
+SETTINGS = Settings(dashboard_password="secret", host="0.0.0.0", port=8000, flower_port=5555)
+CONTROL = [program_of(process, SETTINGS) for process in PROCESSES]
 
 
 def procfile() -> dict[str, list[str]]:
@@ -15,23 +22,24 @@ def procfile() -> dict[str, list[str]]:
     return {name: shlex.split(command) for name, command in lines}
 
 
-def words(program: ChildProgram) -> list[str]:
-    """The command as one would type it, with the program's name instead of its path."""
-    name = Path(program.command[0]).name
-    return ["python" if name.startswith("python") else name, *program.command[1:]]
+def test_the_procfile_runs_every_process() -> None:
+    lines = procfile()
+    assert lines.pop("worker")[:2] == ["magnus", "worker"]
+    assert lines == {name: ["magnus", "run", name] for name in PROCESSES}
 
 
-def test_the_procfile_has_the_commands_of_magnus_up() -> None:
-    assert procfile() == {
-        "web": words(process_commands.web("0.0.0.0", 8000, ready=bool)),
-        "beat": words(process_commands.beat()),
-        "planner": words(process_commands.planner()),
-        "predictor": words(process_commands.predictor()),
-        "trainer": words(process_commands.trainer()),
-        "worker": words(process_commands.worker("$(hostname)-0", "cuda:0", 1, ready=bool)),
-        "flower": words(process_commands.flower(5555, "user:password")),
-    }
+def test_the_procfiles_worker_has_options_that_exist() -> None:
+    command = procfile()["worker"][2:]
+    with click.Context(worker) as context:
+        worker.parse_args(context, command)
+    assert context.params["device"] == "cuda:0"
+
+
+@pytest.mark.parametrize("program", CONTROL, ids=lambda program: program.name)
+def test_our_modules_come_first_and_the_working_directory_does_not(program: ChildProgram) -> None:
+    assert program.command[1:3] == ("-P", "-m")
+    assert program.env["PYTHONPATH"].split(":")[0] == str(ROOT)
 
 
 def test_no_password_is_in_the_process_table() -> None:
-    assert "secret" not in " ".join(process_commands.flower(5555, "magnus:secret").command)
+    assert "secret" not in " ".join(part for program in CONTROL for part in program.command)

@@ -1,0 +1,95 @@
+"""`magnus lab`: the service's last minutes played again under every policy."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+
+import click
+from rich.table import Table
+
+from cli.command_errors import CommandFailed
+from cli.database_access import transaction
+from cli.options import POLICIES, json_option, settings_with, state_dir_option
+from cli.terminal import make_console
+from models.served_work import MeasuredWork, NothingToPlay, measured_work
+from scheduling.policies.policy_factory import PolicySettings
+from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
+from settings import Settings
+
+QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs nobody has learned unless it is what serves
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(0.1, 1440), default=10.0, show_default=True, help="How far back.")
+@click.option("--policy", "only", type=click.Choice(POLICIES), multiple=True, help="This one alone; repeat for more.")
+@click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, help="Most to compute for.")
+@json_option
+@state_dir_option
+def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, state_dir: Path | None) -> None:
+    """Play the requests of the last minutes again, under every policy, on the workers that live now.
+
+    The simulator runs the policies that the service runs, with the costs that the workers learned and the lengths that
+    the answers had. The row `measured` is what the service really reached; compare it with that of the policy in force.
+    """
+    settings = settings_with(state_dir=state_dir)
+    try:
+        with transaction(state_dir) as connection:
+            served = measured_work(connection, 60 * minutes, settings.lease_s)
+    except NothingToPlay as error:
+        raise CommandFailed(f"nothing to play: {error}") from error
+    in_force = served.policy or settings.policy
+    names = only or tuple(name for name in POLICIES if name != QUANTIZED or name == in_force)
+    bounds = _policy_settings(settings)
+    until = monotonic() + seconds
+    overheads = calibrate(in_force, served.work, bounds, _share(until, len(names) + 1))
+    played = {
+        name: play(name, served.work, bounds, overheads, _share(until, len(names) - at))
+        for at, name in enumerate(names)
+    }
+    if as_json:
+        click.echo(_json(served, in_force, overheads, played))
+    else:
+        _print(served, in_force, overheads, played)
+
+
+def _policy_settings(settings: Settings) -> PolicySettings:
+    return PolicySettings(
+        max_prompt_tokens=settings.max_prompt_tokens,
+        max_output_tokens=settings.max_output_tokens,
+        wma_threshold=settings.wma_threshold,
+        slice_tokens=settings.slice_tokens,
+    )
+
+
+def _share(until: float, shares: int) -> Callable[[], bool]:
+    """Whether one of so many equal shares of the time until then is not over."""
+    now = monotonic()
+    deadline = now + (until - now) / shares
+    return lambda: monotonic() < deadline
+
+
+def _json(served: MeasuredWork, in_force: str, overheads: Overheads, played: dict[str, LabFigures]) -> str:
+    facts = {"model": served.model, "policy": in_force, "window_s": served.window_s, "overheads": asdict(overheads)}
+    policies = {name: asdict(figures) for name, figures in played.items()}
+    return json.dumps({**facts, "measured": asdict(served.measured), "policies": policies})
+
+
+def _print(served: MeasuredWork, in_force: str, overheads: Overheads, played: dict[str, LabFigures]) -> None:
+    requests = f"{len(served.work.counted):,} requests for {served.model} in {served.window_s:,.0f} s"
+    table = Table("policy", "requests/s", "mean s", "P50 s", "P99 s", "not answered", title=requests)
+    table.caption = (
+        f"in the median of them, service takes {overheads.slowdown:.2f} times as long as the engines' "
+        f"steps, and begins {overheads.delay_s:.2f} s later than it could"
+    )
+    table.add_row("measured", *_cells(served.measured), style="bold")
+    for name, figures in sorted(played.items(), key=lambda one: (one[1].unanswered, one[1].mean_s)):
+        mark = " (in force)" if name == in_force else ""
+        table.add_row(f"{name}{mark}", *_cells(figures), style="bold" if mark else None)
+    make_console().print(table)
+
+
+def _cells(figures: LabFigures) -> tuple[str, ...]:
+    times = (f"{seconds:.2f}" for seconds in (figures.mean_s, figures.p50_s, figures.p99_s))
+    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.unanswered:,}" if figures.unanswered else "")

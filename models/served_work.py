@@ -1,0 +1,115 @@
+"""What the service did in the last minutes, as the policy lab plays it again: requests, workers, what was reached."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.live_fleet import LiveWorker, live_workers
+from models.planner_state import planner_inputs
+from models.sql.shared_text import text
+from scheduling.costs import ServingCurves
+from scheduling.kv_memory import KvMemory
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.policy_lab import LabFigures, ServedTimes, ServedWork, figures_of
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival
+
+# What an operator's window has at most: the newest of them count. A simulation of as many takes seconds a policy.
+MOST_REQUESTS = 5000
+
+
+class NothingToPlay(Exception):
+    """No request of the window was answered, or no worker has costs; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWork:
+    """The work of one model, the policy in force now (None: the planner's default), and what was really reached."""
+
+    model: str
+    policy: str | None
+    work: ServedWork
+    measured: LabFigures
+    window_s: float  # shorter than asked for if more than MOST_REQUESTS were answered in it
+
+
+def measured_work(connection: Connection, window_s: float, alive_s: float) -> MeasuredWork:
+    """The last `window_s` seconds of the model that answered most requests in them, of those that live workers serve.
+
+    Requests that had arrived before the window arrive at its beginning and are not counted. Raises NothingToPlay.
+    """
+    inputs = planner_inputs(connection)
+    rows = connection.execute(
+        text("""
+            select id, model, tenant, application, prompt_tokens, limit_tokens, predicted_tokens,
+                predicted_upper_tokens, output_tokens, priority,
+                extract(epoch from arrived_at)::float8 as arrived_at,
+                extract(epoch from started_at)::float8 as started_at,
+                extract(epoch from finished_at)::float8 as finished_at
+            from requests where finished_at > statement_timestamp() - make_interval(secs => :window_s)
+                and status in ('completed', 'incomplete')
+            order by finished_at desc limit :most
+        """),
+        {"window_s": window_s, "most": MOST_REQUESTS},
+    ).all()
+    known = [row for row in rows if row.predicted_tokens is not None and row.output_tokens]
+    if not known:
+        raise NothingToPlay(f"no request was answered in the last {window_s:,.0f} s")
+    engines = [(worker, one) for worker in live_workers(connection, alive_s) if (one := _engine(worker)) is not None]
+    models = [row.model for row in known if row.model in {worker.model for worker, _ in engines}]
+    if not models:
+        named = ", ".join(sorted({row.model for row in known}))
+        raise NothingToPlay(f"no live worker of {named} has learned how long its steps take")
+    model = max(sorted(set(models)), key=models.count)
+    fleet = [(worker, engine) for worker, engine in engines if worker.model == model]
+    began_at = inputs.now - window_s if len(rows) < MOST_REQUESTS else rows[-1].finished_at
+    of_model = [row for row in known if row.model == model]
+    counted = sorted((row for row in of_model if row.arrived_at >= began_at), key=lambda row: (row.arrived_at, row.id))
+    if not counted:
+        raise NothingToPlay(f"no request both arrived and was answered in the last {inputs.now - began_at:,.0f} s")
+    work = ServedWork(
+        arrivals=[_arrival(row, began_at) for row in of_model],
+        counted=[row.id for row in counted],
+        times={row.id: _times(row) for row in counted},
+        fleet=[Instance(worker.name, _memory(worker), engine=engine) for worker, engine in fleet],
+        costs=fleet[0][1],
+        tau=inputs.tau,
+        weights=inputs.weights,
+    )
+    measured = figures_of(((row.arrived_at, row.finished_at) for row in counted), len(counted))
+    return MeasuredWork(model, inputs.policy, work, measured, inputs.now - began_at)
+
+
+def _arrival(row: Row[Any], began_at: float) -> Arrival:
+    """The request as it was predicted, and the length of its answer."""
+    request = Request(
+        id=row.id,
+        arrived_at=max(0.0, row.arrived_at - began_at),
+        length=row.prompt_tokens,
+        limit=row.limit_tokens,
+        predicted=row.predicted_tokens,
+        predicted_upper=row.predicted_upper_tokens,
+        priority=row.priority,
+        tenant=row.tenant,
+        application=row.application,
+    )
+    return Arrival(request, min(row.output_tokens, row.limit_tokens))
+
+
+def _times(row: Row[Any]) -> ServedTimes:
+    started_at = row.arrived_at if row.started_at is None else row.started_at
+    return ServedTimes(max(0.0, started_at - row.arrived_at), max(0.0, row.finished_at - started_at))
+
+
+def _engine(worker: LiveWorker) -> EngineCosts | None:
+    """What its engine's steps take, as the worker learned; None if it has learned nothing yet."""
+    if worker.curves is None:
+        return None
+    curves = ServingCurves(tuple(worker.curves["prefill"]), tuple(worker.curves["decode"]))
+    return EngineCosts(curves) if curves.decode_step_s(1, 1) > 0 else None
+
+
+def _memory(worker: LiveWorker) -> KvMemory:
+    return KvMemory(worker.theta_bytes, worker.delta_bytes, worker.paged, worker.block_tokens, worker.max_rows)

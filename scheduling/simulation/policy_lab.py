@@ -1,0 +1,130 @@
+"""Requests that a service has served, played again under several policies: what each would have reached.
+
+Arrivals, predictions and lengths are those that were, costs those that the workers learned of their engines' steps.
+What these do not show (messages, transactions, other work on the machine) is measured too: see `Overheads`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from scheduling.simulation.trace import Trace
+
+# Where rows join, the policy is asked at multiples of this: a planner's step while every worker can be joined
+# (`tasks/planning/plan_task.py:JOINING_INTERVAL_S`).
+TICK_S = 0.06
+ROUNDS = 5  # of the calibration; slower service changes how many rows run together, and that the service. Not tuned
+MOST_SLOWDOWN = 20.0  # any value above what a working service shows does
+
+GoesOn = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTimes:
+    """Seconds that a request really waited until its service began, and that its service took."""
+
+    waited_s: float
+    service_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServedWork:
+    """What a service did in a window of time, as a simulation needs it.
+
+    `counted` are the requests whose times are reported, in order of arrival; the others waited or ran already when the
+    window began.
+    """
+
+    arrivals: Sequence[Arrival]
+    counted: Sequence[str]
+    times: Mapping[str, ServedTimes]
+    fleet: Sequence[Instance]
+    costs: EngineCosts  # of workers that have none of their own
+    tau: float | None  # Kendall's tau of its predictions
+    weights: Mapping[str, float]  # of tenants
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """How many times as long service takes as the engines' steps, and seconds before a request can be served at all."""
+
+    slowdown: float = 1.0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LabFigures:
+    """What a policy reached: answers a second, from the first arrival to the last answer, and seconds to an answer.
+
+    `unanswered` were not served before the simulation had to end, or fit no worker.
+    """
+
+    answered: int
+    unanswered: int
+    requests_per_s: float
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> LabFigures:
+    """The work under this policy, for as long as `goes_on()`. Raises UnknownPolicy."""
+    answers = _simulated(policy, work, settings, overheads, goes_on).answers
+    counted = [answers[one] for one in work.counted if one in answers]
+    times = ((answer.arrived_at - overheads.delay_s, answer.finished_at) for answer in counted)
+    return figures_of(times, len(work.counted))
+
+
+def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: GoesOn) -> Overheads:
+    """The overheads with which the policy that was in force waits and serves as long as it did, in the median.
+
+    Two medians are fitted; means, percentiles and throughput are not, and show what the simulation is worth.
+    """
+    measured = [work.times[one] for one in work.counted]
+    waited_s, service_s = _medians((one.waited_s, one.service_s) for one in measured)
+    overheads = Overheads()
+    for _ in range(ROUNDS):
+        answers = _simulated(policy, work, settings, overheads, goes_on).answers
+        ended = [answers[one] for one in work.counted if one in answers]
+        if not ended:
+            break
+        waits_s, serves_s = _medians(
+            (one.started_at - one.arrived_at, one.finished_at - one.started_at) for one in ended
+        )
+        slowdown = overheads.slowdown * service_s / max(serves_s, 1e-6)
+        overheads = Overheads(min(max(slowdown, 1.0), MOST_SLOWDOWN), max(0.0, waited_s - waits_s))
+    return overheads
+
+
+def figures_of(answered: Iterable[tuple[float, float]], requests: int) -> LabFigures:
+    """The figures of so many requests, of which these were answered: (arrived at, finished at)."""
+    times = np.array(list(answered), dtype=np.float64).reshape(-1, 2)
+    if len(times) == 0:
+        return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)
+    response_s = times[:, 1] - times[:, 0]
+    p50, p99 = np.percentile(response_s, (50, 99)).tolist()
+    span_s = float(times[:, 1].max() - times[:, 0].min())
+    return LabFigures(len(times), requests - len(times), len(times) / span_s, float(response_s.mean()), p50, p99)
+
+
+def _simulated(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> Trace:
+    played = make_policy(policy, settings)
+    played.set_rank_correlation(work.tau)
+    played.set_weights(work.weights)
+    arrivals = [
+        replace(one, request=replace(one.request, arrived_at=one.request.arrived_at + overheads.delay_s))
+        for one in work.arrivals
+    ]
+    fleet = [replace(instance, speed=instance.speed / overheads.slowdown) for instance in work.fleet]
+    tick_s = TICK_S if played.mode == "continuous" else 0.0
+    return simulate(played, arrivals, fleet, work.costs, seed=0, tick_s=tick_s, goes_on=goes_on)
+
+
+def _medians(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    first, second = np.median(np.array(list(pairs)), axis=0).tolist()
+    return first, second

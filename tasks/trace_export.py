@@ -1,0 +1,113 @@
+"""One OpenTelemetry trace for each request that has ended, sent to a collector as OTLP over HTTP, in JSON.
+
+Its id is the request's own, so that nothing has to be carried from process to process: the spans are made of the
+instants that are stored anyway, by the process that does the chores. No call and no batch takes longer for it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import httpx
+import structlog
+from sqlalchemy import Engine
+
+from models.ended_traces import EndedRequest, take_ended
+from settings import VERSION
+from tasks.chores import CHORE_FOR_S, repeat
+
+AT_ONCE = 500  # requests in one call of the collector, about 700 KB. Not tuned
+ANSWER_WITHIN_S = 5.0  # within the 8 s for which the server leaves a transaction idle
+INTERNAL, SERVER = 1, 2  # kinds of spans
+FAILED = 2  # the status code of a span
+Json = dict[str, Any]
+
+log = structlog.get_logger()
+
+
+def export_traces(engine: Engine, url: str) -> None:
+    """Send what has ended since the last time; what the collector does not take is sent again at the next."""
+    try:
+        with httpx.Client(timeout=ANSWER_WITHIN_S, trust_env=False) as collector:
+            repeat(partial(_export_some, engine, collector, url), AT_ONCE, CHORE_FOR_S)
+    except httpx.HTTPError as error:
+        log.warning("traces not exported", error=type(error).__name__)
+
+
+def _export_some(engine: Engine, collector: httpx.Client, url: str) -> int:
+    with engine.begin() as connection:
+        ended = take_ended(connection, AT_ONCE)
+        if ended:
+            collector.post(url, json=otlp(ended)).raise_for_status()
+    return len(ended)
+
+
+def otlp(ended: Iterable[EndedRequest]) -> Json:
+    """The traces of these requests as an OTLP export request."""
+    spans = [span for request in ended for span in spans_of(request)]
+    resource = {"attributes": _attributes({"service.name": "magnus", "service.version": VERSION})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "magnus"}, "spans": spans}]}]}
+
+
+def spans_of(request: EndedRequest) -> Sequence[Json]:
+    """The request from arrival to end, and in it its waiting and its service."""
+    whole = _span(request, "request", request.arrived_ns, request.finished_ns, SERVER)
+    whole["attributes"] = _attributes(
+        {
+            "gen_ai.response.id": request.id,
+            "gen_ai.request.model": request.model,
+            "gen_ai.usage.input_tokens": request.prompt_tokens,
+            "gen_ai.usage.output_tokens": request.output_tokens,
+            "magnus.tenant": request.tenant,
+            "magnus.application": request.application,
+            "magnus.status": request.status,
+            "magnus.attempts": request.attempts,
+        }
+    )
+    if request.status == "failed":
+        whole["status"] = {"code": FAILED}
+    served_ns = request.finished_ns if request.started_ns is None else request.started_ns
+    waiting = _span(request, "wait", request.arrived_ns, served_ns, INTERNAL, parent="request")
+    waiting["attributes"] = _attributes({"magnus.predicted_tokens": request.predicted_tokens})
+    if request.started_ns is None:
+        return [whole, waiting]
+    service = _span(request, "serve", request.started_ns, request.finished_ns, INTERNAL, parent="request")
+    service["attributes"] = _attributes(
+        {
+            "magnus.worker": request.worker,
+            "magnus.policy": request.policy,
+            "magnus.batch": request.batch,
+            "magnus.batch_size": request.batch_size,
+        }
+    )
+    return [whole, waiting, service]
+
+
+def trace_id(request_id: str) -> str:
+    """The hexadecimal digits of the request's id, which are as many as a trace's id has."""
+    return request_id.rpartition("_")[2]
+
+
+def _span(request: EndedRequest, name: str, start_ns: int, end_ns: int, kind: int, parent: str | None = None) -> Json:
+    span: Json = {
+        "traceId": trace_id(request.id),
+        "spanId": _span_id(request.id, name),
+        "name": name,
+        "kind": kind,
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(max(start_ns, end_ns)),
+    }
+    return span if parent is None else {**span, "parentSpanId": _span_id(request.id, parent)}
+
+
+def _span_id(request_id: str, name: str) -> str:
+    return hashlib.sha256(f"{request_id}/{name}".encode()).hexdigest()[:16]
+
+
+def _attributes(values: dict[str, str | int | None]) -> list[Json]:
+    return [
+        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
+        for key, value in values.items()
+        if value is not None
+    ]

@@ -1,0 +1,114 @@
+"""Every process shows in /metrics, and the alarms and the Grafana dashboard in docs/ ask for what is there.
+
+Prometheus's own tool checks the alarms in `.ci/alarms`.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from models import planner_state, process_heartbeats
+from tests.integration.api_service import Api, finish
+
+DOCS = Path(__file__).parents[2] / "docs"
+ALERTS, GRAFANA = DOCS / "prometheus" / "alerts.yml", DOCS / "grafana" / "magnus.json"
+
+
+def rules() -> list[dict[str, str]]:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    found: list[dict[str, str]] = group["rules"]
+    return found
+
+
+def asked_in(expression: str) -> set[str]:
+    return set(re.findall(r"\bmagnus_\w+", expression))
+
+
+def labels_in(expression: str) -> set[str]:
+    inside = " ".join(re.findall(r"\{(\w+)=", expression) + re.findall(r"by \(([\w, ]+)\)", expression))
+    return set(re.findall(r"\w+", inside))
+
+
+@pytest.fixture
+def busy(api: Api) -> Api:
+    """A service of which every process has said something."""
+    api.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'words', 'cpu', 1, 1)")
+    with api.engine.begin() as connection:
+        for kind in process_heartbeats.NEEDED:
+            process_heartbeats.write(connection, kind, "host:1", 0.0)
+        planner_state.write_service_state(connection, "planner", {"decision_s": 0.002, "backlog_s": 3.5})
+        planner_state.write_service_state(connection, "prediction", {"tau": 0.6})
+    finish(api, api.submit()["id"])
+    api.submit()
+    return api
+
+
+def shown(api: Api) -> dict[str, set[str]]:
+    """The names of all samples, each with its labels."""
+    page = api.client.get("/metrics").get_data(as_text=True)
+    samples: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(page):
+        samples.setdefault(family.name, set())
+        for sample in family.samples:
+            samples.setdefault(sample.name, set()).update(sample.labels)
+    return samples
+
+
+def test_what_each_process_does_is_shown(busy: Api) -> None:
+    page = busy.client.get("/metrics").get_data(as_text=True)
+    for sample in (
+        "magnus_planner_decision_seconds 0.002",
+        "magnus_backlog_seconds 3.5",
+        "magnus_prediction_tau 0.6",
+        'magnus_worker_up{worker="w1"} 1.0',
+        'magnus_processes_alive{process="trainer"} 1.0',
+        "magnus_answers_last_minute 1.0",
+        "magnus_requests_unpredicted 1.0",
+    ):
+        assert sample in page
+    assert 'magnus_clock_ahead_seconds{process="beat"}' in page
+
+
+def test_a_planner_that_is_away_has_no_decision_time(api: Api) -> None:
+    assert "magnus_planner_decision_seconds" not in shown(api)
+
+
+def test_a_stopped_worker_is_down_and_has_no_heartbeat_to_wait_for(busy: Api) -> None:
+    busy.sql("update workers set stopped_at = clock_timestamp()")
+    page = busy.client.get("/metrics").get_data(as_text=True)
+    assert 'magnus_worker_up{worker="w1"} 0.0' in page
+    assert 'magnus_worker_heartbeat_age_seconds{worker="w1"}' not in page
+
+
+def test_alarms_and_dashboard_ask_for_metrics_and_labels_that_exist(busy: Api) -> None:
+    samples = shown(busy)
+    targets = [target["expr"] for panel in json.loads(GRAFANA.read_text())["panels"] for target in panel["targets"]]
+    for expression in [rule["expr"] for rule in rules()] + targets:
+        asked = asked_in(expression)
+        assert asked or "up{" in expression
+        assert asked <= samples.keys() | {"magnus_requests_finished_total"}
+        if asked and "job=" not in expression:
+            known = set().union(*(samples.get(name, {"status"}) for name in asked)) | {"status"}
+            assert labels_in(expression) <= known
+
+
+def test_the_dashboard_shows_every_metric(busy: Api) -> None:
+    named = asked_in(GRAFANA.read_text())
+    ours = {name for name in shown(busy) if name.startswith("magnus_")}
+    base = {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in ours | named}
+    assert base == {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in named}
+
+
+def test_every_alarm_is_explained_to_operators_and_no_other() -> None:
+    explained = re.findall(r"^\| `(Magnus\w+)` \|", (DOCS / "operations.md").read_text(), re.MULTILINE)
+    assert explained == [rule["alert"] for rule in rules()]
+
+
+def test_every_alarm_is_seen_to_go_off() -> None:
+    tests = yaml.safe_load((ALERTS.parent / "alerts_test.yml").read_text())["tests"]
+    fired = {one["alertname"] for test in tests for one in test["alert_rule_test"] if one.get("exp_alerts")}
+    assert fired == {rule["alert"] for rule in rules()}

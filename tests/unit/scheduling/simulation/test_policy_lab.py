@@ -1,0 +1,101 @@
+"""The lab plays served requests again: the figures add up by hand, and time bounds it."""
+
+import itertools
+
+import pytest
+
+from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.policy_lab import (
+    LabFigures,
+    Overheads,
+    ServedTimes,
+    ServedWork,
+    calibrate,
+    figures_of,
+    play,
+)
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival
+from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
+
+SETTINGS = PolicySettings(max_prompt_tokens=100, max_output_tokens=100)
+
+
+NONE = Overheads()
+
+
+def served(*arrivals: Arrival, counted: list[str] | None = None, took: ServedTimes | None = None) -> ServedWork:
+    ids = [arrival.request.id for arrival in arrivals] if counted is None else counted
+    fleet = [Instance("w", a_memory(10_000))]
+    return ServedWork(arrivals, ids, dict.fromkeys(ids, took or ServedTimes(0, 1)), fleet, EngineCosts(FLAT), None, {})
+
+
+def one(id: str, at: float = 0.0, tokens: int = 10) -> Arrival:
+    return Arrival(a_request(id, at, length=10, predicted=tokens), tokens)
+
+
+def test_a_lone_request_takes_its_prefill_and_its_iterations() -> None:
+    figures = play("vs", served(one("a")), SETTINGS, NONE, lambda: True)
+    # prefill 10 tokens x 1 ms, then 10 iterations of 100 ms
+    assert (figures.answered, figures.unanswered) == (1, 0)
+    assert [figures.mean_s, figures.p50_s, figures.p99_s] == pytest.approx([1.01] * 3)
+    assert figures.requests_per_s == pytest.approx(1 / 1.01)
+
+
+def test_what_ran_before_the_window_is_served_and_not_counted() -> None:
+    figures = play("vs", served(one("before"), one("a", at=0.5), counted=["a"]), SETTINGS, NONE, lambda: True)
+    # it waits until 1.01 s for the batch before it, then takes as long
+    assert figures.answered == 1
+    assert figures.mean_s == pytest.approx(2.02 - 0.5)
+
+
+def test_overheads_make_service_longer_and_later() -> None:
+    figures = play("vs", served(one("a")), SETTINGS, Overheads(slowdown=2.0, delay_s=0.5), lambda: True)
+    # half a second until it can be served, then twice 1.01 s
+    assert figures.mean_s == pytest.approx(0.5 + 2.02)
+
+
+def test_overheads_are_found_by_what_requests_waited_and_took() -> None:
+    took = ServedTimes(waited_s=0.3, service_s=3.03)
+    work = served(one("a"), one("b", at=100.0), one("c", at=200.0), took=took)
+    found = calibrate("vs", work, SETTINGS, lambda: True)
+    assert [found.slowdown, found.delay_s] == pytest.approx([3.0, 0.3])
+    assert play("vs", work, SETTINGS, found, lambda: True).mean_s == pytest.approx(3.33)
+
+
+def test_a_service_as_fast_as_its_engines_has_no_overheads() -> None:
+    took = ServedTimes(waited_s=0.0, service_s=1.01)
+    found = calibrate("vs", served(one("a"), took=took), SETTINGS, lambda: True)
+    assert [found.slowdown, found.delay_s] == pytest.approx([1.0, 0.0])
+
+
+def test_without_time_nothing_is_calibrated() -> None:
+    assert calibrate("vs", served(one("a")), SETTINGS, lambda: False) == NONE
+
+
+def test_what_is_not_played_in_time_is_said() -> None:
+    steps = itertools.count()
+    figures = play("vs", served(one("a"), one("b", at=50.0)), SETTINGS, NONE, lambda: next(steps) < 3)
+    assert (figures.answered, figures.unanswered) == (1, 1)
+
+
+@pytest.mark.parametrize("policy", ["vs", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"])
+def test_every_policy_answers_everything(policy: str) -> None:
+    work = served(*(one(f"r{number}", at=number / 10, tokens=5 + number) for number in range(20)))
+    assert play(policy, work, SETTINGS, NONE, lambda: True).answered == 20
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(UnknownPolicy):
+        play("fastest", served(one("a")), SETTINGS, NONE, lambda: True)
+
+
+def test_figures_of_nothing_are_zero() -> None:
+    assert figures_of([], 3) == LabFigures(0, 3, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_figures_are_from_the_first_arrival_to_the_last_answer() -> None:
+    # 3 answers in 10 s after 2, 4 and 9 s
+    figures = figures_of([(0.0, 2.0), (1.0, 5.0), (1.0, 10.0)], 3)
+    assert [figures.requests_per_s, figures.mean_s, figures.p50_s] == pytest.approx([0.3, 5.0, 4.0])
