@@ -242,8 +242,10 @@ def test_flower_wants_the_password_and_changes_nothing(up: Up) -> None:
 
 
 def test_a_worker_of_our_own_engine_announces_memory_in_blocks(up: Up) -> None:
-    with make_engine(up.facts["database_url"], pool_size=1).connect() as connection:
+    database = make_engine(up.facts["database_url"], pool_size=1)
+    with database.connect() as connection:
         announced = connection.execute(text("select distinct paged, block_tokens from workers")).all()
+    database.dispose()
     assert announced == [(True, BLOCK_TOKENS)]
 
 
