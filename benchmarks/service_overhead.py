@@ -31,10 +31,11 @@ from cli.hosting.worker_devices import threads_each
 from cli.options import POLICIES, settings_with
 from inference.local.engine import Engine
 from inference.local.kv_budget import kv_budget_bytes
-from inference.local.kv_cache import COLUMN_STEP
+from inference.local.kv_cache import BLOCK_TOKENS, COLUMN_STEP
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
+from scheduling.kv_memory import KvMemory
 
 AT_ONCE = 1e6  # requests a second: any rate at which all are sent before the first answers come does
 LEAST_SHOWN = 0.003  # cores; kinds of process with less are in the JSON
@@ -83,17 +84,17 @@ def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> li
 def engine_run(loaded: LoadedModel, budget_bytes: int, sequences: Several[Sequence]) -> Json:
     """Serve all sequences, in their order, on a fresh engine; what outgrows the budget is preempted and resumed."""
     engine, waiting = Engine(loaded, budget_bytes), deque(sequences)
-    most_tokens = budget_bytes // loaded.delta_bytes
+    memory = KvMemory(budget_bytes, loaded.delta_bytes, loaded.fused, BLOCK_TOKENS if loaded.fused else 1)
     prompt_tokens = {sequence.id: sequence.length for sequence in sequences}
     tokens = steps = decoded = 0
     started, cpu_started = perf_counter(), process_time()
     while waiting or engine.rows:
-        longest = max((prompt_tokens[row] + generated for row, generated in engine.rows.items()), default=0)
+        lengths = [prompt_tokens[row] + generated + COLUMN_STEP for row, generated in engine.rows.items()]
         joiners: list[Sequence] = []
         while waiting:
-            longest = max(longest, waiting[0].length)
-            rows = len(engine.rows) + len(joiners)
-            if rows and (rows + 1) * (longest + COLUMN_STEP) > most_tokens:
+            lengths.append(waiting[0].length + COLUMN_STEP)
+            tokens_needed = memory.rows_tokens(len(lengths), max(lengths), sum(lengths))
+            if len(lengths) > 1 and tokens_needed > memory.capacity_tokens:
                 break
             joiners.append(waiting.popleft())
         engine.insert(joiners)

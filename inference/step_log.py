@@ -24,9 +24,9 @@ class StepSums:
     prefilled_rows: int = 0
     prefilled_lengths: int = 0
     prefills: int = 0
-    row_reads: int = 0  # rows times the cached tokens of the longest
+    row_reads: float = 0  # rows times the cached tokens of the longest, or in paged memory of the mean row
     row_steps: int = 0
-    reads: int = 0
+    reads: float = 0
     steps: int = 0
 
 
@@ -48,8 +48,8 @@ class StepLog:
         self._end_of_step(window, now)
         self._close()
 
-    def count_decode(self, rows: int, cached: int, began_at: float, now: float) -> None:
-        """One iteration of so many rows, each padded to so many cached tokens, ended."""
+    def count_decode(self, rows: int, cached: float, began_at: float, now: float) -> None:
+        """One iteration of so many rows, which read so many cached tokens each, ended."""
         if rows != self._rows:
             self._close()
         window = self._window or self._begin(began_at)

@@ -1,4 +1,4 @@
-"""Memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9); rectangular as in our engine, or paged."""
+"""Memory of the KV cache: Magnus Eq. (1) and (5), SCLS Eq. (5)-(9); rectangular as in the papers, or paged."""
 
 import sys
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ class KvMemory:
     """Θ, the bytes that a worker's KV cache may fill, and Δ, the bytes of one token.
 
     Rectangular memory holds rows times the tokens of the longest row; `paged` memory holds the sum over rows, each in
-    blocks of `block_tokens`. At most `max_rows` rows run at once. Raises ValueError if Θ is negative, or if one of the
-    others is not positive.
+    blocks of `block_tokens`. Run-to-completion batches are rectangles in both. At most `max_rows` rows run at once.
+    Raises ValueError if Θ is negative, or if one of the others is not positive.
     """
 
     theta_bytes: int

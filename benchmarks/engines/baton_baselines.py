@@ -54,7 +54,7 @@ class PrefillDecode:
 
     def _decode(self, rows: list[BatchRow], hosts: list[HostRow]) -> None:
         batch = RunningBatch(self._loaded, self._kv)
-        batch.reserve(len(rows), max(row.cached_tokens for row in rows) + 1)
+        batch.reserve({index: row.cached_tokens + 1 for index, row in enumerate(rows)})
         for index, (row, host) in enumerate(zip(rows, hosts, strict=True)):
             self._kv.row_from_host(index, host)
             batch.add([row], [index])
@@ -72,12 +72,12 @@ class VectorShaping(RunningBatch):
         length = max(len(row.token_ids) for row in joiners)
         starts = [row.cached_tokens for row in self.rows] + [0] * len(joiners)
         fed = [[row.generated[-1]] for row in self.rows] + [list(row.token_ids) for row in joiners]
-        self.reserve(len(rows), max(starts) + length)
+        self.reserve({index: start + length for index, start in enumerate(starts)})
         kv, device = self.kv, self.loaded.device
         tokens = torch.tensor([ids + [self.loaded.pad_id] * (length - len(ids)) for ids in fed], device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
         head_rows = torch.arange(len(rows) * kv.layout.heads, device=device).view(len(rows), -1, 1)
-        slots = (head_rows * kv.columns + positions[:, None]).view(-1)
+        slots = (head_rows * kv.arrangement.columns + positions[:, None]).view(-1)
         width = kv.prepare_decode(slots, starts, max(starts) + length)
         hidden = torch.arange(width, device=device) > positions[:, None, :, None]
         output = self.loaded.decoder(

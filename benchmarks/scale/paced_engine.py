@@ -47,7 +47,7 @@ class PacedRow:
 
 
 class PacedEngine:
-    """Rows in a padded rectangle, as our own engine and the papers' keep them; one thread owns it."""
+    """Rows in a padded rectangle, as the papers' engines keep them; one thread owns it."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inference.local.kv_cache import KvLayout
+from inference.local.memory.kv_layout import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS = 16, 256  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned

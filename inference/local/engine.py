@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 
 import torch
 
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, matcher_error, of_similar_length
-from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
+from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
@@ -43,11 +43,15 @@ class Engine:
         kv_budget_bytes: int,
         memory_threshold: float = 1.0,
         step_log: StepLog | None = None,
+        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
-        """What its steps take is written into `step_log`, if anybody wants to learn from it."""
+        """What its steps take is written into `step_log`, if anybody wants to learn from it.
+
+        `block_tokens` is the size of the blocks that continuous batches have when memory is scarce.
+        """
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
-        self._kv = KvCache(loaded.layout, kv_budget_bytes)
+        self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         self._batch = RunningBatch(loaded, self._kv, step_log)
         self._preempted: list[BatchRow] = []  # rows that wait for memory, in the order in which they resume
         self._parking = Parking(min(kv_budget_bytes, MAX_PARKED_BYTES))
@@ -89,7 +93,7 @@ class Engine:
         A preempted row whose keys and values are still parked joins without a prefill.
         """
         if not self.rows:
-            self._batch.reset()
+            self._batch.reset(continuous=True)
         rows = self._new_rows(sequences)
         served = [row for row in rows if row.running]
         with self._typed_out_of_memory(joining=served):
@@ -198,37 +202,40 @@ class Engine:
         """Put rows at the indices of finished rows and behind the last row: parked rows by copy, others by prefill."""
         batch = self._batch
         free = [index for index, row in enumerate(batch.rows) if not row.running]
-        size = len(batch.rows) + max(0, len(rows) - len(free))
-        batch.reserve(size, max(row.cached_tokens for row in rows) + 1)  # for all of them at once, or for none
-        indices = [*free, *range(len(batch.rows), size)]
+        for index in free:
+            self._kv.clear_row(index)
         parked = [row for row in rows if self._parking.holds(row.sequence.id, row.token_ids[:-1])]
+        groups = of_similar_length(row for row in rows if row not in parked)
+        indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))]
+        in_order = [*parked, *chain.from_iterable(groups)]
+        # for all of them at once, or for none
+        batch.reserve({index: len(row.token_ids) for index, row in zip(indices, in_order, strict=False)})
         for row in parked:
             index = indices.pop(0)
             self._parking.restore(row.sequence.id, self._kv, index)
             batch.add([row], [index])
-        for group in of_similar_length(row for row in rows if row not in parked):
+        for group in groups:
             batch.prefill(group, indices[: len(group)])
             del indices[: len(group)]
 
     def _preempt_and_resume(self) -> None:
         """Preempt the youngest rows until the next token stays below the threshold; resume rows that fit again."""
         batch = self._batch
-        while len(batch.rows) > 1 and not self._below_threshold(len(batch.rows), batch.width + 1):
+        while len(batch.rows) > 1 and not self._below_threshold(batch.rows, growth=1):
             youngest = max(batch.rows, key=lambda row: row.entry_number)
             self._park(youngest)
             batch.drop(youngest)
             self._preempted.insert(0, youngest)
         while self._preempted:
             first = self._preempted[0]
-            # One column step more than it needs now, so that it is not preempted again at once.
-            columns = max(batch.width, first.cached_tokens) + COLUMN_STEP
-            if batch.rows and not self._below_threshold(len(batch.rows) + 1, columns):
+            # One block more a row than it needs now, so that none is preempted again at once.
+            if batch.rows and not self._below_threshold([*batch.rows, first], growth=BLOCK_TOKENS):
                 break
             self._join([first])
             self._preempted.remove(first)
 
-    def _below_threshold(self, rows: int, columns: int) -> bool:
-        return rows * columns * self.loaded.delta_bytes <= self._threshold_bytes
+    def _below_threshold(self, rows: Several[BatchRow], growth: int) -> bool:
+        return self._kv.needed_bytes([row.cached_tokens + growth for row in rows]) <= self._threshold_bytes
 
     def _park(self, row: BatchRow) -> None:
         """Copy a row's keys and values to host memory if that is expected to take less time than a second prefill."""

@@ -32,12 +32,11 @@ class Cursor:
         """A cursor from lists with one entry for each row."""
         layout, device = kv.layout, kv.layout.device
         columns = torch.tensor(positions, device=device)[:, None]
-        head_rows = torch.arange(len(tokens) * layout.heads, device=device).view(-1, layout.heads)
-        hidden = torch.arange(kv.columns, device=device) >= columns
+        hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
         return cls(
             tokens=torch.tensor(tokens, device=device)[:, None],
             positions=columns,
-            slots=(head_rows * kv.columns + columns).view(-1),
+            slots=kv.arrangement.slots_at(positions),
             mask=hidden.to(layout.dtype).mul_(torch.finfo(layout.dtype).min)[:, None, None, :],
             increments=torch.tensor(running, device=device).long()[:, None],
             initial_positions=positions,
@@ -59,7 +58,7 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
     length = max(map(len, prompts))
     tokens = torch.tensor([[*prompt, *[pad_id] * (length - len(prompt))] for prompt in prompts], device=device)
     last = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=device)
-    kv.prepare_prefill(rows, length)
+    kv.prepare_prefill(rows, [*map(len, prompts)])
     positions = torch.arange(length, device=device)[None, :]
     output = model(tokens, position_ids=positions, past_key_values=kv, use_cache=True, logits_to_keep=last)
     return cast(Tensor, output.logits)[:, -1]
@@ -68,7 +67,7 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
 def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:
     """Fill one row of the cache with a prompt; returns logits [tokens, vocabulary]: of the token behind each."""
     device = kv.layout.device
-    kv.prepare_prefill([row], len(prompt))
+    kv.prepare_prefill([row], [len(prompt)])
     tokens, positions = torch.tensor([prompt], device=device), torch.arange(len(prompt), device=device)[None, :]
     return cast(Tensor, model(tokens, position_ids=positions, past_key_values=kv, use_cache=True).logits)[0]
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from inference.local.decode_attention import DecodeAttention, by_kernel
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
+from inference.local.memory.block_attention import by_blocks
 
 # What `forward` computes: Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms
 # of q and k (Qwen3).
@@ -117,6 +118,9 @@ class FusedModel(nn.Module):
             if len(pieces) > 1:
                 read = zip(pieces, past_key_values.piece_views(index), strict=True)
                 attended = torch.cat([self._attend(query[rows_read], k, v, mask) for (rows_read, mask), (k, v) in read])
+            elif attention_mask is not None and past_key_values.block_index is not None:
+                grouped = query.reshape(rows, key_heads, -1, self._dim)
+                attended = by_blocks(grouped, keys, values, attention_mask, past_key_values.block_index)
             else:
                 attended = self._attend(query, keys, values, attention_mask)
             x = layer.output.add_to(x, attended)

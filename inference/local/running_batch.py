@@ -4,7 +4,7 @@
 that run. Which rows enter and leave, and when, `Engine` decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import torch
@@ -34,7 +34,7 @@ class RunningBatch:
         """Let rows join at these indices; one padded forward pass gives each of them a token."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
-        self.reserve(max(indices) + 1, max(map(len, prompts)))
+        self.reserve(dict(zip(indices, map(len, prompts), strict=True)))
         logits = self._prefilled(rows, indices, prompts)
         self.add(rows, indices)
         self._retire(rows, next_tokens(logits, rows, self.loaded.eos_ids))
@@ -69,8 +69,14 @@ class RunningBatch:
         running = self._retire(self.rows, cursor.tokens[:, 0])
         ended = perf_counter()
         self.tally.count_decode(len(self.rows), running, ended - started)
-        self._step_log.count_decode(len(self.rows), cursor.width, started, ended)
+        self._step_log.count_decode(len(self.rows), self._read_tokens(cursor), started, ended)
         self._pause_if_done()
+
+    def _read_tokens(self, cursor: Cursor) -> float:
+        """Cached tokens that a step reads for each row, as policies count them: of the longest or of the mean row."""
+        if not self.kv.use_blocks:
+            return cursor.width
+        return sum(row.cached_tokens for row in self.rows) / len(self.rows)
 
     def _pause_if_done(self) -> None:
         if not self.any_running():
@@ -78,7 +84,7 @@ class RunningBatch:
 
     def _prepare_decode(self) -> Cursor:
         """The rows' cursor, with memory reserved for one more token of each row."""
-        self.reserve(len(self.rows), self.width + 1)
+        self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
             self._cursor = Cursor.from_host(
                 self.kv,
@@ -100,15 +106,11 @@ class RunningBatch:
                     self._cursor = None
         return running
 
-    @property
-    def width(self) -> int:
-        """Columns of the cache that the longest row fills."""
-        return self._cursor.width if self._cursor else max((row.cached_tokens for row in self.rows), default=0)
-
-    def reserve(self, rows: int, columns: int) -> None:
-        """Let the cache hold at least so many rows and columns; BudgetExceeded, and nothing changed, if it cannot."""
-        kept = len(self.rows), self.width
-        if self.kv.reserve(max(rows, kept[0]), max(columns, kept[1]), kept):
+    def reserve(self, tokens: Mapping[int, int]) -> None:
+        """Let rows and joiners at these indices hold so many tokens; BudgetExceeded, and nothing changed, if not."""
+        cached = dict(enumerate(row.cached_tokens if row.running else 0 for row in self.rows))
+        held = {**cached, **tokens}
+        if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()]):
             self._cursor = None
         self.tally.count_memory(self.kv.nbytes)
 
@@ -127,9 +129,12 @@ class RunningBatch:
         """Whether a row still gets tokens."""
         return any(row.running for row in self.rows)
 
-    def reset(self) -> None:
-        """Start a new run: no rows, new figures."""
+    def reset(self, continuous: bool = False) -> None:
+        """Start a new run: no rows, new figures; a static batch is a rectangle, as the papers count its memory."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
+        self.kv.use_blocks = continuous and self.loaded.fused
+        if self.kv.in_blocks:
+            self.kv.release()
         self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:
@@ -140,14 +145,14 @@ class RunningBatch:
         """Move the last rows to the indices of finished ones, and free memory that is no longer needed."""
         for row in [row for row in reversed(self.rows) if not row.running]:
             self.drop(row)
-        if self.kv.trim(len(self.rows), self.width + 1):
+        if self.kv.trim([row.cached_tokens for row in self.rows]):
             self._cursor = None
 
     def drop(self, row: BatchRow) -> None:
         """Drop a row; the last row moves to its index."""
         index, last = self.rows.index(row), self.rows.pop()
+        self.kv.remove_row(index, len(self.rows), last.cached_tokens)
         if last is not row:
-            self.kv.copy_row(len(self.rows), index, last.cached_tokens)
             self.rows[index] = last
         self._cursor = None
 

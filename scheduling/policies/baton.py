@@ -4,7 +4,8 @@ Joiners are prefilled beside the batch, in groups of similar length, and their k
 running batch's cache, so that a join adds no padding to the running rows (4.2). The paper aligns a joiner's tokens with
 the end of the cache and releases the front padding that all rows have in common (4.1). The engine here
 (`inference.local.kv_cache`) lets every row start at column 0 instead: no front padding arises, so none has to be
-released. Both hold rows × tokens of the longest row, which is what this policy counts.
+released. This policy counts what the worker says that it holds: rows × tokens of the longest row, as in the paper, or
+in paged memory each row's own tokens.
 
 The batch grows while memory is below one threshold and shrinks above another. A waiting request may take the place of a
 running one of lower priority (4.3): the row of the lowest priority that joined last leaves, keeps its generated tokens

@@ -12,6 +12,7 @@ import torch
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
+from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from inference.step_log import StepLog
@@ -49,6 +50,8 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else asdict(curves) | {"quick": True},
+        paged=loaded.fused,  # of what policies read this only where rows join and leave; static batches are rectangles
+        block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
     )
     steps = StepLog()

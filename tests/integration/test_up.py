@@ -15,8 +15,11 @@ import httpx
 import psutil
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from cli.hosting.process_commands import BIN
+from inference.local.kv_cache import BLOCK_TOKENS
+from models.session import make_engine
 
 MAGNUS = str(BIN / "magnus")
 NAMES = ["postgres", "valkey", "planner", "predictor", "flower", "worker-1", "worker-2", "web", "beat", "trainer"]
@@ -236,6 +239,14 @@ def test_flower_wants_the_password_and_changes_nothing(up: Up) -> None:
     assert httpx.get(address, auth=credentials).status_code == 200
     worker = f"{up.facts['flower_url']}/api/worker/shutdown/planner"
     assert httpx.post(worker, auth=credentials).status_code >= 400
+
+
+def test_a_worker_of_our_own_engine_announces_memory_in_blocks(up: Up) -> None:
+    database = make_engine(up.facts["database_url"], pool_size=1)
+    with database.connect() as connection:
+        announced = connection.execute(text("select distinct paged, block_tokens from workers")).all()
+    database.dispose()
+    assert announced == [(True, BLOCK_TOKENS)]
 
 
 def test_a_killed_worker_comes_back_and_serves(up: Up) -> None:

@@ -4,7 +4,7 @@ A row's work is linear in four features, so the sums of the features suffice for
 of the workers: rows, prefill tokens, tokens to generate, and cached tokens summed over the iterations. With a fleet's
 coefficients they become seconds.
 
-In a dense key-value cache every row is padded to the longest of its batch, so a short row beside a long one takes the
+In rectangular memory every row is padded to the longest of its batch, so a short row beside a long one takes the
 long one's memory and time. Each worker therefore has a band of lengths: the lengths in order, cut so that each worker's
 share of all predicted work, running and waiting, is its share of the fleet's speed. A request outside a worker's band
 may join it all the same, at a higher price (see `delay_cost`).

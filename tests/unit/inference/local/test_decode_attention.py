@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference.local.decode_attention import by_kernel, by_products, fastest_attention
-from inference.local.kv_cache import KvLayout
+from inference.local.memory.kv_layout import KvLayout
 
 DTYPES = [torch.float32, torch.bfloat16]
 

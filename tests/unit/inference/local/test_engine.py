@@ -62,10 +62,16 @@ OPERATION = st.one_of(
 
 @pytest.mark.parametrize("architecture", [*sorted(MAKERS), "bundled"])
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(schedule=st.lists(OPERATION, max_size=14), budget_tokens=st.sampled_from([80, 200, 10_000]))
-def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(architecture, schedule, budget_tokens):
+@given(
+    schedule=st.lists(OPERATION, max_size=14),
+    budget_tokens=st.sampled_from([80, 130, 200, 10_000]),
+    block_tokens=st.sampled_from([1, 5, 32]),
+)
+def test_any_schedule_of_joins_steps_removals_and_preemptions_changes_no_answer(
+    architecture, schedule, budget_tokens, block_tokens
+):
     here = known(architecture)
-    engine = Engine(here.loaded, budget_tokens * here.loaded.delta_bytes)
+    engine = Engine(here.loaded, budget_tokens * here.loaded.delta_bytes, block_tokens=block_tokens)
     expected, preempted, numbers = {}, [], count()
     results: dict[str, FinishedSequence] = {}
 

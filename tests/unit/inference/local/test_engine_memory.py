@@ -1,6 +1,7 @@
 """What the engine's cache holds, what happens when it or the device is full, and that no answer changes."""
 
 import gc
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.sequences import Sequence
-from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain
+from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
 
 def test_a_joiner_pads_no_running_row(endless):
@@ -77,6 +78,47 @@ def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
     engine.insert([known.sequence(str(n)) for n, known in enumerate(pool)])
     done = drain(engine)
     assert [done[str(n)].generated_ids for n in range(len(pool))] == [known.answer for known in pool]
+
+
+def mixed_rows(size):
+    """One long row and short ones."""
+    return [Sequence(str(n), (9,) * (100 if n == 0 else 10), 12, ignore_eos=True) for n in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rows"),
+    [
+        ("llama", 1 + 16),  # 75 blocks: 25 for 100 tokens, 3 for 10
+        ("gpt2", 3),  # of 100 tokens each: a model that is not fused attends to a rectangle only
+    ],
+)
+def test_a_long_row_takes_no_memory_from_short_ones(architecture, rows):
+    loaded = known(architecture).loaded
+    engine = Engine(loaded, 300 * loaded.delta_bytes, block_tokens=4)
+    waiting = mixed_rows(20)
+    done: dict[str, tuple[int, ...]] = {}
+    with suppress(OutOfMemory):
+        while waiting:
+            engine.insert([waiting[0]])
+            waiting.pop(0)
+    assert len(engine.rows) == rows
+    while waiting or engine.rows:
+        done |= {row.id: row.generated_ids for row in engine.step()}
+        assert engine.kv_bytes <= engine.kv_budget_bytes
+        with suppress(OutOfMemory):
+            engine.insert(waiting)
+            waiting = []
+    alone = Engine(loaded, AMPLE)
+    assert done == {row.id: alone.run([row])[0][0].generated_ids for row in mixed_rows(20)}
+
+
+def test_a_static_batch_is_a_rectangle_even_after_blocks(endless):
+    engine = Engine(endless.loaded, 300 * endless.loaded.delta_bytes, block_tokens=4)
+    engine.insert(mixed_rows(6))
+    drain(engine)
+    with pytest.raises(OutOfMemory) as raised:
+        engine.run(mixed_rows(6))
+    assert raised.value.needed_bytes == 6 * 100 * endless.loaded.delta_bytes
 
 
 class RunsOut:

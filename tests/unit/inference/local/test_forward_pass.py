@@ -6,9 +6,9 @@ from inference.local.kv_cache import KvCache
 
 def test_only_running_rows_advance(llama):
     kv = KvCache(llama.loaded.layout, 2**24)
-    kv.reserve(2, 64)
+    kv.reserve([64, 64])
     cursor = Cursor.from_host(kv, tokens=[5, 6], positions=[3, 9], running=[True, False])
-    heads, columns = kv.layout.heads, kv.columns
+    heads, columns = kv.layout.heads, kv.arrangement.columns
     assert cursor.slots.tolist() == [head * columns + 3 for head in range(heads)] + [
         (heads + head) * columns + 9 for head in range(heads)
     ]
@@ -20,6 +20,6 @@ def test_only_running_rows_advance(llama):
 
 def test_a_row_attends_to_its_own_tokens_only(llama):
     kv = KvCache(llama.loaded.layout, 2**24)
-    kv.reserve(2, 64)
+    kv.reserve([64, 64])
     cursor = Cursor.from_host(kv, tokens=[5, 6], positions=[3, 9], running=[True, True])
     assert [(row == 0).sum().item() for row in cursor.mask] == [3, 9]

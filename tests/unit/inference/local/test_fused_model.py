@@ -29,15 +29,23 @@ def test_it_gives_the_logits_of_the_model_that_it_was_made_from_however_attentio
     assert isinstance(loaded.decoder, FusedModel)
     prompts = [answered.prompt_ids for answered in known(architecture).pool]
     passes = []
-    for model, piece_bytes in ((loaded.model, 0), (loaded.decoder, 2**30), (loaded.decoder, 0)):
-        kv = KvCache(loaded.layout, 2**30, piece_bytes)
-        kv.reserve(len(prompts), max(map(len, prompts)) + 2)
+    lengths = [len(prompt) + 2 for prompt in prompts]
+    scarce = loaded.delta_bytes * (sum(lengths) + len(lengths))
+    caches = [KvCache(loaded.layout, 2**30, piece_bytes) for piece_bytes in (0, 2**30, 0)]
+    caches.append(KvCache(loaded.layout, scarce, block_tokens=2, use_blocks=True))
+    for model, kv in zip((loaded.model, *[loaded.decoder] * 3), caches, strict=True):
+        kv.reserve(lengths)
         logits = [prefill(model, kv, range(len(prompts)), prompts, loaded.pad_id)]
-        cursor = Cursor.from_host(kv, [9] * len(prompts), [*map(len, prompts)], [True] * len(prompts))
-        passes.append(logits + [decode_one_token(model, kv, cursor) for _ in range(2)])
-    for theirs, together, in_pieces in zip(*passes, strict=True):
+        passes.append(logits)
+        for step in range(2):
+            positions = [len(prompt) + step for prompt in prompts]
+            cursor = Cursor.from_host(kv, [9] * len(prompts), positions, [True] * len(prompts))
+            logits.append(decode_one_token(model, kv, cursor))
+    assert [kv.in_blocks for kv in caches] == [False, False, False, True]
+    for theirs, together, in_pieces, in_blocks in zip(*passes, strict=True):
         torch.testing.assert_close(together, theirs, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(in_pieces, theirs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(in_blocks, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_its_weights_are_the_models_own():
@@ -58,8 +66,8 @@ def test_packed_weights_give_the_same_logits_and_are_held_once(tied):
     expected = model(prompt).logits
     layout = kv_layout(model, "packed")
     kv = KvCache(layout, 2**20)
-    kv.reserve(1, 3)
-    kv.prepare_prefill([0], 3)
+    kv.reserve([3])
+    kv.prepare_prefill([0], [3])
     fused = FusedModel(model, packed=True)
     ours = fused(prompt, position_ids=positions, past_key_values=kv).logits
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)

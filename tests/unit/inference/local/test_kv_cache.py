@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache, KvLayout
+from inference.local.kv_cache import COLUMN_STEP, BudgetExceeded, KvCache
+from inference.local.memory.kv_layout import KvLayout
 
 LAYOUT = KvLayout(layers=2, heads=3, key_dim=4, value_dim=5, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -18,8 +19,8 @@ def states(rows, length, seed):
 def filled(budget_bytes=2**20):
     """A cache with two rows of six tokens, and what was written to each layer."""
     kv = KvCache(LAYOUT, budget_bytes)
-    kv.reserve(2, 6)
-    kv.prepare_prefill([0, 1], 6)
+    kv.reserve([6, 6])
+    kv.prepare_prefill([0, 1], [6, 6])
     written = [states(2, 6, seed) for seed in range(LAYOUT.layers)]
     for layer, (keys, values) in enumerate(written):
         kv.update(keys, values, layer)
@@ -39,26 +40,26 @@ def test_what_is_reserved_fits_and_stays_within_the_budget(steps, budget_tokens)
     for rows, columns in steps:
         if rows * columns > budget_tokens:
             with pytest.raises(BudgetExceeded):
-                kv.reserve(rows, columns)
+                kv.reserve([columns] * rows)
         else:
-            kv.reserve(rows, columns)
-            assert kv.rows >= rows
-            assert kv.columns >= columns
-        assert kv.nbytes == kv.rows * kv.columns * LAYOUT.token_bytes <= kv.budget_bytes
+            kv.reserve([1] * (rows - 1) + [columns])
+            assert kv.arrangement.blocks >= rows
+            assert kv.arrangement.columns >= columns
+        held = kv.arrangement.blocks * kv.arrangement.columns * LAYOUT.token_bytes
+        assert kv.nbytes == held <= kv.budget_bytes
 
 
 def test_growth_by_single_tokens_rarely_reallocates():
     kv = KvCache(LAYOUT, 2**30)
-    moves = sum(kv.reserve(4, columns) for columns in range(1, 1000))
+    moves = sum(kv.reserve([columns] * 4) for columns in range(1, 1000))
     assert moves <= 1000 / COLUMN_STEP
 
 
 def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
     kv, written = filled()
-    kv.reserve(5, 100, keep=(2, 6))
+    kv.reserve([100] * 5, kept=[6, 6])
     token = states(2, 1, 9)
-    slots = torch.tensor([(row * LAYOUT.heads + head) * kv.columns + 6 for row in range(2) for head in range(3)])
-    width = kv.prepare_decode(slots, lengths=[6, 6], width=7)
+    width = kv.prepare_decode(kv.arrangement.slots_at([6, 6]), lengths=[6, 6], width=7)
     assert width >= 7
     for layer in range(LAYOUT.layers):
         for read, old, new in zip(kv.update(*token, layer), written[layer], token, strict=True):
@@ -77,7 +78,7 @@ def test_what_was_written_survives_growth_and_is_read_beside_the_new_token():
 )
 def test_neighbouring_rows_are_read_together_if_few_columns_are_hidden(hidden_tokens, pieces):
     kv = KvCache(LAYOUT, 2**20, piece_bytes=hidden_tokens * LAYOUT.token_bytes // LAYOUT.layers)
-    kv.reserve(4, 64)
+    kv.reserve([64] * 4)
     assert kv.prepare_decode(torch.zeros(12, dtype=torch.long), lengths=[5, 25, 3, 3], width=26) == 32  # 7 to come
     assert [(piece.start, piece.stop, piece.width) for piece in kv.pieces] == pieces
     for (start, stop, width), (keys, values) in zip(pieces, kv.piece_views(1), strict=True):
@@ -89,9 +90,9 @@ def test_a_row_goes_to_the_host_and_into_another_place():
     host = kv.row_to_host(1, 6)
     kv.release()
     assert kv.nbytes == 0
-    kv.reserve(3, 6)
+    kv.reserve([6] * 3)
     kv.row_from_host(2, host)
-    kv.copy_row(2, 0, 6)
+    kv.remove_row(0, 2, 6)
     assert all(
         torch.equal(side, old[1])
         for layer, old_layer in zip(kv.row_to_host(0, 6), written, strict=True)
@@ -101,20 +102,97 @@ def test_a_row_goes_to_the_host_and_into_another_place():
 
 def test_memory_is_freed_once_a_quarter_would_do():
     kv = KvCache(LAYOUT, 2**30)
-    kv.reserve(16, 200)
+    kv.reserve([200] * 16)
     full = kv.nbytes
-    assert not kv.trim(12, 180)
-    assert kv.trim(2, 20)
+    assert not kv.trim([180] * 12)
+    assert kv.trim([20] * 2)
     assert kv.nbytes < full / 4
 
 
 def test_a_cache_whose_columns_are_all_taken_shrinks_to_fewer_rows_and_one_column_more():
     kv, written = filled()
-    columns = kv.columns
-    kv.reserve(40, columns, keep=(2, 6))
-    assert kv.trim(2, columns + 1)
-    assert kv.columns > columns
+    columns = kv.arrangement.columns
+    kv.reserve([columns] * 40, kept=[6, 6])
+    assert kv.trim([6, columns])
+    assert kv.arrangement.columns > columns
     for layer, (keys, values) in enumerate(written):
         kept_keys, kept_values = kv.row_to_host(1, 6)[layer]
         assert torch.equal(kept_keys, keys[1])
         assert torch.equal(kept_values, values[1])
+
+
+def in_blocks():
+    """A cache of 12 blocks of four tokens with rows of 3, 30 and 5 tokens, and its content."""
+    kv = KvCache(LAYOUT, 48 * LAYOUT.token_bytes, block_tokens=4, use_blocks=True)
+    lengths = [3, 30, 5]
+    kv.reserve(lengths)
+    assert kv.in_blocks
+    kv.prepare_prefill([0, 1, 2], lengths)
+    for layer in range(LAYOUT.layers):
+        kv.update(*states(3, 30, layer), layer)
+    return kv, [kv.row_to_host(row, length) for row, length in enumerate(lengths)]
+
+
+def same(one, other):
+    return all(torch.equal(*sides) for layers in zip(one, other, strict=True) for sides in zip(*layers, strict=True))
+
+
+def test_rows_that_fit_only_with_their_own_tokens_are_in_blocks():
+    kv, rows = in_blocks()
+    for layer in range(LAYOUT.layers):
+        written = states(3, 30, layer)
+        for row, held in enumerate(rows):
+            for side, whole in zip(held[layer], written, strict=True):
+                assert torch.equal(side, whole[row, :, : side.shape[1]])
+    assert kv.nbytes == kv.budget_bytes
+    assert kv.needed_bytes([3, 30, 5]) == (1 + 8 + 2) * 4 * LAYOUT.token_bytes
+    kv.reserve([3, 33, 5])
+    with pytest.raises(BudgetExceeded) as raised:
+        kv.reserve([5, 33, 9])
+    assert raised.value.needed_bytes == (2 + 9 + 3) * 4 * LAYOUT.token_bytes
+    assert all(same(kv.row_to_host(row, length), rows[row]) for row, length in enumerate([3, 30, 5]))
+
+
+def test_only_who_asks_for_blocks_gets_them():
+    kv = KvCache(LAYOUT, 48 * LAYOUT.token_bytes, block_tokens=4)
+    with pytest.raises(BudgetExceeded) as raised:
+        kv.reserve([3, 30, 5])
+    assert raised.value.needed_bytes == 3 * 30 * LAYOUT.token_bytes
+
+
+def test_a_row_that_leaves_frees_blocks_without_its_content_and_the_last_takes_its_index():
+    kv, rows = in_blocks()
+    kv.remove_row(0, 2, 5)
+    assert same(kv.row_to_host(0, 5), rows[2])
+    assert same(kv.row_to_host(1, 30), rows[1])
+    kv.remove_row(1, 1, 30)
+    kv.reserve([5, 40])
+    assert not any(side.any() for layer in kv.row_to_host(1, 40) for side in layer)
+    assert same(kv.row_to_host(0, 5), rows[2])
+
+
+def test_blocks_are_one_rectangle_again_once_it_needs_half_of_the_budget():
+    kv = KvCache(LAYOUT, 600 * LAYOUT.token_bytes, block_tokens=4, use_blocks=True)
+    kv.reserve([3, 300, 5])
+    assert kv.in_blocks
+    kv.row_from_host(2, [tuple(side[0] for side in states(1, 5, layer)) for layer in range(2)])
+    before = kv.row_to_host(2, 5)
+    assert not kv.trim([3, 299, 5])
+    kv.remove_row(1, 2, 5)
+    assert kv.trim([3, 5])
+    assert not kv.in_blocks
+    assert same(kv.row_to_host(1, 5), before)
+    assert kv.nbytes == 2 * COLUMN_STEP * LAYOUT.token_bytes
+
+
+def test_rows_that_outgrow_their_blocks_may_fit_into_a_rectangle():
+    kv = KvCache(LAYOUT, 20 * LAYOUT.token_bytes, block_tokens=4, use_blocks=True)
+    kv.reserve([3, 9])
+    kv.reserve([1, 13], kept=[1, 9])
+    assert kv.in_blocks
+    kv.clear_row(1)
+    kv.row_from_host(0, [tuple(side[0] for side in states(1, 3, layer)) for layer in range(2)])
+    before = kv.row_to_host(0, 3)
+    assert kv.reserve([5, 5, 5, 5], kept=[3])
+    assert not kv.in_blocks
+    assert same(kv.row_to_host(0, 3), before)

@@ -2,7 +2,8 @@
 
 import torch
 
-from inference.local.kv_cache import KvCache, KvLayout
+from inference.local.kv_cache import KvCache
+from inference.local.memory.kv_layout import KvLayout
 from inference.local.row_parking import Parking
 
 LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
@@ -11,7 +12,7 @@ HOURS, FIFTY = 1e4, tuple(range(50))
 
 def cache():
     kv = KvCache(LAYOUT, 2**20)
-    kv.reserve(2, 150)
+    kv.reserve([150, 150])
     return kv
 
 

@@ -1,0 +1,78 @@
+"""Which blocks of a pool hold each row's tokens: pure bookkeeping on the host, and its indices as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate, chain, repeat
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndex:
+    """How attention goes from rows to blocks and back.
+
+    A place is one block of one row: row * `most` + number of the block in the row, where `most` is the largest number
+    of blocks that a row has.
+    """
+
+    block_at: Tensor  # [rows * most] the block at each place; behind a row's last one its first
+    place_of: Tensor  # [blocks] the place of each block; 0 if it is free
+    row_of: Tensor  # [blocks] the row of each block; 0 if it is free
+    by_row: Tensor  # [blocks that are not free] those of the first row, of the second one, ...
+    starts: Tensor  # [rows] where each row begins in `by_row`
+
+
+def blocks_for(tokens: int, block_tokens: int) -> int:
+    """Blocks that hold so many tokens of one row."""
+    return -(-tokens // block_tokens)
+
+
+class BlockTables:
+    """The blocks of each row in the order of its tokens; the lowest free block is taken first.
+
+    So the blocks in use stay near the beginning of the pool, and attention, which reads all blocks up to the last one
+    in use, reads few free ones.
+    """
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        self.blocks, self.block_tokens = blocks, block_tokens
+        self.rows: list[list[int]] = []
+        self._free = list(range(blocks))  # a heap
+
+    @property
+    def columns(self) -> int:
+        """Tokens that the blocks of the longest row hold."""
+        return max(map(len, self.rows), default=0) * self.block_tokens
+
+    def grow(self, lengths: Sequence[int]) -> int:
+        """Let each row hold at least so many tokens; returns the blocks that took, or -1 and takes none: too few."""
+        wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
+        missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
+        if sum(missing) > len(self._free):
+            return -1
+        self.rows += [[] for _ in range(len(lengths) - len(self.rows))]
+        for row, count in zip(self.rows, missing, strict=False):
+            row += [heappop(self._free) for _ in range(count)]
+        return sum(missing)
+
+    def clear(self, row: int) -> list[int]:
+        """Free a row's blocks; returns them. The row keeps its index."""
+        blocks, self.rows[row] = self.rows[row], []
+        for block in blocks:
+            heappush(self._free, block)
+        return blocks
+
+    def index(self, device: torch.device) -> BlockIndex:
+        """The indices for attention; each row has a block at least."""
+        counts = [len(row) for row in self.rows]
+        most = max(counts)
+        starts = torch.tensor([0, *accumulate(counts[:-1])], device=device)
+        by_row = torch.tensor([*chain.from_iterable(self.rows)], device=device)
+        places = torch.tensor([row * most + n for row, count in enumerate(counts) for n in range(count)], device=device)
+        block_at = by_row[starts].repeat_interleave(most)
+        block_at[places] = by_row
+        place_of = torch.zeros(max(map(max, self.rows)) + 1, dtype=torch.long, device=device)
+        place_of[by_row] = places
+        return BlockIndex(block_at, place_of, place_of // most, by_row, starts)
