@@ -23,3 +23,8 @@ class TtlCache(Generic[Value]):
             if self._cached is None or time.monotonic() - self._cached[0] > self._ttl_s:
                 self._cached = (time.monotonic(), self._read())
             return self._cached[1]
+
+    def forget(self) -> None:
+        """Read again at the next call."""
+        with self._lock:
+            self._cached = None

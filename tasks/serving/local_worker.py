@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from time import monotonic
 from typing import TypeVar
 
@@ -50,6 +51,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else asdict(curves) | {"quick": True},
         lacks=() if loaded.format_masks else ("response_format",),
+        version=version("magnus"),
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)

@@ -1,25 +1,36 @@
-"""Small charts as coordinates of bars, lines and labels in an SVG, which templates draw without any script."""
+"""Charts over time as coordinates of bars, lines and labels in an SVG, which templates draw without any script."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from models.service_tables import Minute
+from models.operations.service_history import HistoryPoint
 
 WIDTH, HEIGHT = 420.0, 140.0  # SVG units; pages scale a chart to its column, so that only the ratio matters
 LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0  # margins: wide enough for the values' and the clock times' labels
-MAX_BARS = 60  # one a minute in an hour; at 382 units of width each is still about 5 wide
 BAR_SHARE = 0.8  # of a bar's place; the remainder is the gap to the next bar. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One quantity: the CSS class that colours it, its name, and its value over some minutes (None: no data)."""
+    """One quantity: the CSS class that colours it, its name, and its value at a point (None: no data)."""
 
     kind: str
     name: str
-    value: Callable[[Sequence[Minute]], float | None]
+    value: Callable[[HistoryPoint], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place on the time axis, with its point if there is one."""
+
+    start: datetime
+    point: HistoryPoint | None
+
+    def value(self, series: Series) -> float | None:
+        """The series' value here."""
+        return None if self.point is None else series.value(self.point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,59 +71,51 @@ class Chart:
     right: float = WIDTH - RIGHT
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Minutes that share one bar on the time axis."""
-
-    start: datetime
-    minutes: list[Minute]
-
-
-def time_buckets(minutes: Sequence[Minute], now: datetime, back: timedelta) -> list[Bucket]:
-    """The last `back` in at most MAX_BARS equal steps of whole minutes; steps without minutes stay empty."""
-    step = timedelta(minutes=max(1, math.ceil(back / timedelta(minutes=1) / MAX_BARS)))
-    end = now.replace(second=0, microsecond=0)
-    buckets = [Bucket(end - step * n, []) for n in range(math.ceil(back / step), 0, -1)]
-    for minute in minutes:
-        index = len(buckets) - math.ceil((end - minute.minute) / step)
-        if 0 <= index < len(buckets):
-            buckets[index].minutes.append(minute)
-    return buckets
+def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_s: int) -> list[Slot]:
+    """The last `back_s` in equal steps; a step without a point stays empty, and so does none that has begun."""
+    by_start = {int(point.at.timestamp()) // step_s: point for point in points}
+    last = int(now.timestamp()) // step_s
+    numbers = range(last - back_s // step_s + 1, last + 1)
+    return [Slot(datetime.fromtimestamp(n * step_s, UTC), by_start.get(n)) for n in numbers]
 
 
-def stacked_bars(title: str, description: str, series: Sequence[Series], buckets: Sequence[Bucket]) -> Chart:
+def stacked_bars(title: str, description: str, series: Sequence[Series], slots: Sequence[Slot]) -> Chart:
     """Bars on top of each other, the first series at the bottom."""
-    values = [[one.value(bucket.minutes) or 0.0 for one in series] for bucket in buckets]
+    values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
-    for bucket, column, x in zip(buckets, values, bar_positions(len(buckets)), strict=True):
+    for slot, column, x in zip(slots, values, bar_positions(len(slots)), strict=True):
         below = 0.0
         for one, value in zip(series, column, strict=True):
             if value > 0:
                 y = height_of(below + value, top)
-                tooltip = f"{clock(bucket.start)}: {short_number(value)} {one.name}"
-                bars.append(Bar(one.kind, x, y, bar_width(len(buckets)), height_of(below, top) - y, tooltip))
+                tooltip = f"{clock(slot.start)}: {short_number(value)} {one.name}"
+                bars.append(Bar(one.kind, x, y, bar_width(len(slots)), height_of(below, top) - y, tooltip))
             below += value
-    return Chart(title, description, list(series), bars, [], grid, time_labels(buckets), not bars)
+    empty = all(slot.point is None for slot in slots)
+    return Chart(title, description, list(series), bars, [], grid, time_labels(slots), empty)
 
 
-def line_chart(title: str, description: str, series: Sequence[Series], buckets: Sequence[Bucket]) -> Chart:
-    """A line for each series, under invisible bars whose tooltips have the values."""
-    values = [[one.value(bucket.minutes) for one in series] for bucket in buckets]
-    top, grid = axis_scale(max((value for column in values for value in column if value is not None), default=0.0))
-    middles = [x + bar_width(len(buckets)) / 2 for x in bar_positions(len(buckets))]
+def line_chart(
+    title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], top: float | None = None
+) -> Chart:
+    """A line for each series, under invisible bars whose tooltips have the values; `top`: the value at the top line."""
+    values = [[slot.value(one) for one in series] for slot in slots]
+    highest = max((value for column in values for value in column if value is not None), default=0.0)
+    top, grid = axis_scale(highest if top is None else top)
+    middles = [x + bar_width(len(slots)) / 2 for x in bar_positions(len(slots))]
     lines = [
         ChartLine(one.kind, " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run))
         for n, one in enumerate(series)
         for run in split_at_gaps([(x, column[n]) for x, column in zip(middles, values, strict=True)])
     ]
     bars = []
-    for bucket, column, x in zip(buckets, values, bar_positions(len(buckets)), strict=True):
+    for slot, column, x in zip(slots, values, bar_positions(len(slots)), strict=True):
         texts = [f"{one.name} {short_number(v)}" for one, v in zip(series, column, strict=True) if v is not None]
         if texts:
-            tooltip = f"{clock(bucket.start)}: {', '.join(texts)}"
-            bars.append(Bar("hover", x, TOP, bar_width(len(buckets)), HEIGHT - TOP - BOTTOM, tooltip))
-    return Chart(title, description, list(series), bars, lines, grid, time_labels(buckets), not lines)
+            tooltip = f"{clock(slot.start)}: {', '.join(texts)}"
+            bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
+    return Chart(title, description, list(series), bars, lines, grid, time_labels(slots), not lines)
 
 
 def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
@@ -151,18 +154,17 @@ def bar_width(count: int) -> float:
     return (WIDTH - LEFT - RIGHT) / max(count, 1) * BAR_SHARE
 
 
-def time_labels(buckets: Sequence[Bucket]) -> list[tuple[float, str]]:
-    """Clock times at every quarter of the axis."""
-    quarter = max(1, len(buckets) // 4)
-    return [
-        (x, clock(bucket.start))
-        for x, bucket in list(zip(bar_positions(len(buckets)), buckets, strict=True))[::quarter]
-    ]
+def time_labels(slots: Sequence[Slot]) -> list[tuple[float, str]]:
+    """Clock times, or days if the axis spans several, at every quarter of the axis."""
+    quarter = max(1, len(slots) // 4)
+    days = len(slots) > 1 and slots[-1].start - slots[0].start > timedelta(days=2)
+    at = [(x, slot.start) for x, slot in list(zip(bar_positions(len(slots)), slots, strict=True))[::quarter]]
+    return [(x, f"{start:%d %b}" if days else f"{start:%H:%M}") for x, start in at if x < WIDTH - LEFT]
 
 
 def clock(at: datetime) -> str:
-    """Hours and minutes, UTC."""
-    return f"{at:%H:%M}"
+    """Day, hours and minutes, UTC; seconds where they are not zero."""
+    return f"{at:%d %b %H:%M}" + (f":{at:%S}" if at.second else "")
 
 
 def short_number(value: float) -> str:
