@@ -75,6 +75,7 @@ SUMMED = (
     "estimate_error_s",
     "served_s",
 )
+COUNTED = {name for name in SUMMED if not name.endswith(("_s", "_error"))}
 LARGEST = ("backlog", "in_flight", "oldest_s", "response_p50_s", "response_p95_s", "response_p99_s")
 SAMPLED = f"""
     select at - interval '10 s' as at, 10 as seconds, {", ".join((*SUMMED, *LARGEST))}, tau
@@ -137,7 +138,8 @@ def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
     Steps below a minute are read from the samples alone, which are kept for KEPT_S.
     """
     query = READ.format(
-        sums=", ".join(f"sum({name}) as {name}" for name in SUMMED),
+        # without the cast a sum of bigints is a numeric
+        sums=", ".join(f"sum({name})::{'bigint' if name in COUNTED else 'float8'} as {name}" for name in SUMMED),
         largest=", ".join(f"max({name}) as {name}" for name in LARGEST),
         points=CLOSED if step_s >= 60 else SAMPLED,
     )

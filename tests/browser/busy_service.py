@@ -143,6 +143,13 @@ def fill(site: Site, word: str = "") -> None:
         who=f"me{word}",
         details=json.dumps({f"why{word}": word}),
     )
+    # however slow the machine is on which a test looks, everybody was heard of just now
+    for table, column in (
+        ("workers", "heartbeat_at"),
+        ("process_heartbeats", "heartbeat_at"),
+        ("service_state", "updated_at"),
+    ):
+        stage.sql(f"update {table} set {column} = clock_timestamp() + interval '5 min'")
     with make_sessions(stage.database)() as session:
         take_samples(session)
 
@@ -150,3 +157,18 @@ def fill(site: Site, word: str = "") -> None:
 def hash_of(name: str, n: int) -> str:
     """32 hex digits that only this name and number have."""
     return f"{sum(map(ord, name)):04x}{n:028x}"
+
+
+def add_history(site: Site) -> None:
+    """A quarter of an hour of samples before the first one, with a rush in the middle."""
+    site.stage.sql(
+        """insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
+            response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
+            estimated, estimate_error_s, served_s)
+        select date_bin('10 s', clock_timestamp(), 'epoch') - make_interval(secs => 10 * n), 4 + 60 * rush,
+            8 + 8 * rush, 1 + 9 * rush, 40 + 45 * rush + n % 7, case when n % 23 = 0 then 1 else 0 end,
+            900 + 800 * rush + 9 * (n % 11), 1.2 + 3 * rush, 2.9 + 6 * rush, 4 + 8 * rush, 40,
+            40 * (20 + n % 9), 35 + n % 3, 0.6 + 0.1 * rush, 40, 30 + 60 * rush, 36, 10, 4 + n % 3, 30
+        from generate_series(1, 89) as n, lateral (select exp(-((n - 40) / 14.0) ^ 2)::float8 as rush) as wave
+        on conflict do nothing"""
+    )

@@ -1,6 +1,7 @@
 """Samples of every ten seconds, the minutes that keep them, and both as points of a chart."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from models.session import make_sessions
 from tests.integration.database_stage import Stage
 
 
-def answered(stage: Stage, id: str, ended_ago_s: float, took_s: float = 2.0, **columns: object) -> None:
+def answered(stage: Stage, id: str, ended_ago_s: float, took_s: float = 2.0, **columns: Any) -> None:
     stage.request(id, **columns)
     stage.sql(
         """update requests set status = 'completed', output_tokens = 12,

@@ -47,10 +47,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """The points of a polyline as SVG writes them; a gap in the data starts a new line."""
+    """The points of a polyline as SVG writes them; a gap in the data starts a new line, and a `lone` point is one."""
 
     kind: str
     points: str
+    lone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def line_chart(
     top, grid = axis_scale(highest if top is None else top)
     middles = [x + bar_width(len(slots)) / 2 for x in bar_positions(len(slots))]
     lines = [
-        ChartLine(one.kind, " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run))
+        ChartLine(one.kind, " ".join(f"{x:.1f},{height_of(value, top):.1f}" for x, value in run), run[0] == run[-1])
         for n, one in enumerate(series)
         for run in split_at_gaps([(x, column[n]) for x, column in zip(middles, values, strict=True)])
     ]

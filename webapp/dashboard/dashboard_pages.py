@@ -2,7 +2,7 @@
 
 from apiflask import APIBlueprint
 from flask import g, render_template
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 from werkzeug.exceptions import HTTPException
 
 from webapp.dashboard import overview_page, predictions_page, queue_page, sign_in_page, workers_page
@@ -58,6 +58,12 @@ pages.add_url_rule("/sign-out", view_func=sign_in_page.sign_out, methods=["POST"
 def show_http_error(error: HTTPException) -> tuple[str, int]:
     """The page for an address or a filter that does not exist, and for what somebody may not do."""
     return render_template("error.html", title=error.name, message=error.description), error.code or 500
+
+
+@pages.errorhandler(DataError)
+def show_unstorable(error: DataError) -> tuple[str, int]:
+    """The page for what Postgres takes for no text or number of ours, such as a NUL in a name."""
+    return render_template("error.html", title="Bad Request", message="This address or form holds no such name."), 400
 
 
 @pages.errorhandler(OperationalError)

@@ -18,6 +18,7 @@ from webapp.dashboard.service_verdict import Figures, Verdict, verdict_on
 
 SHOWN_ANSWERS = 8  # rows of the table of last answers; not tuned
 LATELY_S = 600  # what the verdict calls lately
+SAMPLES_A_MINUTE = 6
 TAKES_BATCHES = ("running", "idle")
 
 
@@ -33,7 +34,7 @@ class Overview:
     workers: list[WorkerUse]
     applications: list[Application]
     answers: Sequence[RequestView]
-    last_minute: HistoryPoint | None
+    response_s: tuple[float | None, ...]  # P50, P95 and P99 of the last minute, each the worst of its samples
 
 
 def read_overview(session: Session, worker_alive_s: float) -> Overview:
@@ -78,8 +79,14 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         workers=workers,
         applications=operator_overview.applications(session),
         answers=answers,
-        last_minute=next(iter(service_history.history(session, 60, 60)[-1:]), None),
+        response_s=_response_s(lately[-SAMPLES_A_MINUTE:]),
     )
+
+
+def _response_s(points: Sequence[HistoryPoint]) -> tuple[float | None, ...]:
+    percentiles = zip(*((p.response_p50_s, p.response_p95_s, p.response_p99_s) for p in points), strict=True)
+    worst = (max((s for s in of_points if s is not None), default=None) for of_points in percentiles)
+    return tuple(worst) or (None, None, None)
 
 
 def _reserved_share(workers: Sequence[WorkerUse]) -> float:
