@@ -1,8 +1,6 @@
 """The history by minute: a minute's figures are computed once, after it is over, and outlive its requests."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sqlalchemy import bindparam, extract, func, select, text
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
@@ -94,14 +92,6 @@ def close_minutes(session: Session) -> int:
     closed = session.execute(CLOSE, {"grace_s": GRACE_S, "most": MOST_MINUTES, "statuses": statuses}).all()
     session.commit()
     return len(closed)
-
-
-def minutes(session: Session, back: timedelta) -> Sequence[Minute]:
-    """The closed minutes of the last `back`, oldest first."""
-    since = (
-        func.statement_timestamp() - back
-    )  # clock_timestamp() changes within a statement, so Postgres would use no index
-    return session.scalars(select(Minute).where(Minute.minute >= since).order_by(Minute.minute)).all()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from models.operations.waiting_requests import WaitingRequest
 from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
+from webapp.dashboard.prediction_scores import scores_by_application
 from webapp.ttl_cache import TtlCache
 
 FIGURES_TTL_S = 4.0  # open pages ask every 5 s each
@@ -20,7 +21,7 @@ FIGURES_TTL_S = 4.0  # open pages ask every 5 s each
 # however many there are, and up to 150 ms a read however many rows.
 SPACING = 100.0
 BACK_S = 300.0  # that strips of workers reach back: batches of seconds are wide enough to be seen. Not tuned.
-CHARTS_TTL_S = {"15m": 4.0, "6h": 30.0, "7d": 120.0}  # well below the step of each
+CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # well below the step of each
 
 Read = TypeVar("Read")
 
@@ -34,11 +35,11 @@ class PageReads:
         self.charts = {
             key: self._cached(partial(self._service_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
         }
-
         self.waiting = self._cached(self._waiting, FIGURES_TTL_S)
         self.paused_since = self._cached(waiting_requests.paused_since, FIGURES_TTL_S)
         self.fleet = self._cached(_fleet, FIGURES_TTL_S)
         self.predicted = self._cached(predicted_answers.newest_answers, FIGURES_TTL_S)
+        self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
         self.prediction_charts = {
             key: self._cached(partial(self._prediction_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
         }

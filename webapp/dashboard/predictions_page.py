@@ -11,7 +11,6 @@ from webapp.charts.history_charts import RANGES
 from webapp.charts.length_scatter import length_scatter
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.dashboard.overview_page import chosen_range
-from webapp.dashboard.prediction_scores import scores_by_application
 
 
 def predictions() -> str:
@@ -26,7 +25,7 @@ def predictions() -> str:
         charts=reads.prediction_charts[over].get(),
         answers=answers,
         scatter=length_scatter(answers) if answers else None,
-        scores=scores_by_application(answers),
+        scores=reads.scores.get(),
         tau=reads.tau.get(),
         versions=reads.versions.get(),
     )

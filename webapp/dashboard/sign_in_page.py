@@ -27,7 +27,8 @@ def sign_in() -> BaseResponse:
     if cookie is None:
         return make_response(render_template("sign_in.html", next=after, refused=True), 401)
     answer = redirect(after, 303)
-    answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, secure=request.is_secure, samesite="Lax")
+    secure = request.is_secure or request.headers.get("X-Forwarded-Proto") == "https"  # behind a proxy that ends TLS
+    answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, secure=secure, samesite="Lax")
     return answer
 
 
