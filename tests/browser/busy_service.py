@@ -169,6 +169,6 @@ def add_history(site: Site) -> None:
             8 + 8 * rush, 1 + 9 * rush, 40 + 45 * rush + n % 7, case when n % 23 = 0 then 1 else 0 end,
             900 + 800 * rush + 9 * (n % 11), 1.2 + 3 * rush, 2.9 + 6 * rush, 4 + 8 * rush, 40,
             40 * (20 + n % 9), 35 + n % 3, 0.6 + 0.1 * rush, 40, 30 + 60 * rush, 36, 10, 4 + n % 3, 30
-        from generate_series(1, 89) as n, lateral (select exp(-((n - 40) / 14.0) ^ 2)::float8 as rush) as wave
+        from generate_series(1, 89) as n, lateral (select exp(-(((n - 40) / 14.0) ^ 2))::float8 as rush) as wave
         on conflict do nothing"""
     )

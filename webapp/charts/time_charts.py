@@ -81,7 +81,7 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
 
 
 def stacked_bars(title: str, description: str, series: Sequence[Series], slots: Sequence[Slot]) -> Chart:
-    """Bars on top of each other, the first series at the bottom."""
+    """Bars on top of each other, the first series at the bottom; where all are zero an invisible one that says so."""
     values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
@@ -93,6 +93,9 @@ def stacked_bars(title: str, description: str, series: Sequence[Series], slots: 
                 tooltip = f"{clock(slot.start)}: {short_number(value)} {one.name}"
                 bars.append(Bar(one.kind, x, y, bar_width(len(slots)), height_of(below, top) - y, tooltip))
             below += value
+        if slot.point is not None and not below:
+            tooltip = f"{clock(slot.start)}: 0 {', '.join(one.name for one in series)}"
+            bars.append(Bar("hover", x, TOP, bar_width(len(slots)), HEIGHT - TOP - BOTTOM, tooltip))
     empty = all(slot.point is None for slot in slots)
     return Chart(title, description, list(series), bars, [], grid, time_labels(slots), empty)
 

@@ -92,7 +92,9 @@ def test_nothing_at_all_is_an_empty_chart() -> None:
 
 
 def test_a_time_without_failures_is_no_empty_chart() -> None:
-    assert not stacked_bars("t", "e", [answers()], slots([point(60)])).empty
+    chart = stacked_bars("t", "e", [answers()], slots([point(60)]))
+    assert not chart.empty
+    assert [bar.tooltip for bar in chart.bars] == ["20 Nov 21:09: 0 answers"]
 
 
 @pytest.mark.parametrize(("highest", "top"), [(0.3, 0.3), (1, 1), (1.1, 1.2), (107, 120), (980, 1000), (9e6, 1e7)])
