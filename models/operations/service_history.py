@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 # A sample is taken so long after its end, seconds: an answer is dated back by the time that writing it took. Not tuned.
@@ -130,6 +130,11 @@ def take_samples(session: Session) -> int:
     session.execute(FORGET, {"kept_s": KEPT_S})
     session.commit()
     return taken
+
+
+def database_clock(session: Session) -> datetime:
+    """The present instant by the database's clock."""
+    return session.execute(select(func.clock_timestamp())).scalar_one()
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:

@@ -28,7 +28,10 @@ def fill(site: Site, word: str = "") -> None:
         )
     for name in ("gpu-0", f"gpu-1{word}"):
         stage.worker(name, kv_tokens=4000)
-        stage.sql("update workers set version = '0.1.0' where name = :name", name=name)
+        stage.sql(
+            "update workers set version = '0.1.0', started_at = started_at - interval '1 h' where name = :name",
+            name=name,
+        )
         stage.sql(
             """insert into batches (worker, policy, status, joins, size, length, predicted_generation_length,
                 estimated_s, serving_s, valid_tokens, started_at, finished_at)

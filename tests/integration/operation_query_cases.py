@@ -49,6 +49,7 @@ OPERATION_CASES = [
         WEEK_OF_MINUTES + SAMPLES,
         "of 7 days",
     ),
+    Case("service_history.database_clock", on_session(service_history.database_clock)),
     Case("audit_trail.write", on_session(audit_trail.write, "me", "pause", "planning")),
     Case("audit_trail.entries", on_session(audit_trail.entries, 50)),
     Case("operator_sessions.begin", on_session(operator_sessions.begin, DIGEST, 60.0, key_id=1)),

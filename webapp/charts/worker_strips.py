@@ -22,14 +22,14 @@ class WorkerStrip:
 
 
 def worker_strip(batches: Sequence[ServedBatch], now: datetime, back_s: float, up_s: float) -> WorkerStrip:
-    """The strip of one worker's batches over the last `back_s`; it has been there for `up_s`."""
+    """The strip of one worker's batches over the last `back_s`; its present process has been there for `up_s`."""
     spans = [(*_span(batch, now, back_s), batch) for batch in batches]
     busy = merged([(start, end) for start, end, _ in spans])
     if len(spans) > MOST_BARS:
         bars = [bar("good", start, end, back_s, 0, "serving") for start, end in busy]
     else:
         bars = [_bar_of(start, end, batch, back_s) for start, end, batch in reversed(spans)]
-    shown_s = min(back_s, up_s)
+    shown_s = min(back_s, max([up_s, *(back_s - start for start, _ in busy)]))  # an earlier process served the others
     busy_s = sum(end - start for start, end in busy)
     return WorkerStrip(
         Timeline(bars, quarters(back_s, ago=True), 1),

@@ -35,6 +35,7 @@ class PageReads:
         self.charts = {
             key: self._cached(partial(self._service_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
         }
+        self.clock = self._cached(service_history.database_clock, FIGURES_TTL_S)
         self.waiting = self._cached(self._waiting, FIGURES_TTL_S)
         self.paused_since = self._cached(waiting_requests.paused_since, FIGURES_TTL_S)
         self.fleet = self._cached(_fleet, FIGURES_TTL_S)
@@ -71,7 +72,7 @@ class PageReads:
 
     def _slots(self, over: ChartRange, session: Session) -> list[Slot]:
         points = service_history.history(session, over.back_s, over.step_s)
-        return time_slots(points, self.overview.get().now.now, over.back_s, over.step_s)
+        return time_slots(points, self.clock.get(), over.back_s, over.step_s)
 
 
 def _fleet(session: Session) -> Fleet:

@@ -19,7 +19,7 @@ def predictions() -> str:
     answers = reads.predicted.get()
     return render_template(
         "predictions.html",
-        as_of=reads.overview.get().now.now,
+        as_of=reads.clock.get(),
         over=over,
         ranges=RANGES,
         charts=reads.prediction_charts[over].get(),

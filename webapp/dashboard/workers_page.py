@@ -13,7 +13,7 @@ from webapp.dashboard.page_reads import BACK_S
 def workers() -> str:
     """Every worker that was heard of within a day."""
     reads = current_context().page_reads
-    now = reads.overview.get().now.now
+    now = reads.clock.get()
     fleet = reads.fleet.get()
     strips = {
         worker.name: worker_strip(

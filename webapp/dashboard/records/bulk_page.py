@@ -15,7 +15,7 @@ def bulk_jobs() -> str:
     """The newest batches."""
     with current_context().sessions() as session:
         jobs = all_tenants.newest_bulk_jobs(session, SHOWN)
-    now = current_context().page_reads.overview.get().now.now
+    now = current_context().page_reads.clock.get()
     return render_template("bulk_jobs.html", as_of=now, jobs=jobs, cancellable=stored_jobs.CANCELLABLE)
 
 

@@ -18,7 +18,7 @@ def usage() -> str:
     if days not in USAGE_DAYS:
         abort(400)
     context = current_context()
-    now = context.page_reads.overview.get().now.now
+    now = context.page_reads.clock.get()
     last = now.date()
     with context.sessions() as session:
         rows = used(session, None, last - timedelta(days=int(days) - 1), last, by=("tenant",))

@@ -36,6 +36,11 @@ def test_a_worker_that_has_just_come_was_not_idle_before() -> None:
     assert strip.idle_share == pytest.approx(0.5)
 
 
+def test_batches_of_an_earlier_process_show_that_the_worker_was_there() -> None:
+    strip = worker_strip([served(50, 40), served(2, 1)], NOW, back_s=100.0, up_s=3.0)
+    assert strip.idle_share == pytest.approx(1 - 11 / 50)
+
+
 def test_a_batch_that_began_before_the_strip_is_cut_off() -> None:
     (one,) = worker_strip([served(150, 50)], NOW, back_s=100.0, up_s=500.0).timeline.bars
     assert one.x == 0.0
