@@ -64,11 +64,12 @@ def redeliver_given_up(session: Session, endpoint_id: str) -> int:
     """Send those of its newest MOST_REDELIVERED deliveries again that were given up; returns how many."""
     sent = session.execute(
         text("""
-            with newest as (
-                select id from webhook_deliveries where endpoint_id = :endpoint order by id desc limit :most
-            )
-            update webhook_deliveries d set next_attempt_at = clock_timestamp()
-            from newest where d.id = newest.id and d.delivered_at is null and d.next_attempt_at is null returning d.id
+            update webhook_deliveries set next_attempt_at = clock_timestamp() where id = any(array(
+                select id from (
+                    select id, delivered_at, next_attempt_at from webhook_deliveries
+                    where endpoint_id = :endpoint order by id desc limit :most
+                ) as newest where delivered_at is null and next_attempt_at is null
+            )) and delivered_at is null and next_attempt_at is null returning id
         """),
         {"endpoint": endpoint_id, "most": MOST_REDELIVERED},
     ).all()

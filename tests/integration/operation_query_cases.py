@@ -87,14 +87,14 @@ OPERATION_CASES = [
         "job_lists.begins_with", on_session(job_lists.begins_with, "resp_0000000000000000000000000001", 50), 200 + FEW
     ),
     Case("job_lists.slowest", on_session(job_lists.slowest, 50, None, None), 2000 + 200 + FEW),
-    Case("job_lists.slowest", on_session(job_lists.slowest, 50, "nobody", RARE), 2000 + FEW, "of nobody"),
+    Case("job_lists.slowest", on_session(job_lists.slowest, 50, "nobody", RARE), 2 * 2000 + FEW, "of nobody"),
     Case("job_lists.batch_mates", mates_of(f"resp_{500_000:032x}"), 200 + FEW, "of an ended batch"),
     Case("job_lists.batch_mates", mates_of(f"resp_f{1:031x}"), 200 + FEW, "of a running batch"),
     Case("all_tenants.newest_bulk_jobs", on_session(all_tenants.newest_bulk_jobs, 100), 1000 + FEW),
     Case("all_tenants.bulk_job", on_session(all_tenants.bulk_job, JOB)),
     Case("all_tenants.endpoint_states", on_session(all_tenants.endpoint_states, 100), 300 + FEW),
     Case("all_tenants.endpoint", on_session(all_tenants.endpoint, "we_1")),
-    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100)),
-    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100, 50_000), FEW, "before one"),
-    Case("all_tenants.redeliver_given_up", on_session(all_tenants.redeliver_given_up, "we_1"), 3 * 1000 + FEW),
+    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100), 4 * 100),
+    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100, 50_000), 4 * 100, "before one"),
+    Case("all_tenants.redeliver_given_up", on_session(all_tenants.redeliver_given_up, "we_1"), 6 * 1000),
 ]
