@@ -134,7 +134,8 @@ def take_samples(session: Session) -> int:
 
 def database_clock(session: Session) -> datetime:
     """The present instant by the database's clock."""
-    return session.execute(select(func.clock_timestamp())).scalar_one()
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return now
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
