@@ -66,16 +66,16 @@ class WorkerUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetState:
     """All workers with what they served lately and what they serve now."""
 
     workers: list[WorkerUse]
-    batches: "list[ServedBatch]"
+    batches: "list[BatchSpan]"
     running: "list[RunningRequest]"
 
 
 @dataclass(frozen=True, slots=True)
-class ServedBatch:
+class BatchSpan:
     """A batch that a worker has taken; it runs while `finished_at` is None."""
 
     id: int
@@ -145,7 +145,7 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
     return [WorkerUse(**row._mapping) for row in rows]
 
 
-def served_batches(session: Session, back_s: float) -> list[ServedBatch]:
+def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
     """Batches that run, and the newest MOST_BATCHES of those that ended within the last `back_s`; newest first."""
     columns = "id, worker, status, joins, size, started_at, finished_at, estimated_s"
     rows = session.execute(
@@ -159,7 +159,7 @@ def served_batches(session: Session, back_s: float) -> list[ServedBatch]:
         """),  # noqa: S608  # names of columns
         {"back_s": back_s, "most": MOST_BATCHES},
     )
-    return [ServedBatch(**row._mapping) for row in rows]
+    return [BatchSpan(**row._mapping) for row in rows]
 
 
 def running_requests(session: Session) -> list[RunningRequest]:

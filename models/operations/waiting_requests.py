@@ -11,7 +11,7 @@ from models import planner_state
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRequest:
+class QueuedJob:
     """A queued request; lengths in tokens, `length` with what earlier slices generated."""
 
     id: str
@@ -24,7 +24,7 @@ class WaitingRequest:
     waited_s: float
 
 
-def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, WaitingRequest]:
+def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, QueuedJob]:
     """Those of these requests that still wait, by id."""
     rows = session.execute(
         text("""
@@ -36,7 +36,7 @@ def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, Waitin
         """),
         {"ids": list(ids)},
     )
-    return {row.id: WaitingRequest(**row._mapping) for row in rows}
+    return {row.id: QueuedJob(**row._mapping) for row in rows}
 
 
 def paused_since(session: Session) -> datetime | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from models.operations.fleet_use import ServedBatch
+from models.operations.fleet_use import BatchSpan
 from webapp.charts.timelines import TimeBar, Timeline, bar, quarters
 
 # More bars than this are drawn as the times in which anything was served: each would be narrower than a pixel.
@@ -21,7 +21,7 @@ class WorkerStrip:
     tokens_per_s: float | None
 
 
-def worker_strip(batches: Sequence[ServedBatch], now: datetime, back_s: float, up_s: float) -> WorkerStrip:
+def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_s: float) -> WorkerStrip:
     """The strip of one worker's batches over the last `back_s`; its present process has been there for `up_s`."""
     spans = [(*_span(batch, now, back_s), batch) for batch in batches]
     busy = merged([(start, end) for start, end, _ in spans])
@@ -49,14 +49,14 @@ def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _span(batch: ServedBatch, now: datetime, back_s: float) -> tuple[float, float]:
+def _span(batch: BatchSpan, now: datetime, back_s: float) -> tuple[float, float]:
     """When it began and ended, in seconds of the axis."""
     start_s = back_s - (now - batch.started_at).total_seconds()
     end_s = back_s if batch.finished_at is None else back_s - (now - batch.finished_at).total_seconds()
     return max(0.0, start_s), max(0.0, start_s, end_s)
 
 
-def _bar_of(start_s: float, end_s: float, batch: ServedBatch, back_s: float) -> TimeBar:
+def _bar_of(start_s: float, end_s: float, batch: BatchSpan, back_s: float) -> TimeBar:
     what = "rows that joined" if batch.joins else "batch"
     text = f"{what} #{batch.id} of {batch.size}: {batch.status.replace('_', ' ')}, {end_s - start_s:.1f} s"
     return bar(

@@ -14,7 +14,7 @@ from models.operations.fleet_use import WorkerUse
 from models.operations.service_history import HistoryPoint
 from models.operator_overview import Application, RequestCounts
 from models.queue_position import QueueSnapshot
-from webapp.dashboard.service_verdict import Figures, Verdict, verdict_on
+from webapp.dashboard.service_verdict import ServiceFigures, ServiceVerdict, verdict_on
 
 SHOWN_ANSWERS = 8  # rows of the table of last answers; not tuned
 LATELY_S = 600  # what the verdict calls lately
@@ -28,7 +28,7 @@ class Overview:
 
     now: RequestCounts
     ended: EndedCounts
-    verdict: Verdict
+    verdict: ServiceVerdict
     attention: Sequence[Violation]
     queue_snapshot: QueueSnapshot | None  # None while no planner writes one
     workers: list[WorkerUse]
@@ -47,7 +47,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
     paused = waiting_requests.paused_since(session) is not None
     answers = ended_requests.last_ended(session, SHOWN_ANSWERS)
     taking = [worker for worker in workers if worker.state(worker_alive_s) in TAKES_BATCHES]
-    figures = Figures(
+    figures = ServiceFigures(
         queued=now.queued,
         in_flight=now.running,
         unpredicted=now.unpredicted,
@@ -95,7 +95,7 @@ def _reserved_share(workers: Sequence[WorkerUse]) -> float:
 
 
 def _what_needs_attention(
-    figures: Figures, workers: Sequence[WorkerUse], violations: Sequence[Violation]
+    figures: ServiceFigures, workers: Sequence[WorkerUse], violations: Sequence[Violation]
 ) -> list[Violation]:
     """What an operator should look at, the worst first, each with what to do."""
     found = []

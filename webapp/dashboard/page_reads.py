@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models import model_versions, planner_state, queue_position
 from models.operations import fleet_use, predicted_answers, service_history, waiting_requests
-from models.operations.fleet_use import Fleet
-from models.operations.waiting_requests import WaitingRequest
+from models.operations.fleet_use import FleetState
+from models.operations.waiting_requests import QueuedJob
 from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
@@ -52,7 +52,7 @@ class PageReads:
         for cache in (self.overview, self.waiting, self.paused_since, self.fleet, self.versions):
             cache.forget()
 
-    def _waiting(self, session: Session) -> dict[str, WaitingRequest]:
+    def _waiting(self, session: Session) -> dict[str, QueuedJob]:
         snapshot = queue_position.read_queue_snapshot(session)
         batches = snapshot.state.get("batches", []) if snapshot else []
         return waiting_requests.waiting_requests(session, [name for batch in batches for name in batch["ids"]])
@@ -75,8 +75,8 @@ class PageReads:
         return time_slots(points, self.clock.get(), over.back_s, over.step_s)
 
 
-def _fleet(session: Session) -> Fleet:
-    return Fleet(
+def _fleet(session: Session) -> FleetState:
+    return FleetState(
         fleet_use.workers_in_use(session),
         fleet_use.served_batches(session, BACK_S),
         fleet_use.running_requests(session),

@@ -16,7 +16,7 @@ MEMORY_FULL = 0.85  # of Θ reserved: the next batch does not fit beside it. Not
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ServiceFigures:
     """What the verdict is about; ages in seconds, shares from 0 to 1, `lately` is ten minutes."""
 
     queued: int
@@ -35,7 +35,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ServiceVerdict:
     """The word, the limit that binds (None: none does), and one sentence."""
 
     word: Word
@@ -48,24 +48,24 @@ class Verdict:
         return {"keeping up": "completed", "behind": "incomplete"}.get(self.word, "failed")
 
 
-def verdict_on(figures: Figures) -> Verdict:
+def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
     """The worst that holds: stuck, failing, behind, keeping up."""
     limit = binding_limit(figures)
     if figures.failed_lately >= FEWEST_FAILED and figures.failed_lately > FAILING_SHARE * figures.ended_lately:
         sentence = f"{figures.failed_lately:,} of the {figures.ended_lately:,} requests that ended lately failed."
-        return Verdict("failing", limit, sentence)
+        return ServiceVerdict("failing", limit, sentence)
     if limit in ("no worker", "planner"):
-        return Verdict("stuck", limit, _why_stuck(figures))
+        return ServiceVerdict("stuck", limit, _why_stuck(figures))
     silent_s = min((s for s in (figures.last_ended_s, figures.oldest_s) if s is not None), default=0.0)
     if figures.queued and silent_s > SILENT_S:
-        return Verdict("stuck", limit, f"Requests wait, and none has ended for {silent_s:.0f} seconds.")
+        return ServiceVerdict("stuck", limit, f"Requests wait, and none has ended for {silent_s:.0f} seconds.")
     wait_s = max(figures.wait_s or 0.0, figures.oldest_s or 0.0)
     if figures.queued and wait_s > BEHIND_S:
-        return Verdict("behind", limit, f"What comes in waits about {wait_s:.0f} seconds before it is served.")
-    return Verdict("keeping up", None if limit in ("compute", "memory") else limit, _why_well(figures, limit))
+        return ServiceVerdict("behind", limit, f"What comes in waits about {wait_s:.0f} seconds before it is served.")
+    return ServiceVerdict("keeping up", None if limit in ("compute", "memory") else limit, _why_well(figures, limit))
 
 
-def binding_limit(figures: Figures) -> Limit | None:
+def binding_limit(figures: ServiceFigures) -> Limit | None:
     """What would have to grow, or come back, for more to be served."""
     if not figures.workers:
         return "no worker"
@@ -79,14 +79,14 @@ def binding_limit(figures: Figures) -> Limit | None:
     return "memory" if figures.memory_share > MEMORY_FULL else "compute"
 
 
-def _why_stuck(figures: Figures) -> str:
+def _why_stuck(figures: ServiceFigures) -> str:
     who = "Requests wait" if figures.queued else "What comes in will wait"
     if not figures.workers:
         return f"{who}: no worker takes batches."
     return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
 
 
-def _why_well(figures: Figures, limit: Limit | None) -> str:
+def _why_well(figures: ServiceFigures, limit: Limit | None) -> str:
     if limit == "predictor":
         return "No predictor works, or it lags behind: lengths are guessed from each application's mean."
     return "What comes in is served as it comes." if figures.queued or figures.in_flight else "Nothing waits."

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.operations.waiting_requests import WaitingRequest
+from models.operations.waiting_requests import QueuedJob
 
 # Why the first is first, by policy; {ratio}, {waited} and {seconds} are the first batch's.
 WHY_FIRST = {
@@ -30,7 +30,7 @@ class WaitingRow:
 
     place: int
     batch: Mapping[str, Any]  # as the planner describes it
-    requests: Sequence[WaitingRequest]  # those that still wait and are listed by name
+    requests: Sequence[QueuedJob]  # those that still wait and are listed by name
     shown: int
 
     @property
@@ -52,7 +52,7 @@ class QueueFilter:
     tenant: str = ""
     application: str = ""
 
-    def fits(self, request: WaitingRequest) -> bool:
+    def fits(self, request: QueuedJob) -> bool:
         """Whether this request is shown."""
         return all(
             wanted in ("", found)
@@ -68,7 +68,7 @@ class QueueFilter:
 
 
 def waiting_rows(
-    batches: Iterable[Mapping[str, Any]], requests: Mapping[str, WaitingRequest], only: QueueFilter
+    batches: Iterable[Mapping[str, Any]], requests: Mapping[str, QueuedJob], only: QueueFilter
 ) -> list[WaitingRow]:
     """The waiting batches that have a request which fits the filter, in their places."""
     rows = []

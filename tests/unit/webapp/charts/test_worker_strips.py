@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from models.operations.fleet_use import ServedBatch
+from models.operations.fleet_use import BatchSpan
 from webapp.charts.timelines import WIDTH, bar, queue_timeline
 from webapp.charts.worker_strips import MOST_BARS, merged, worker_strip
 
 NOW = datetime(2026, 11, 20, 21, 10, 0, tzinfo=UTC)
 
 
-def served(from_ago_s: float, to_ago_s: float | None, **more: Any) -> ServedBatch:
+def served(from_ago_s: float, to_ago_s: float | None, **more: Any) -> BatchSpan:
     values: dict[str, Any] = {"status": "running" if to_ago_s is None else "finished", "joins": False, "size": 4}
     values |= {"estimated_s": 5.0, "valid_tokens": 50} | more
     finished_at = None if to_ago_s is None else NOW - timedelta(seconds=to_ago_s)
-    return ServedBatch(1, "w1", started_at=NOW - timedelta(seconds=from_ago_s), finished_at=finished_at, **values)
+    return BatchSpan(1, "w1", started_at=NOW - timedelta(seconds=from_ago_s), finished_at=finished_at, **values)
 
 
 def test_times_that_overlap_count_once() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from webapp.dashboard.service_verdict import Figures, verdict_on
+from webapp.dashboard.service_verdict import ServiceFigures, verdict_on
 
-QUIET = Figures(
+QUIET = ServiceFigures(
     queued=0,
     in_flight=0,
     unpredicted=0,
@@ -46,7 +46,7 @@ BUSY = replace(QUIET, queued=50, in_flight=20, oldest_s=3.0, wait_s=4.0)
         (replace(BUSY, failed_lately=4), "keeping up", None),  # 4 %
     ],
 )
-def test_the_worst_that_holds_is_said(figures: Figures, word: str, limit: str | None) -> None:
+def test_the_worst_that_holds_is_said(figures: ServiceFigures, word: str, limit: str | None) -> None:
     verdict = verdict_on(figures)
     assert (verdict.word, verdict.limit) == (word, limit)
     assert verdict.sentence.endswith(".")

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from models.operations.waiting_requests import WaitingRequest
+from models.operations.waiting_requests import QueuedJob
 from scheduling.policies.policy_factory import POLICIES
 from webapp.dashboard.serving_order import WHY_FIRST, QueueFilter, waiting_rows, why_first
 
 
-def waiting(name: str, tenant: str = "acme", application: str = "chat", waited_s: float = 4.0) -> WaitingRequest:
-    return WaitingRequest(name, tenant, application, "small", 5, 10, 0, waited_s)
+def waiting(name: str, tenant: str = "acme", application: str = "chat", waited_s: float = 4.0) -> QueuedJob:
+    return QueuedJob(name, tenant, application, "small", 5, 10, 0, waited_s)
 
 
 def batch(*ids: str, **more: Any) -> dict[str, Any]:
