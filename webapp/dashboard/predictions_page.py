@@ -14,7 +14,7 @@ from webapp.dashboard.overview_page import chosen_range
 
 
 def predictions() -> str:
-    """ServiceFigures of the newest answers, charts over time, versions."""
+    """Figures of the newest answers, charts over time, versions."""
     over, reads = chosen_range(), current_context().page_reads
     answers = reads.predicted.get()
     return render_template(

@@ -11,6 +11,7 @@ async function refresh() {
   if (answer.status === 401) return location.reload(); // the session is over: the page to sign in on comes
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const asOf = fresh.getElementById("part-state").dataset.now; // before the parts leave this document for the page's
   for (const part of fresh.querySelectorAll("[id^=part-]")) {
     const shown = document.getElementById(part.id);
     if (!shown || part.outerHTML === shown.outerHTML || shown.contains(document.activeElement)) continue;
@@ -18,7 +19,7 @@ async function refresh() {
     shown.replaceWith(document.adoptNode(part));
     [...part.querySelectorAll(".scroll")].forEach((box, n) => { box.scrollLeft = scrolled[n] ?? 0; });
   }
-  statusText.textContent = `as of ${fresh.getElementById("part-state").dataset.now} UTC`;
+  statusText.textContent = `as of ${asOf} UTC`;
   live.classList.remove("lost");
 }
 
