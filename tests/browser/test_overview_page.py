@@ -54,6 +54,8 @@ def test_what_changes_appears_without_a_reload(visitor: Visitor, site: Site) -> 
     site.planner()
     site.answer(1, application="news")
     expect(page.locator("#part-answers")).to_contain_text("news", timeout=30_000)
+    expect(page.locator("#live-text")).to_contain_text("as of")
+    expect(page.locator(".lost")).to_have_count(0)
     assert page.evaluate("window.sameDocument")
 
 
