@@ -38,10 +38,16 @@ API_READS = {
 }
 PAGES = {
     "overview": "/",
-    "overview, 24 hours": "/?hours=24",
-    "requests": "/requests",
-    "requests, failed": "/requests?status=failed",
-    "requests, unknown application": "/requests?application=unknown",
+    "overview, 7 days": "/?over=7d",
+    "queue": "/queue",
+    "workers": "/workers",
+    "predictions": "/predictions",
+    "jobs": "/jobs",
+    "jobs, failed": "/jobs?status=failed",
+    "jobs, slowest": "/jobs?order=slowest",
+    "jobs, unknown application": "/jobs?application=unknown",
+    "webhooks": "/webhooks",
+    "usage": "/usage?days=90",
 }
 
 # Any words do: the answers are not read.

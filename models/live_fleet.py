@@ -63,14 +63,15 @@ class BatchEnding:
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
 
-    Those that have deregistered may not, nor those that stop, that take nothing that they are sent, or whose engine has
-    a fault.
+    Those that have deregistered may not, nor those that stop, that take nothing that they are sent, whose engine has a
+    fault, or that an operator drains.
     """
     rows = connection.execute(
         text("""
             select name, model, theta_bytes, delta_bytes, curves, paged, block_tokens, max_rows, lacks, prefix_cache
             from workers
             where stopped_at is null and not stopping and not_consuming_since is null and fault is null
+                and drained_at is null
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)
             order by name
         """),

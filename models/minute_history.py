@@ -1,8 +1,6 @@
 """The history by minute: a minute's figures are computed once, after it is over, and outlive its requests."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sqlalchemy import bindparam, extract, func, select, text
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
@@ -33,10 +31,10 @@ CLOSE = text("""
     ), span as (
         select min(minute) as first, max(ends) as last from open
     ), ended as (
-        select status, arrived_at, finished_at from requests, span
+        select status, arrived_at, finished_at, output_tokens from requests, span
         where status in ('completed', 'incomplete') and finished_at >= first and finished_at < last
         union all
-        select status, arrived_at, finished_at from requests, span
+        select status, arrived_at, finished_at, 0 from requests, span
         where status in ('failed', 'cancelled') and finished_at >= first and finished_at < last
     ), answers as (
         select date_trunc('minute', finished_at) as minute,
@@ -44,8 +42,10 @@ CLOSE = text("""
             count(*) filter (where status = 'incomplete') as incomplete,
             count(*) filter (where status = 'failed') as failed,
             count(*) filter (where status = 'cancelled') as cancelled,
-            percentile_cont(array[0.5, 0.95, 1]) within group (order by extract(epoch from finished_at - arrived_at))
-                filter (where status in ('completed', 'incomplete')) as response_s
+            percentile_cont(array[0.5, 0.95, 1, 0.99]) within group (
+                order by extract(epoch from finished_at - arrived_at)
+            ) filter (where status in ('completed', 'incomplete')) as response_s,
+            sum(output_tokens) filter (where status in ('completed', 'incomplete')) as answer_tokens
         from ended group by 1
     ), arrivals as (
         select date_trunc('minute', arrived_at) as minute, count(*) as arrived
@@ -56,13 +56,26 @@ CLOSE = text("""
         select date_trunc('minute', finished_at) as minute, count(*) as batches, sum(size) as batched,
             sum(valid_tokens) as valid_tokens, sum(pad_tokens) as pad_tokens, sum(invalid_tokens) as invalid_tokens
         from batches, span where status = 'finished' and finished_at >= first and finished_at < last group by 1
+    ), sampled as (
+        select date_trunc('minute', at - interval '10 s') as minute, max(backlog) as backlog,
+            max(in_flight) as in_flight, max(oldest_s) as oldest_s, sum(predicted) as predicted,
+            sum(squared_error) as squared_error, sum(covered) as covered,
+            (array_agg(tau order by at desc) filter (where tau is not null))[1] as tau, sum(promised) as promised,
+            sum(eta_error_s) as eta_error_s, sum(eta_kept) as eta_kept, sum(estimated) as estimated,
+            sum(estimate_error_s) as estimate_error_s, sum(served_s) as served_s
+        from samples, span where at > first and at <= last group by 1
     )
     insert into minutes (minute, arrived, completed, incomplete, failed, cancelled, response_p50_s, response_p95_s,
-        response_max_s, batches, batched, valid_tokens, pad_tokens, invalid_tokens)
+        response_max_s, batches, batched, valid_tokens, pad_tokens, invalid_tokens, response_p99_s, answer_tokens,
+        backlog, in_flight, oldest_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
+        estimated, estimate_error_s, served_s)
     select minute, coalesce(arrived, 0), coalesce(completed, 0), coalesce(incomplete, 0), coalesce(failed, 0),
         coalesce(cancelled, 0), response_s[1], response_s[2], response_s[3], coalesce(batches, 0), coalesce(batched, 0),
-        coalesce(valid_tokens, 0), coalesce(pad_tokens, 0), coalesce(invalid_tokens, 0)
+        coalesce(valid_tokens, 0), coalesce(pad_tokens, 0), coalesce(invalid_tokens, 0), response_s[4],
+        coalesce(answer_tokens, 0), backlog, in_flight, oldest_s, predicted, squared_error, covered, tau, promised,
+        eta_error_s, eta_kept, estimated, estimate_error_s, served_s
     from open left join answers using (minute) left join arrivals using (minute) left join work using (minute)
+        left join sampled using (minute)
     on conflict do nothing returning minute
 """)
 
@@ -79,14 +92,6 @@ def close_minutes(session: Session) -> int:
     closed = session.execute(CLOSE, {"grace_s": GRACE_S, "most": MOST_MINUTES, "statuses": statuses}).all()
     session.commit()
     return len(closed)
-
-
-def minutes(session: Session, back: timedelta) -> Sequence[Minute]:
-    """The closed minutes of the last `back`, oldest first."""
-    since = (
-        func.statement_timestamp() - back
-    )  # clock_timestamp() changes within a statement, so Postgres would use no index
-    return session.scalars(select(Minute).where(Minute.minute >= since).order_by(Minute.minute)).all()
 
 
 @dataclass(frozen=True, slots=True)

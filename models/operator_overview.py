@@ -1,8 +1,7 @@
-"""What the operator's page shows: requests by stage, answers by application, what each worker does, learned models."""
+"""What the overview shows: requests by stage, answers by application, and what keeps them from being served."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -133,86 +132,3 @@ def applications(session: Session) -> list[Application]:
         {"most": MOST_ANSWERS, "most_applications": MOST_APPLICATIONS},
     )
     return [Application(*row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """A worker with the newest batch that it runs, if any; ages in seconds by the database's clock."""
-
-    name: str
-    model: str
-    device: str
-    theta_bytes: int
-    delta_bytes: int
-    heartbeat_age_s: float
-    stopped: bool
-    not_consuming: bool  # it took none of several messages, and gets no batch until it has taken one
-    assigned: int  # batches that it has not taken yet
-    batch_id: int | None
-    size: int | None
-    length: int | None
-    predicted_generation_length: int | None
-    progress_tokens: int | None
-    estimated_s: float | None
-    running_s: float | None
-    fault: str | None = None
-
-    @property
-    def memory_in_tokens(self) -> bool:
-        """Whether its memory is known in tokens only, as that of a server is: a token then counts as one byte."""
-        return self.delta_bytes == 1
-
-    def state(self, alive_s: float) -> str:
-        """`stopped`, `lost` if the heartbeat is older than `alive_s`, `takes_no_messages`, `running` or `idle`.
-
-        Or `set_aside`: its engine has a fault, and it gets no batch until that is over.
-        """
-        if self.stopped:
-            return "stopped"
-        if self.heartbeat_age_s > alive_s:
-            return "lost"
-        if self.not_consuming:
-            return "takes_no_messages"
-        if self.fault is not None:
-            return "set_aside"
-        return "running" if self.batch_id is not None else "idle"
-
-
-def workers(session: Session) -> list[WorkerState]:
-    """Every worker with a heartbeat within the last day, by name."""
-    rows = session.execute(
-        text("""
-            select w.name, w.model, w.device, w.theta_bytes, w.delta_bytes,
-                extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
-                w.stopped_at is not null as stopped, w.not_consuming_since is not null as not_consuming,
-                w.fault,
-                (select count(*) from batches a where a.worker = w.name and a.status = 'assigned') as assigned,
-                b.id as batch_id, b.size, b.length, b.predicted_generation_length, b.progress_tokens, b.estimated_s,
-                extract(epoch from clock_timestamp() - coalesce(b.started_at, b.assigned_at))::float8 as running_s
-            from workers w left join lateral (
-                select * from batches b where b.worker = w.name and b.status = 'running' order by b.id desc limit 1
-            ) b on true
-            where w.heartbeat_at > statement_timestamp() - interval '1 day'
-            order by w.name
-        """)
-    )
-    return [WorkerState(**row._mapping) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedModel:
-    """A published model in service, with its scores on held-out answers and the data that it was trained on."""
-
-    kind: str
-    version: str
-    created_at: datetime
-    scores: dict[str, Any]
-    data: dict[str, Any]
-
-
-def learned_models(session: Session) -> list[LearnedModel]:
-    """The published models in service, by kind."""
-    rows = session.execute(
-        text("select kind, version, created_at, scores, data from model_versions where active order by kind")
-    )
-    return [LearnedModel(**row._mapping) for row in rows]

@@ -23,6 +23,7 @@ class PlannerInputs:
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
     weights: Mapping[str, float] = field(default_factory=dict)  # of tenants that have another one than 1
+    paused: bool = False  # by an operator: nothing is assigned until it is resumed
 
 
 def next_epoch(connection: Connection) -> int:
@@ -39,9 +40,10 @@ def planner_inputs(connection: Connection) -> PlannerInputs:
                 extract(epoch from clock_timestamp() - max(updated_at) filter (where name = 'predictor'))::float8
                     as predictor_silent_s,
                 max((value->>'tau')::float8) filter (where name = 'prediction') as tau,
+                coalesce(bool_or((value->>'paused')::bool) filter (where name = 'pause'), false) as paused,
                 (select version from model_versions where kind = 'serving_time' and active) as serving_time_version,
                 (select coalesce(jsonb_object_agg(name, weight), '{}') from tenants where weight <> 1) as weights
-            from service_state where name in ('policy', 'predictor', 'prediction')
+            from service_state where name in ('policy', 'predictor', 'prediction', 'pause')
         """)
     ).one()
     return PlannerInputs(**row._mapping)

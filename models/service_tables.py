@@ -80,6 +80,23 @@ class Minute(Base):
     valid_tokens: Mapped[int] = mapped_column(BigInteger)
     pad_tokens: Mapped[int] = mapped_column(BigInteger)
     invalid_tokens: Mapped[int] = mapped_column(BigInteger)
+    # of the minute's samples (`models.operations.operation_tables.Sample`): the largest backlog, numbers in flight, age
+    # and 99th percentile, the newest tau, the sums of the others; null in a minute without samples
+    backlog: Mapped[int | None]
+    in_flight: Mapped[int | None]
+    oldest_s: Mapped[float | None]
+    answer_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    response_p99_s: Mapped[float | None]
+    predicted: Mapped[int | None]
+    squared_error: Mapped[float | None]
+    covered: Mapped[int | None]
+    tau: Mapped[float | None]
+    promised: Mapped[int | None]
+    eta_error_s: Mapped[float | None]
+    eta_kept: Mapped[int | None]
+    estimated: Mapped[int | None]
+    estimate_error_s: Mapped[float | None]
+    served_s: Mapped[float | None]
 
 
 class RateCount(Base):

@@ -227,6 +227,11 @@ class StoredBatch(Base):
             "finished_at",
             postgresql_where=text("status = 'finished' and not joins and serving_s > 0 and generation_length > 0"),
         ),
+        Index(
+            "batches_out_of_memory",
+            "finished_at",
+            postgresql_where=text("status = 'out_of_memory' and finished_at is not null"),
+        ),
         # by the time that a batch ran, for windows of time (`models.window_stats`)
         Index(
             "batches_by_time",
@@ -261,3 +266,5 @@ class StoredWorker(Base):
     stopping: Mapped[bool] = mapped_column(server_default="false")  # it gets no batch any more
     # since when it gets no batch, because it took none that was sent to it; null once it has taken a message again
     not_consuming_since: Mapped[datetime | None]
+    version: Mapped[str | None]  # of Magnus, which its process runs
+    drained_at: Mapped[datetime | None]  # since when an operator keeps new batches from it

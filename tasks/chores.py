@@ -1,4 +1,4 @@
-"""The chores of `tasks.upkeep`: closes the history's minutes and deletes old rows, in short transactions."""
+"""The chores of `tasks.upkeep`: samples the service, closes minutes, deletes old rows, in short transactions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from models import minute_history, retention, unstored_requests
 from models.bulk import bulk_retention
+from models.operations import service_history
 from models.session import make_sessions
 from models.tenants import usage
 from models.webhooks import webhook_deliveries
@@ -32,8 +33,9 @@ log = structlog.get_logger()
 
 
 def do_chores(engine: Engine, retention_s: float) -> None:
-    """Close minutes, sum usage, then delete what ended longer than `retention_s` ago; each for CHORE_FOR_S at most."""
+    """Sample, close minutes, sum usage, delete what ended `retention_s` ago or before; each for CHORE_FOR_S at most."""
     with make_sessions(engine)() as session:
+        service_history.take_samples(session)
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, CHORE_FOR_S)
         minute_history.fold_totals(session)
         repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, CHORE_FOR_S)

@@ -26,7 +26,6 @@ from webapp import (
     auth,
     chat_api,
     client_errors,
-    dashboard,
     health,
     models_api,
     openapi_document,
@@ -39,7 +38,8 @@ from webapp.backlog_limits import BacklogLimit
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
 from webapp.conversations import conversations_api
-from webapp.dashboard_overview import Overview, read_overview
+from webapp.dashboard import dashboard_pages, sign_in_page
+from webapp.dashboard.page_reads import PageReads
 from webapp.ended_notices import EndedNotices
 from webapp.prompt_limits import prompt_limits_of
 from webapp.rate_limits import RateLimit
@@ -66,7 +66,6 @@ CONNECTION_WITHIN_S = 30.0
 CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
-OVERVIEW_TTL_S = 1.0  # open dashboards ask every 2 s each: any value below that keeps them fresh
 
 # A browser loads and runs only what this service serves, and no other site can embed its pages or read its answers.
 SECURITY_HEADERS = {
@@ -141,7 +140,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         usage_api.api,
         webhooks_api.api,
     ]
-    for blueprint in (*apis, health.pages, dashboard.pages, reference_page.pages):
+    for blueprint in (*apis, health.pages, sign_in_page.pages, dashboard_pages.pages, reference_page.pages):
         app.register_blueprint(blueprint)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_security_headers)
@@ -171,10 +170,6 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     def response_times() -> ResponseTimeEstimate:
         with sessions() as session:
             return read_response_times(session)
-
-    def overview(hours: int) -> Overview:
-        with sessions() as session:
-            return read_overview(session, hours, settings.lease_s)
 
     listening = make_engine(database_url, pool_size=1, name="magnus web listens")
 
@@ -235,7 +230,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         ),
         queue_snapshot=queue_snapshots,
         response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
-        overviews={hours: TtlCache(partial(overview, int(hours)), OVERVIEW_TTL_S) for hours in dashboard.CHART_HOURS},
+        page_reads=PageReads(sessions, settings.lease_s),
         waiting_calls=waiting_calls,
         token_feed=token_feed,
         rate_limit=RateLimit(settings.rate_limit, share_count),

@@ -1,6 +1,6 @@
 """What the views of one app share: made once by `create_app` and kept on the app itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import current_app
@@ -11,7 +11,7 @@ from models.response_time_estimate import ResponseTimeEstimate
 from webapp.announcer import Announcer
 from webapp.backlog_limits import BacklogLimit
 from webapp.bulk.file_upload import UploadLimits
-from webapp.dashboard_overview import Overview
+from webapp.dashboard.page_reads import PageReads
 from webapp.prompt_limits import PromptLimits
 from webapp.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
@@ -28,7 +28,7 @@ class AppContext:
     upload_limits: UploadLimits
     queue_snapshot: TtlCache[QueueSnapshot | None]  # None while no planner writes one
     response_times: TtlCache[ResponseTimeEstimate]
-    overviews: Mapping[str, TtlCache[Overview]]  # by the number of hours that the charts show
+    page_reads: PageReads  # of the dashboard
     waiting_calls: WaitingCalls
     token_feed: TokenFeed
     rate_limit: RateLimit

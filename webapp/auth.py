@@ -1,6 +1,5 @@
-"""Who sends a request: an API key for everything under /v1, a password for the dashboard."""
+"""Who sends a request to the API: a key for everything under /v1."""
 
-import hmac
 import time
 
 from flask import Response, g, request
@@ -8,7 +7,6 @@ from flask import Response, g, request
 from models import api_keys
 from models.api_keys import Caller
 from models.tenants.key_scopes import Scope
-from settings import DASHBOARD_USER
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.tenants.limit_headers import add_limit_headers
@@ -76,26 +74,3 @@ def current_caller() -> Caller:
     """Whose key the current request carries."""
     caller: Caller = g.caller
     return caller
-
-
-def require_dashboard_password() -> Response | None:
-    """Before each page of the dashboard: 401 without the password, 403 if the settings have none."""
-    password = current_context().dashboard_password
-    if password is None:
-        return Response(
-            "The dashboard is off: set MAGNUS_DASHBOARD_PASSWORD. Its user is 'magnus'.\n", 403, mimetype="text/plain"
-        )
-    given = request.authorization
-    if (
-        given is not None
-        and given.type == "basic"
-        and hmac.compare_digest((given.username or "").encode(), DASHBOARD_USER.encode())
-        and hmac.compare_digest((given.password or "").encode(), password.encode())
-    ):
-        return None
-    return Response(
-        "Sign in as 'magnus' with the dashboard's password.\n",
-        401,
-        {"WWW-Authenticate": 'Basic realm="Magnus", charset="UTF-8"'},
-        mimetype="text/plain",
-    )

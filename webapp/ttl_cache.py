@@ -7,19 +7,35 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
+MOST_SPACED_S = 15.0  # that spacing keeps a value for: one slow read, at a restart of the database, soon is the past
+
 
 class TtlCache(Generic[Value]):
-    """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result."""
+    """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result.
 
-    def __init__(self, read: Callable[[], Value], ttl_s: float) -> None:
+    One that took long to read is kept for `spacing` times as long as that took, at most for MOST_SPACED_S.
+    """
+
+    def __init__(self, read: Callable[[], Value], ttl_s: float, spacing: float = 0.0) -> None:
         self._read = read
         self._ttl_s = ttl_s
+        self._spacing = spacing
+        self._took_s = 0.0
         self._lock = threading.Lock()
         self._cached: tuple[float, Value] | None = None  # when it was read, and the result
 
     def get(self) -> Value:
         """The value. An error of `read` is raised here and not cached: the next call reads again."""
         with self._lock:
-            if self._cached is None or time.monotonic() - self._cached[0] > self._ttl_s:
-                self._cached = (time.monotonic(), self._read())
+            ttl_s = max(self._ttl_s, min(MOST_SPACED_S, self._spacing * self._took_s))
+            if self._cached is None or time.monotonic() - self._cached[0] > ttl_s:
+                started = time.monotonic()
+                value = self._read()
+                self._took_s = time.monotonic() - started
+                self._cached = (started, value)
             return self._cached[1]
+
+    def forget(self) -> None:
+        """Read again at the next call."""
+        with self._lock:
+            self._cached = None

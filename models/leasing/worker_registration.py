@@ -29,6 +29,7 @@ class WorkerRegistration:
     block_tokens: int = 1
     lacks: tuple[str, ...] = ()
     prefix_cache: bool = False
+    version: str | None = None  # of Magnus
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
@@ -39,19 +40,19 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
     incarnation = connection.execute(
         text("""
             insert into workers (name, model, device, theta_bytes, delta_bytes, curves, paged, block_tokens, lacks,
-                prefix_cache)
+                prefix_cache, version)
             values (:name, :model, :device, :theta_bytes, :delta_bytes, :curves, :paged, :block_tokens, :lacks,
-                :prefix_cache)
+                :prefix_cache, :version)
             on conflict (name) do update set model = excluded.model, device = excluded.device,
                 theta_bytes = excluded.theta_bytes, delta_bytes = excluded.delta_bytes,
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
-                prefix_cache = excluded.prefix_cache,
+                prefix_cache = excluded.prefix_cache, version = excluded.version,
                 max_rows = null, fault = null,
                 curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
-                stopping = false, not_consuming_since = null
+                stopping = false, not_consuming_since = null, drained_at = null
             returning extract(epoch from started_at)::float8
         """).bindparams(bindparam("curves", type_=JSONB(none_as_null=True))),
         {
@@ -65,6 +66,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "block_tokens": worker.block_tokens,
             "lacks": list(worker.lacks),
             "prefix_cache": worker.prefix_cache,
+            "version": worker.version,
         },
     ).scalar_one()
     _lose_open_batches(connection, worker.name, failed=True, max_attempts=max_attempts, died=True)

@@ -4,7 +4,10 @@ import enum
 
 
 class Scope(enum.StrEnum):
-    """submit: make and change what is the tenant's; read: see it; operate: see what is of the whole service."""
+    """submit: make and change what is the tenant's; read: see it; operate: see what is of the whole service.
+
+    On the dashboard, where pages need `operate`, submit lets a key act on the whole service, and read see every text.
+    """
 
     submit = "submit"
     read = "read"

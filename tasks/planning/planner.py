@@ -108,11 +108,12 @@ class Planner:
         self._feed(live, now)
         self._settle(now)
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
-        claims = self._assign(workers, now)
+        claims = [] if inputs.paused else self._assign(workers, now)
         self._live = live
         self.has_work = len(self._policies) > 0 or self._fleet.busy
         self.all_joinable = bool(workers) and all(worker.rows for some in workers.values() for worker in some)
-        self.due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
+        due_in_s = next_due_in_s(self._policies, workers, claims, now, self._rules.lookahead_s)
+        self.due_in_s = None if inputs.paused else due_in_s
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _look_ahead(self, now: float) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from scheduling.policy import Policy, WaitingBatch, Worker
+from scheduling.wasted_memory_access import wasted_memory_access
 
 # The snapshot names this many requests at the front of the queue and this many batches; of all others a client learns
 # how many are ahead. More costs the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
@@ -48,6 +49,7 @@ def describe_queue(
                 "response_ratio": round(batch.response_ratio, 3),
                 "sealed": batch.sealed,
                 "starts_in_s": round(starts_in_s, 4),
+                **costs_of(batch, workers),
             }
         )
         listed += len(batch.requests)
@@ -56,3 +58,15 @@ def describe_queue(
             break
     unlisted_s = work_s / listed * (total - listed) / len(free_s) if listed else 0.0
     return described, free_s[0] + unlisted_s
+
+
+def costs_of(batch: WaitingBatch, workers: Sequence[Worker]) -> dict[str, float]:
+    """Wasted memory access of a batch (Magnus Eq. 4, tokens), and the share of a worker's Θ that it may fill."""
+    some = batch.requests[:MOST_IDS]
+    costs: dict[str, float] = {"wasted": wasted_memory_access([(one.prefill, one.remaining) for one in some])}
+    if workers:
+        memory, tokens = workers[0].memory, batch.length + batch.generation_length
+        total = sum(one.prefill + one.remaining for one in some)
+        share = memory.rows_tokens(len(batch.requests), tokens, total) / max(1, memory.capacity_tokens)
+        costs["memory_share"] = round(share, 4)
+    return costs

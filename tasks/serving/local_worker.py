@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version
 from time import monotonic
 from typing import TypeVar
 
@@ -53,6 +54,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         paged=loaded.fused,  # of what policies read this only where rows join and leave; static batches are rectangles
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
+        version=version("magnus"),
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)

@@ -4,6 +4,7 @@ It loads no model and no torch.
 """
 
 import logging
+from importlib.metadata import version
 from time import monotonic, sleep
 
 import structlog
@@ -74,6 +75,7 @@ def run_remote_worker(
         block_tokens=server.capabilities.block_tokens,
         lacks=server.capabilities.lacks,
         prefix_cache=server.capabilities.prefix_cache,
+        version=version("magnus"),
     )
     try:
         return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)

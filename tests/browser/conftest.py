@@ -49,8 +49,9 @@ def site(database_url: str) -> Iterator[Site]:
 @pytest.fixture
 def visitor(browser: Browser, site: Site) -> Iterator[Visitor]:
     """A signed-in browser window; any error or foreign request that it records fails the test at its end."""
-    context = browser.new_context(http_credentials={"username": "magnus", "password": PASSWORD})
+    context = browser.new_context()
     visitor = Visitor(context.new_page(), site)
+    visitor.sign_in(PASSWORD)
     yield visitor
     complaints = visitor.complaints
     context.close()

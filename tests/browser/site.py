@@ -62,6 +62,12 @@ class Visitor:
         self.page.goto(self.site.url + path)
         return self.page
 
+    def sign_in(self, secret: str) -> None:
+        """Sign in with a key or the password."""
+        self.go("/sign-in?next=/sign-in")  # to no page that reads: what it reads is kept for a while
+        self.page.get_by_label("API key or the dashboard's password").fill(secret)
+        self.page.get_by_role("button", name="Sign in").click()
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)

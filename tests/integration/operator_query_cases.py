@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
@@ -20,7 +19,6 @@ from models import (
     training_log,
     window_stats,
 )
-from tests.integration.million_rows import BATCHES
 from tests.integration.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
 
 
@@ -49,7 +47,6 @@ def served_work_of(window_s: float) -> Callable[[Connection], object]:
 
 OPERATOR_CASES = [
     Case("minute_history.close_minutes", on_session(minute_history.close_minutes), 5 * 5 * A_MINUTE),
-    Case("minute_history.minutes", on_session(minute_history.minutes, timedelta(hours=24)), 1440),
     Case("minute_history.ended_last_hour", on_session(minute_history.ended_last_hour), 60 + 6 * A_MINUTE),
     Case("minute_history.ended_totals", on_session(minute_history.ended_totals)),
     Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
@@ -58,8 +55,6 @@ OPERATOR_CASES = [
     Case("operator_overview.deaf_workers", on_session(operator_overview.deaf_workers)),
     Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
     Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
-    Case("operator_overview.workers", on_session(operator_overview.workers), 8 * BATCHES),
-    Case("operator_overview.learned_models", on_session(operator_overview.learned_models)),
     Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),

@@ -55,3 +55,19 @@ def test_who_asks_while_it_is_read_waits_for_the_same_value() -> None:
     for thread in threads:
         thread.join()
     assert got == [1, 1, 1]
+
+
+def test_what_takes_long_to_read_is_read_less_often() -> None:
+    started = threading.Event()
+    reads: list[int] = []
+
+    def read() -> int:
+        reads.append(1)
+        started.wait(0.001)  # nobody sets it: it takes a millisecond
+        return len(reads)
+
+    often, seldom = TtlCache(read, ttl_s=-1.0), TtlCache(read, ttl_s=-1.0, spacing=10_000.0)
+    assert [often.get(), often.get()] == [1, 2]
+    assert [seldom.get(), seldom.get()] == [3, 3]
+    seldom.forget()
+    assert seldom.get() == 4

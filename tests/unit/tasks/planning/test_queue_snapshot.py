@@ -47,3 +47,13 @@ def test_only_the_front_is_read_and_the_rest_is_taken_to_need_as_long_a_request(
     assert sum(len(described["ids"]) for described in batches) == MOST_IDS
     # 3 batches of 2 s hold 1,200 requests, so 18,800 more take 94 s
     assert backlog_s == 6.0 + 94.0
+
+
+def test_a_batch_says_what_it_wastes_and_how_much_memory_it_may_fill():
+    requests = (Request("a", 0.0, 5, 10, 5, 5), Request("b", 0.0, 3, 10, 4, 4))
+    (described,), _ = describe_queue([WaitingBatch(requests, 5, 5, 1.0, 1.0, sealed=False)], 2, [worker("a", 0.0)])
+    assert described["memory_share"] == 0.2  # two rows of 5 + 5 tokens in 100
+    # b reads (5 + 1)·5 + 5·6/2 = 45, of which 4·3 + 4·3/2 = 18 serve its answer
+    assert described["wasted"] == 45 - 18
+    (alone,), _ = describe_queue([batch(0, 1, 2.0)], 1, [])
+    assert "memory_share" not in alone

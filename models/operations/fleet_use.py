@@ -1,0 +1,190 @@
+"""What operators see of the fleet: each worker with its rows and memory, its batches over time; drain and resume."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+# Batches that a picture of the fleet is drawn from, the newest ones that ended: more are too narrow to be seen, and so
+# the query stays short at any rate. Not tuned.
+MOST_BATCHES = 4000
+MOST_ROWS = 200  # of running rows that the page lists; not tuned
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUse:
+    """A worker that was heard of within a day; `rows` are those given to it, memory is in tokens.
+
+    `held_tokens` is what its rows have now by the last heartbeat, `reserved_tokens` what they may come to by the upper
+    quantiles of their lengths. `lasting` counts open batches that it has taken, `sent` those that it has not.
+    """
+
+    name: str
+    model: str
+    device: str
+    version: str | None
+    theta_bytes: int
+    delta_bytes: int
+    heartbeat_age_s: float
+    up_s: float  # since its process started
+    stopped: bool
+    stopping: bool
+    not_consuming: bool
+    drained: bool
+    fault: str | None
+    rows: int
+    held_tokens: int
+    reserved_tokens: int
+    lasting: int
+    sent: int
+    out_of_memory: int  # batches that ran out of memory in the last hour
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Θ in tokens."""
+        return self.theta_bytes // self.delta_bytes
+
+    @property
+    def memory_in_tokens(self) -> bool:
+        """Whether its memory is known in tokens only, as that of a server is: a token then counts as one byte."""
+        return self.delta_bytes == 1
+
+    def state(self, alive_s: float) -> str:
+        """One word for it; only `running` and `idle` workers get batches."""
+        states = {
+            "stopped": self.stopped,
+            "lost": self.heartbeat_age_s > alive_s,
+            "takes_no_messages": self.not_consuming,
+            "set_aside": self.fault is not None,
+            "stopping": self.stopping,
+            "drained": self.drained and not self.lasting,
+            "draining": self.drained,
+            "running": self.lasting > 0,
+        }
+        return next((state for state, holds in states.items() if holds), "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """All workers with what they served lately and what they serve now."""
+
+    workers: list[WorkerUse]
+    batches: "list[BatchSpan]"
+    running: "list[RunningRequest]"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """A batch that a worker has taken; it runs while `finished_at` is None."""
+
+    id: int
+    worker: str
+    status: str
+    joins: bool
+    size: int
+    started_at: datetime
+    finished_at: datetime | None
+    estimated_s: float
+    valid_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRequest:
+    """A request in a batch that its worker has taken; tokens by the worker's last heartbeat."""
+
+    id: str
+    worker: str
+    application: str
+    batch_id: int
+    tokens: int
+    predicted_tokens: int | None
+    limit_tokens: int
+    running_s: float
+
+
+def workers_in_use(session: Session) -> list[WorkerUse]:
+    """Every worker with a heartbeat within the last day, by name."""
+    rows = session.execute(
+        text("""
+            with open_rows as (
+                select b.worker, r.prompt_tokens, least(coalesce(r.predicted_upper_tokens, r.limit_tokens),
+                        r.limit_tokens) as upper,
+                    cardinality(r.generated_ids) + case when b.status = 'running' then b.progress_tokens else 0 end
+                        as tokens
+                from batches b join requests r on r.batch_id = b.id and r.status = 'in_progress'
+                where b.status in ('assigned', 'running')
+            ), used as (
+                select worker, count(*) as rows, sum(prompt_tokens + tokens) as held,
+                    sum(prompt_tokens + greatest(upper, tokens)) as reserved,
+                    count(*) * max(prompt_tokens + tokens) as held_rectangle,
+                    count(*) * max(prompt_tokens + greatest(upper, tokens)) as reserved_rectangle
+                from open_rows group by worker
+            ), opened as (
+                select worker, count(*) filter (where status = 'running') as lasting,
+                    count(*) filter (where status = 'assigned') as sent
+                from batches where status in ('assigned', 'running') group by worker
+            ), outgrew as (
+                select worker, count(*) as batches from batches
+                where status = 'out_of_memory' and finished_at > statement_timestamp() - interval '1 h' group by worker
+            )
+            select w.name, w.model, w.device, w.version, w.theta_bytes, w.delta_bytes,
+                extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s,
+                extract(epoch from clock_timestamp() - w.started_at)::float8 as up_s,
+                w.stopped_at is not null as stopped, w.stopping, w.not_consuming_since is not null as not_consuming,
+                w.drained_at is not null as drained, w.fault, coalesce(u.rows, 0) as rows,
+                coalesce(case when w.paged then u.held else u.held_rectangle end, 0)::bigint as held_tokens,
+                coalesce(case when w.paged then u.reserved else u.reserved_rectangle end, 0)::bigint as reserved_tokens,
+                coalesce(o.lasting, 0) as lasting, coalesce(o.sent, 0) as sent, coalesce(m.batches, 0) as out_of_memory
+            from workers w left join used u on u.worker = w.name left join opened o on o.worker = w.name
+                left join outgrew m on m.worker = w.name
+            where w.heartbeat_at > statement_timestamp() - interval '1 day'
+            order by w.name
+        """)
+    )
+    return [WorkerUse(**row._mapping) for row in rows]
+
+
+def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
+    """Batches that run, and the newest MOST_BATCHES of those that ended within the last `back_s`; newest first."""
+    columns = "id, worker, status, joins, size, started_at, finished_at, estimated_s"
+    rows = session.execute(
+        text(f"""
+            select {columns}, 0 as valid_tokens from batches where status = 'running' and started_at is not null
+            union all
+            (select {columns}, coalesce(valid_tokens, 0) from batches
+            where finished_at is not null and finished_at > statement_timestamp() - make_interval(secs => :back_s)
+                and started_at is not null
+            order by finished_at desc limit :most)
+        """),  # noqa: S608  # names of columns
+        {"back_s": back_s, "most": MOST_BATCHES},
+    )
+    return [BatchSpan(**row._mapping) for row in rows]
+
+
+def running_requests(session: Session) -> list[RunningRequest]:
+    """Requests that workers serve now, those of the oldest batches first; at most MOST_ROWS."""
+    rows = session.execute(
+        text("""
+            select r.id, b.worker, r.application, b.id as batch_id,
+                cardinality(r.generated_ids) + b.progress_tokens as tokens, r.predicted_tokens, r.limit_tokens,
+                extract(epoch from clock_timestamp() - b.started_at)::float8 as running_s
+            from batches b join requests r on r.batch_id = b.id and r.status = 'in_progress'
+            where b.status = 'running' and b.started_at is not null order by b.id, r.id limit :most
+        """),
+        {"most": MOST_ROWS},
+    )
+    return [RunningRequest(**row._mapping) for row in rows]
+
+
+def set_drained(session: Session, worker: str, drained: bool) -> bool:
+    """Keep new batches from a worker, or give it some again; False if there is no worker of this name."""
+    changed = session.execute(
+        text("""
+            update workers set drained_at = case when :drained then coalesce(drained_at, clock_timestamp()) end
+            where name = :worker returning name
+        """),
+        {"worker": worker, "drained": drained},
+    ).one_or_none()
+    session.commit()
+    return changed is not None

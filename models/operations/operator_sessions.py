@@ -1,0 +1,52 @@
+"""Sessions of the dashboard: made when somebody signs in, found by the cookie's digest, ended with their key."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Who a session belongs to: a key by its readable characters, name, tenant and scopes, or the password's digest."""
+
+    prefix: str | None
+    name: str | None
+    tenant: str | None
+    scopes: list[str] | None
+    password_sha256: bytes | None
+
+
+def begin(
+    session: Session, sha256: bytes, lasts_s: float, *, key_id: int | None = None, password_sha256: bytes | None = None
+) -> None:
+    """Store a session by the digest of its cookie, and delete those that are over."""
+    session.execute(text("delete from operator_sessions where expires_at < statement_timestamp()"))
+    session.execute(
+        text("""
+            insert into operator_sessions (sha256, key_id, password_sha256, expires_at)
+            values (:sha256, :key_id, :password_sha256, clock_timestamp() + make_interval(secs => :lasts_s))
+        """),
+        {"sha256": sha256, "key_id": key_id, "password_sha256": password_sha256, "lasts_s": lasts_s},
+    )
+    session.commit()
+
+
+def find(session: Session, sha256: bytes) -> SignedIn | None:
+    """Whose session this is; None if it is unknown or over, or its key was revoked or has expired."""
+    row = session.execute(
+        text("""
+            select k.prefix, k.name, k.tenant, k.scopes, s.password_sha256
+            from operator_sessions s left join api_keys k on k.id = s.key_id and k.revoked_at is null
+                and (k.expires_at is null or k.expires_at > statement_timestamp())
+            where s.sha256 = :sha256 and s.expires_at > statement_timestamp() and (s.key_id is null or k.id is not null)
+        """),
+        {"sha256": sha256},
+    ).one_or_none()
+    return None if row is None else SignedIn(**row._mapping)
+
+
+def end(session: Session, sha256: bytes) -> None:
+    """Delete a session."""
+    session.execute(text("delete from operator_sessions where sha256 = :sha256"), {"sha256": sha256})
+    session.commit()

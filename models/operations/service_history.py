@@ -1,0 +1,153 @@
+"""The service's history: a sample every ten seconds, the closed minutes behind them, and both as points of a chart."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+# A sample is taken so long after its end, seconds: an answer is dated back by the time that writing it took. Not tuned.
+GRACE_S = 2
+KEPT_S = 3600  # samples; the longer charts need them only until their minute is closed, the shortest for 15 minutes
+
+TAKE = text("""
+    with last as (
+        select date_bin('10 s', statement_timestamp() - make_interval(secs => :grace_s), 'epoch') as at
+    ), due as (
+        select generate_series(
+            greatest(coalesce((select max(at) from samples) + interval '10 s', last.at), last.at - interval '50 s'),
+            last.at, interval '10 s'
+        ) as at from last
+    ), span as (
+        select min(at) - interval '10 s' as first, max(at) as last from due
+    ), ended as (
+        select * from requests where status in ('completed', 'incomplete')
+            and finished_at >= (select first from span) and finished_at < (select last from span)
+    ), answers as (
+        select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as answers,
+            sum(output_tokens) as answer_tokens,
+            percentile_cont(array[0.5, 0.95, 0.99]) within group (order by extract(epoch from finished_at - arrived_at))
+                as response_s,
+            count(predicted_tokens) filter (where status = 'completed') as predicted,
+            sum((predicted_tokens - output_tokens)::float8 ^ 2) filter (where status = 'completed') as squared_error,
+            count(*) filter (where status = 'completed' and output_tokens <= predicted_upper_tokens) as covered,
+            count(eta_at) as promised, sum(abs(extract(epoch from finished_at - eta_at)))::float8 as eta_error_s,
+            count(*) filter (where finished_at between eta_low_at and eta_high_at) as eta_kept
+        from ended group by 1
+    ), failures as (
+        select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as failed
+        from requests where status in ('failed', 'cancelled') and status = 'failed'
+            and finished_at >= (select first from span) and finished_at < (select last from span) group by 1
+    ), served as (
+        select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as estimated,
+            sum(abs(serving_s - estimated_s)) as estimate_error_s, sum(serving_s) as served_s
+        from batches where finished_at is not null and status = 'finished' and serving_s > 0 and estimated_s > 0
+            and finished_at >= (select first from span) and finished_at < (select last from span) group by 1
+    )
+    insert into samples (at, backlog, in_flight, oldest_s, answers, failed, answer_tokens, response_p50_s,
+        response_p95_s, response_p99_s, predicted, squared_error, covered, tau, promised, eta_error_s, eta_kept,
+        estimated, estimate_error_s, served_s)
+    select at, (select count(*) from requests where status = 'queued'),
+        (select count(*) from requests where status = 'in_progress'),
+        (select extract(epoch from statement_timestamp() - arrived_at)::float8 from requests where status = 'queued'
+            order by arrived_at limit 1),
+        coalesce(answers, 0), coalesce(failed, 0), coalesce(answer_tokens, 0), response_s[1], response_s[2],
+        response_s[3], coalesce(predicted, 0), coalesce(squared_error, 0), coalesce(covered, 0),
+        (select (value->>'tau')::float8 from service_state where name = 'prediction'),
+        coalesce(promised, 0), coalesce(eta_error_s, 0), coalesce(eta_kept, 0), coalesce(estimated, 0),
+        coalesce(estimate_error_s, 0), coalesce(served_s, 0)
+    from due left join answers using (at) left join failures using (at) left join served using (at)
+    on conflict do nothing returning at
+""")
+FORGET = text("delete from samples where at < statement_timestamp() - make_interval(secs => :kept_s)")
+
+SUMMED = (
+    "answers",
+    "failed",
+    "answer_tokens",
+    "predicted",
+    "squared_error",
+    "covered",
+    "promised",
+    "eta_error_s",
+    "eta_kept",
+    "estimated",
+    "estimate_error_s",
+    "served_s",
+)
+COUNTED = {name for name in SUMMED if not name.endswith(("_s", "_error"))}
+LARGEST = ("backlog", "in_flight", "oldest_s", "response_p50_s", "response_p95_s", "response_p99_s")
+SAMPLED = f"""
+    select at - interval '10 s' as at, 10 as seconds, {", ".join((*SUMMED, *LARGEST))}, tau
+    from samples where at > statement_timestamp() - make_interval(secs => :back_s)
+"""  # noqa: S608  # names of columns
+CLOSED = f"""
+    select minute as at, 60 as seconds, completed + incomplete as answers, failed,
+        coalesce(answer_tokens, valid_tokens) as answer_tokens, {", ".join((*SUMMED[3:], *LARGEST))}, tau
+    from minutes where minute > statement_timestamp() - make_interval(secs => :back_s)
+    union all {SAMPLED} and at > coalesce((select max(minute) from minutes), '-infinity') + interval '1 min'
+"""  # noqa: S608  # names of columns
+READ = """
+    select date_bin(make_interval(secs => :step_s), at, 'epoch') as at, sum(seconds)::int as seconds, {sums}, {largest},
+        (array_agg(tau order by at desc) filter (where tau is not null))[1] as tau
+    from ({points}) as points group by 1 order by 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """What `Sample` has, over one or several samples or minutes that begin at `at` and cover `seconds` in all.
+
+    Backlog, age and response times are the largest of theirs, tau the newest, the others sums; None: not known.
+    """
+
+    at: datetime
+    seconds: int
+    answers: int
+    failed: int
+    answer_tokens: int
+    predicted: int | None
+    squared_error: float | None
+    covered: int | None
+    promised: int | None
+    eta_error_s: float | None
+    eta_kept: int | None
+    estimated: int | None
+    estimate_error_s: float | None
+    served_s: float | None
+    backlog: int | None
+    in_flight: int | None
+    oldest_s: float | None
+    response_p50_s: float | None
+    response_p95_s: float | None
+    response_p99_s: float | None
+    tau: float | None
+
+
+def take_samples(session: Session) -> int:
+    """Take the samples that are due, those of the last minute included; returns how many. Concurrent calls are safe."""
+    taken = len(session.execute(TAKE, {"grace_s": GRACE_S}).all())
+    session.execute(FORGET, {"kept_s": KEPT_S})
+    session.commit()
+    return taken
+
+
+def database_clock(session: Session) -> datetime:
+    """The present instant by the database's clock."""
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return now
+
+
+def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
+    """The last `back_s` in steps of `step_s`, oldest first; a step without data is left out.
+
+    Steps below a minute are read from the samples alone, which are kept for KEPT_S.
+    """
+    query = READ.format(
+        # without the cast a sum of bigints is a numeric
+        sums=", ".join(f"sum({name})::{'bigint' if name in COUNTED else 'float8'} as {name}" for name in SUMMED),
+        largest=", ".join(f"max({name}) as {name}" for name in LARGEST),
+        points=CLOSED if step_s >= 60 else SAMPLED,
+    )
+    rows = session.execute(text(query), {"back_s": back_s, "step_s": step_s})
+    return [HistoryPoint(**row._mapping) for row in rows]

@@ -1,0 +1,117 @@
+"""What holds on every page: nothing foreign, no script in data, both themes, narrow windows, keyboard, names."""
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser import busy_service
+from tests.browser.accessibility import faults_of
+from tests.browser.busy_service import EVIL
+from tests.browser.site import PASSWORD, Site, Visitor
+
+JOB = f"resp_{1:032x}"
+PAGES = {
+    "overview": "/",
+    "queue": "/queue",
+    "workers": "/workers",
+    "predictions": "/predictions",
+    "jobs": "/jobs",
+    "job": f"/jobs/{JOB}",
+    "batches": "/batches",
+    "webhooks": "/webhooks",
+    "webhook": "/webhooks/we_1",
+    "usage": "/usage",
+    "audit": "/audit",
+}
+every_page = pytest.mark.parametrize("path", PAGES.values(), ids=PAGES)
+WORDS_OF_THE_EMPTY = {
+    "/": "Nothing has ended yet",
+    "/queue": "The planner has not been heard of",
+    "/workers": "magnus worker",
+    "/predictions": "No answer with a prediction",
+    "/jobs": "magnus submit",
+    "/batches": "magnus batch run",
+    "/webhooks": "magnus webhooks",
+    "/usage": "magnus submit",
+    "/audit": "Nobody has done anything yet",
+}
+
+
+@pytest.fixture
+def busy(site: Site) -> Site:
+    """The site with a busy service behind it."""
+    busy_service.fill(site)
+    return site
+
+
+@every_page
+def test_a_page_has_no_fault_in_light_and_dark_and_fits_its_window(busy: Site, visitor: Visitor, path: str) -> None:
+    for scheme, width in (("light", 1400), ("dark", 390), ("light", 390), ("dark", 1400)):
+        visitor.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        page = visitor.go(path)
+        assert faults_of(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(int(n) for n in paper[4:-1].split(", ")) > 380) == (scheme == "light")
+
+
+def test_markup_in_the_database_stays_text_on_every_page(site: Site, visitor: Visitor) -> None:
+    busy_service.fill(site, EVIL)
+    for path in PAGES.values():
+        page = visitor.go(path)
+        expect(page.get_by_text("<img src=x", exact=False).first).to_be_attached()
+        assert page.locator("main img, main script").count() == 0, path
+        assert page.title() != "owned", path
+
+
+def test_the_keyboard_reaches_every_control_of_every_page(busy: Site, visitor: Visitor) -> None:
+    for path in PAGES.values():
+        page = visitor.go(path)
+        controls = page.evaluate("""() => {
+            const all = [...document.querySelectorAll('a[href], button, select, summary, input:not([type=hidden])')];
+            window.controls = all.filter((e) => e.checkVisibility());
+            return window.controls.length;
+        }""")
+        reached = set()
+        for _ in range(controls + 20):  # and the regions that scroll
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("window.controls.indexOf(document.activeElement)"))
+        assert reached - {-1} == set(range(controls)), path
+
+
+def test_an_empty_list_says_what_to_do_next(visitor: Visitor) -> None:
+    for path, words in WORDS_OF_THE_EMPTY.items():
+        page = visitor.go(path)
+        expect(page.get_by_text(words).first).to_be_visible()
+        assert faults_of(page) == [], path
+
+
+def test_every_page_is_shown_without_script_too(busy: Site, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    Visitor(page, busy).sign_in(PASSWORD)
+    for path in PAGES.values():
+        page.goto(busy.url + path)
+        assert page.locator("main h1").inner_text(), path
+    context.close()
+
+
+def test_nobody_sees_a_page_without_signing_in(site: Site, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    for path in PAGES.values():
+        answer = context.request.get(site.url + path, headers={"Accept": "*/*"})
+        assert answer.status == 401, path
+        assert "Basic" in answer.headers["www-authenticate"]
+        page.goto(site.url + path)
+        expect(page).to_have_url(f"{site.url}/sign-in?next={path}")
+    context.close()
+
+
+def test_charts_have_marks_from_the_first_sample_on(busy: Site, visitor: Visitor) -> None:
+    for path in ("/", "/?over=6h", "/?over=7d", "/predictions"):
+        page = visitor.go(path)
+        figures = page.locator("figure.chart").all()
+        assert len(figures) >= 5, path
+        assert all(figure.locator("polyline, rect.hover, circle, p.empty").count() for figure in figures), path
+        assert page.locator("figure.chart polyline").count() >= 1, path

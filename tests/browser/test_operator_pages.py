@@ -1,0 +1,173 @@
+"""What operators see and do on the pages below the overview, in a real Chromium."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import busy_service
+from tests.browser.site import Site, Visitor
+
+
+@pytest.fixture(autouse=True)
+def busy(site: Site) -> None:
+    """Every test has a busy service."""
+    busy_service.fill(site)
+
+
+def audited(site: Site) -> list[tuple[str, str]]:
+    """What operators did, newest first; not what the busy service begins with."""
+    rows = site.stage.sql("select action, target from audit_entries where actor <> 'me' order by id desc")
+    return [(row.action, row.target) for row in rows]
+
+
+def test_the_queue_shows_what_is_served_next_and_why(visitor: Visitor) -> None:
+    page = visitor.go("/queue")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("tbody tr").first).to_contain_text("7.00")
+    expect(page.locator(".why")).to_contain_text("response ratio is the highest")
+    assert page.locator("svg.timeline rect:not(.track)").count() == 3
+    page.get_by_label("Application").select_option("translation")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody tr").first).to_contain_text("2 of 4")
+    visitor.go("/queue?tenant=nobody")
+    expect(page.get_by_text("Nothing that the planner lists waits for this filter.")).to_be_visible()
+
+
+def test_planning_is_paused_and_resumed(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/queue")
+    page.get_by_role("button", name="Pause planning").click()
+    expect(page.get_by_text("planning is paused since")).to_be_visible()
+    assert site.stage.sql("select value from service_state where name = 'pause'")[0].value == {"paused": True}
+    visitor.go("/")
+    expect(page.locator("#verdict")).to_have_text("stuck")
+    expect(page.locator("#limit")).to_have_text("planner")
+    visitor.go("/queue")
+    page.get_by_role("button", name="Resume planning").click()
+    expect(page.get_by_role("button", name="Pause planning")).to_be_visible()
+    assert audited(site) == [("resume", "planning"), ("pause", "planning")]
+
+
+def test_a_worker_shows_its_batches_memory_and_rows_and_is_drained(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/workers")
+    worker = page.get_by_role("region", name="Worker gpu-0")
+    assert worker.locator("svg.timeline rect.good").count() >= 10
+    assert worker.locator("svg.timeline rect.bad").count() == 1
+    expect(worker).to_contain_text("Magnus 0.1.0")
+    expect(worker.locator("tbody tr")).to_have_count(4)
+    expect(worker.locator("tbody tr").first).to_contain_text("6 of about 10")
+    # four rows of 3 + 6 tokens, and at most 3 + 15
+    expect(worker).to_contain_text("36 of 4,000 tokens")
+    expect(worker).to_contain_text("72 tokens")
+    worker.get_by_role("button", name="Drain").click()
+    expect(worker.get_by_text("draining")).to_be_visible()
+    worker.get_by_role("button", name="Resume").click()
+    expect(worker.get_by_role("button", name="Drain")).to_be_visible()
+    assert audited(site) == [("resume", "worker gpu-0"), ("drain", "worker gpu-0")]
+
+
+def test_predictions_are_compared_and_a_version_is_rolled_back(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/predictions")
+    assert page.locator("circle.c0, circle.c1, circle.c2").count() >= busy_service.ANSWERS
+    expect(page.locator("#tau")).to_have_text("0.61")
+    expect(page.locator("#part-answers tbody tr")).to_have_count(3)
+    old = page.locator("#part-versions tr", has_text="length-1")
+    old.get_by_role("button", name="Put into service").click()
+    expect(page.locator("#part-versions tr", has_text="length-1")).to_contain_text("in service")
+    expect(page.locator("#part-versions tr", has_text="length-2")).to_contain_text("superseded")
+    assert audited(site) == [("activate", "model length-1")]
+    assert site.stage.sql("select version from model_versions where kind = 'length' and active")[0][0] == "length-1"
+
+
+def test_jobs_are_searched_filtered_and_paged(visitor: Visitor) -> None:
+    page = visitor.go("/jobs")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody tr")).to_have_count(busy_service.ANSWERS + busy_service.WAITING + 8 + 1 - 50)
+    page.get_by_label("State").select_option("failed")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    visitor.go("/jobs")
+    page.get_by_label("Id").fill("ffffff")
+    page.get_by_role("button", name="Show").click()
+    page.locator("td a.id").click()
+    expect(page.locator("h1")).to_contain_text(f"resp_{'f' * 32}")
+    visitor.go("/jobs?order=slowest&tenant=acme")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    visitor.go("/jobs?application=nothing")
+    expect(page.get_by_text("No job matches.")).to_be_visible()
+
+
+def test_all_that_match_are_cancelled_with_their_number_said_before(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/jobs?application=chat&status=queued")
+    page.get_by_role("link", name="Cancel all that wait or run").click()
+    expect(page.locator("h1")).to_have_text("Cancel 3 jobs?")
+    assert site.stage.sql("select count(*) from requests where status = 'cancelled'")[0][0] == 0
+    page.get_by_role("button", name="Cancel 3 jobs").click()
+    expect(page.locator("h1")).to_have_text("Cancelled: 3 jobs")
+    rows = site.stage.sql("select application from requests where status = 'cancelled'")
+    assert [row.application for row in rows] == ["chat"] * 3
+    assert audited(site) == [("cancel jobs", "all that match")]
+
+
+def test_a_failed_job_is_submitted_again_as_a_new_one(visitor: Visitor, site: Site) -> None:
+    page = visitor.go(f"/jobs/resp_{'f' * 32}")
+    expect(page.get_by_text("out_of_memory: too long")).to_be_visible()
+    page.get_by_role("button", name="Submit again").click()
+    expect(page.locator("h1")).to_contain_text("queued")
+    made = page.url.rpartition("/")[2]
+    assert made != f"resp_{'f' * 32}"
+    assert site.stage.requests("status")[made] == "queued"
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("h1")).to_contain_text("cancelled")
+    assert audited(site)[-1] == ("retry", f"job resp_{'f' * 32}")
+
+
+def test_a_job_shows_its_life_its_mates_and_its_texts_when_asked(visitor: Visitor, site: Site) -> None:
+    job = f"resp_{1:032x}"
+    page = visitor.go(f"/jobs/{job}")
+    assert page.locator("svg.timeline rect:not(.track)").count() >= 1
+    for step in ("Accepted", "Predicted", "Batched", "Served", "Stored"):
+        expect(page.locator(".life")).to_contain_text(step)
+    expect(page.get_by_text("eins zwei drei")).to_have_count(0)
+    page.get_by_role("button", name="Show prompt and answer").click()
+    expect(page.get_by_text("eins zwei drei")).to_be_visible()
+    expect(page.get_by_text("one two three")).to_be_visible()
+    assert audited(site) == [("read texts", f"job {job}")]
+
+
+def test_hostile_texts_are_shown_as_text(visitor: Visitor, site: Site) -> None:
+    evil = busy_service.EVIL
+    job = site.stage.request(f"resp_{'d' * 32}", input=evil, instructions=evil)
+    page = visitor.go(f"/jobs/{job}")
+    page.get_by_role("button", name="Show prompt and answer").click()
+    expect(page.get_by_text("<img src=x", exact=False)).to_have_count(2)
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() != "owned"
+
+
+def test_a_batch_is_cancelled(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/batches")
+    expect(page.locator("tbody tr")).to_contain_text("42 of 100 ended")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("tbody tr")).to_contain_text("cancelling")
+    assert audited(site)[0][0] == "cancel"
+
+
+def test_a_webhook_sends_again_what_was_given_up(visitor: Visitor, site: Site) -> None:
+    page = visitor.go("/webhooks")
+    page.get_by_role("link", name="https://example.com/").click()
+    expect(page.locator("tbody tr", has_text="failed")).to_have_count(3)
+    page.get_by_role("button", name="Send again").first.click()
+    expect(page.locator("tbody tr", has_text="queued")).to_have_count(1)
+    page.get_by_role("button", name="Send what was given up again").click()
+    expect(page.locator("tbody tr", has_text="queued")).to_have_count(3)
+    assert len(audited(site)) == 2
+
+
+def test_usage_is_summed_by_tenant_and_the_audit_lists_what_was_done(visitor: Visitor) -> None:
+    page = visitor.go("/usage?days=7")
+    expect(page.locator("tbody tr")).to_contain_text("720")
+    visitor.go("/queue")
+    page.get_by_role("button", name="Pause planning").click()
+    visitor.go("/audit")
+    expect(page.locator("tbody tr").first).to_contain_text("the dashboard's password")
+    expect(page.locator("tbody tr").first).to_contain_text("pause")

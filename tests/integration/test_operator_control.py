@@ -1,0 +1,96 @@
+"""The planner honours what operators say: nothing is assigned while planning is paused, nothing to a drained worker."""
+
+from models.leasing.worker_registration import WorkerRegistration, register
+from models.operations import fleet_use, job_actions, waiting_requests
+from models.operations.job_actions import JobFilter
+from models.session import make_sessions
+from models.tables import RequestStatus
+from tasks.planning.leader import Leader
+from tests.integration.database_stage import Stage
+
+
+def test_a_paused_planner_assigns_nothing_until_it_is_resumed(stage: Stage, leader: Leader) -> None:
+    stage.worker()
+    stage.request("r1")
+    with make_sessions(stage.database)() as session:
+        waiting_requests.set_paused(session, True)
+        assert waiting_requests.paused_since(session) is not None
+        leader.step()
+        assert stage.batches() == {}
+        assert stage.requests("status") == {"r1": "queued"}
+        waiting_requests.set_paused(session, False)
+        assert waiting_requests.paused_since(session) is None
+    leader.step()
+    assert [ids for _, ids in stage.batches().values()] == [["r1"]]
+
+
+def test_a_drained_worker_gets_no_batch_until_it_is_resumed(stage: Stage, leader: Leader) -> None:
+    stage.worker("w1")
+    stage.request("r1")
+    with make_sessions(stage.database)() as session:
+        assert fleet_use.set_drained(session, "w1", True)
+        assert not fleet_use.set_drained(session, "nobody", True)
+        leader.step()
+        assert stage.batches() == {}
+        assert fleet_use.set_drained(session, "w1", False)
+    leader.step()
+    assert [worker for worker, _ in stage.batches().values()] == ["w1"]
+
+
+def test_a_restart_ends_a_drain_and_tells_the_version(stage: Stage) -> None:
+    stage.worker("w1")
+    with make_sessions(stage.database)() as session:
+        fleet_use.set_drained(session, "w1", True)
+        offer = WorkerRegistration("w1", "small", "cpu", 1000, 1, None, version="9.9")
+        register(session.connection(), offer, max_attempts=3)
+        session.commit()
+        (worker,) = fleet_use.workers_in_use(session)
+    assert (worker.state(10.0), worker.version) == ("idle", "9.9")
+
+
+def test_memory_counts_as_the_worker_holds_it(stage: Stage) -> None:
+    for name, paged in (("ours", False), ("paged", True)):
+        stage.worker(name)
+        stage.sql("update workers set paged = :paged where name = :name", paged=paged, name=name)
+        ((batch,),) = stage.sql(
+            """insert into batches (worker, policy, status, size, length, predicted_generation_length, estimated_s,
+                started_at, progress_tokens) values (:name, 'magnus', 'running', 2, 9, 9, 1, clock_timestamp(), 2)
+            returning id""",
+            name=name,
+        )
+        for n, prompt in enumerate((3, 8)):
+            stage.request(f"{name}-{n}", prompt_tokens=prompt)
+            stage.sql(
+                "update requests set status = 'in_progress', batch_id = :b where id = :id", b=batch, id=f"{name}-{n}"
+            )
+    with make_sessions(stage.database)() as session:
+        ours, paged_one = fleet_use.workers_in_use(session)
+    # rows of 3 and 8 prompt tokens, 2 generated, at most 15
+    assert (ours.held_tokens, ours.reserved_tokens) == (2 * (8 + 2), 2 * (8 + 15))
+    assert (paged_one.held_tokens, paged_one.reserved_tokens) == (3 + 2 + 8 + 2, 3 + 15 + 8 + 15)
+
+
+def test_ten_thousand_jobs_are_cancelled_and_submitted_again_in_one_go(stage: Stage) -> None:
+    stage.request("resp_0")
+    stage.sql(
+        """insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+            limit_tokens)
+        select 'resp_' || n, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+            limit_tokens from requests, generate_series(1, 10500) as n"""
+    )
+    with make_sessions(stage.database)() as session:
+        ids = job_actions.matching(session, JobFilter((RequestStatus.queued,), "acme", "copy"))
+        assert len(ids) == job_actions.MOST_AT_ONCE + 1
+        assert job_actions.cancel_jobs(session, ids[: job_actions.MOST_AT_ONCE]) == job_actions.MOST_AT_ONCE
+        made = job_actions.submit_again(session, ids[: job_actions.MOST_AT_ONCE])
+        assert job_actions.submit_again(session, made[:3]) == []  # they wait: nothing to submit again
+    assert len(set(made)) == job_actions.MOST_AT_ONCE
+    counts = dict(map(tuple, stage.sql("select status, count(*) from requests group by status")))
+    assert counts == {"cancelled": 10_000, "queued": 10_501}
+
+
+def test_what_was_not_to_be_stored_cannot_be_submitted_again(stage: Stage) -> None:
+    stage.request("resp_1", input="", instructions="")
+    stage.sql("update requests set status = 'failed', finished_at = clock_timestamp()")
+    with make_sessions(stage.database)() as session:
+        assert job_actions.submit_again(session, ["resp_1"]) == []

@@ -1,0 +1,77 @@
+"""Bars along a time axis: what a worker served, the queue as it should be served."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from models.operations.fleet_use import BatchSpan
+from webapp.charts.timelines import WIDTH, bar, queue_timeline
+from webapp.charts.worker_strips import MOST_BARS, merged, worker_strip
+
+NOW = datetime(2026, 11, 20, 21, 10, 0, tzinfo=UTC)
+
+
+def served(from_ago_s: float, to_ago_s: float | None, **more: Any) -> BatchSpan:
+    values: dict[str, Any] = {"status": "running" if to_ago_s is None else "finished", "joins": False, "size": 4}
+    values |= {"estimated_s": 5.0, "valid_tokens": 50} | more
+    finished_at = None if to_ago_s is None else NOW - timedelta(seconds=to_ago_s)
+    return BatchSpan(1, "w1", started_at=NOW - timedelta(seconds=from_ago_s), finished_at=finished_at, **values)
+
+
+def test_times_that_overlap_count_once() -> None:
+    assert merged([(5, 6), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 6)]
+
+
+def test_a_worker_is_idle_while_nothing_runs() -> None:
+    # of 100 s it served 80 to 60 s ago, 70 to 50 s ago, and since 10 s: 40 s
+    strip = worker_strip([served(80, 60), served(70, 50), served(10, None)], NOW, back_s=100.0, up_s=500.0)
+    assert strip.idle_share == pytest.approx(0.6)
+    assert strip.tokens_per_s == pytest.approx(1.5)
+    assert {one.kind for one in strip.timeline.bars} == {"good", "first"}
+
+
+def test_a_worker_that_has_just_come_was_not_idle_before() -> None:
+    strip = worker_strip([served(10, 5)], NOW, back_s=100.0, up_s=10.0)
+    assert strip.idle_share == pytest.approx(0.5)
+
+
+def test_batches_of_an_earlier_process_show_that_the_worker_was_there() -> None:
+    strip = worker_strip([served(50, 40), served(2, 1)], NOW, back_s=100.0, up_s=3.0)
+    assert strip.idle_share == pytest.approx(1 - 11 / 50)
+
+
+def test_a_batch_that_began_before_the_strip_is_cut_off() -> None:
+    (one,) = worker_strip([served(150, 50)], NOW, back_s=100.0, up_s=500.0).timeline.bars
+    assert one.x == 0.0
+    assert one.width == pytest.approx(WIDTH / 2)
+
+
+def test_very_many_batches_become_the_times_in_which_anything_ran() -> None:
+    batches = [served(90 - n / 10, 89.9 - n / 10) for n in range(MOST_BARS + 1)]
+    assert len(worker_strip(batches, NOW, back_s=100.0, up_s=500.0).timeline.bars) < 5
+
+
+def test_what_went_wrong_has_its_own_colour() -> None:
+    (one,) = worker_strip([served(20, 10, status="out_of_memory")], NOW, back_s=100.0, up_s=500.0).timeline.bars
+    assert one.kind == "bad"
+    assert "out of memory" in one.tooltip
+
+
+def test_no_bar_is_too_narrow_to_be_seen_or_leaves_the_picture() -> None:
+    for start, end in ((0.0, 0.0), (10.0, 10.0), (-5.0, 20.0), (9.999, 10.0)):
+        made = bar("good", start, end, 10.0, 0, "")
+        assert made.width > 1
+        assert 0 <= made.x <= made.x + made.width <= WIDTH
+
+
+def test_the_queue_is_drawn_from_first_to_last_where_each_should_start() -> None:
+    described = {"size": 2, "length": 5, "generation_length": 6, "sealed": False}
+    first = described | {"starts_in_s": 0.0, "estimated_s": 2.0}
+    second = described | {"starts_in_s": 2.0, "estimated_s": 2.0, "sealed": True}
+    timeline = queue_timeline([(1, first), (2, second)])
+    assert [(one.kind, one.x, one.width) for one in timeline.bars] == [
+        ("good", 0.0, WIDTH / 2),
+        ("short", WIDTH / 2, WIDTH / 2),
+    ]
+    assert [text for _, text in timeline.labels] == ["in 0 s", "in 1 s", "in 2 s", "in 3 s"]

@@ -1,0 +1,43 @@
+"""Scores of predictions by application, with the arithmetic beside them."""
+
+import pytest
+
+from models.operations.predicted_answers import PredictedAnswer
+from webapp.charts.length_scatter import COLOURS, MARGIN, SIZE, length_scatter
+from webapp.dashboard.prediction_scores import FEWEST_FOR_TAU, scores_by_application
+
+
+def answer(predicted: int, tokens: int, application: str = "chat", eta: float | None = None) -> PredictedAnswer:
+    kept = None if eta is None else eta < 2
+    return PredictedAnswer(application, tokens, predicted, predicted + 2, "length-1", eta, kept)
+
+
+def test_errors_coverage_and_etas_are_those_of_each_application() -> None:
+    chat, news = scores_by_application(
+        [answer(10, 13, eta=1.0), answer(10, 9, eta=3.0), answer(10, 12), answer(5, 5, "news")]
+    )
+    assert (chat.application, chat.answers, news.answers) == ("chat", 3, 1)
+    assert chat.rmse == pytest.approx(((9 + 1 + 4) / 3) ** 0.5)
+    assert chat.coverage == pytest.approx(2 / 3)  # 13 is above 12
+    assert (chat.eta_error_s, chat.eta_kept) == (2.0, 0.5)
+    assert (news.rmse, news.eta_error_s) == (0.0, None)
+
+
+def test_tau_needs_enough_answers() -> None:
+    (few,) = scores_by_application([answer(n, n) for n in range(1, FEWEST_FOR_TAU)])
+    (enough,) = scores_by_application([answer(n, n) for n in range(1, FEWEST_FOR_TAU + 1)])
+    assert few.tau is None
+    assert enough.tau == pytest.approx(1.0)
+
+
+def test_right_predictions_lie_on_the_diagonal_and_all_within_the_square() -> None:
+    scatter = length_scatter([answer(1, 1), answer(100, 100), answer(900, 9)])
+    assert all(MARGIN <= point.x <= SIZE and 0 <= point.y <= SIZE - MARGIN for point in scatter.points)
+    assert all(point.x - MARGIN == pytest.approx(SIZE - MARGIN - point.y) for point in scatter.points[:2])
+    assert [value for _, value in scatter.grid] == ["1", "10", "100", "1,000"]
+
+
+def test_more_applications_than_colours_share_the_last_one() -> None:
+    scatter = length_scatter([answer(1, 1, f"a{n}") for n in range(COLOURS + 2)])
+    assert len(scatter.legend) == COLOURS + 1
+    assert scatter.legend[-1] == ("other", "others")

@@ -1,0 +1,128 @@
+"""The pictures of the service's history: which quantity of a point each of them shows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from models.operations.service_history import HistoryPoint
+from webapp.charts.time_charts import Chart, Series, Slot, line_chart, stacked_bars
+
+
+@dataclass(frozen=True, slots=True)
+class ChartRange:
+    """How far charts reach back, and the time of one step, in seconds."""
+
+    name: str
+    back_s: int
+    step_s: int
+
+
+# By the word in the address. A step is a whole number of samples (10 s), from a minute on of minutes.
+RANGES = {
+    "15m": ChartRange("15 minutes", 900, 10),
+    "6h": ChartRange("6 hours", 6 * 3600, 300),
+    "7d": ChartRange("7 days", 7 * 86_400, 2 * 3600),
+}
+SHORTEST = "15m"
+
+
+def service_charts(slots: Sequence[Slot]) -> list[Chart]:
+    """What waits and runs, since when, what failed, how much is served, how long answers take."""
+    return [
+        line_chart(
+            "Backlog and in flight",
+            "Requests that wait, and requests that workers have; over a longer step the most.",
+            [Series("first", "waiting", lambda p: p.backlog), Series("second", "in flight", lambda p: p.in_flight)],
+            slots,
+        ),
+        line_chart(
+            "Oldest waiting, seconds",
+            "Age of the request that has waited longest.",
+            [Series("first", "oldest", lambda p: None if p.backlog is None else p.oldest_s or 0.0)],
+            slots,
+        ),
+        stacked_bars(
+            "Failed requests",
+            "Requests that ended as failed in that time.",
+            [Series("bad", "failed", lambda p: p.failed)],
+            slots,
+        ),
+        line_chart(
+            "Requests a second",
+            "Answers, complete or cut off at their limit.",
+            [Series("first", "answers / s", lambda p: p.answers / p.seconds)],
+            slots,
+        ),
+        line_chart(
+            "Valid tokens a second",
+            "Tokens of answers; what batches compute beside them does not count.",
+            [Series("first", "tokens / s", lambda p: p.answer_tokens / p.seconds)],
+            slots,
+        ),
+        line_chart(
+            "Response time, seconds",
+            "From arrival to the end of the answer; over a longer step the worst of its values.",
+            [
+                Series("first", "P50", lambda p: p.response_p50_s),
+                Series("second", "P95", lambda p: p.response_p95_s),
+                Series("third", "P99", lambda p: p.response_p99_s),
+            ],
+            slots,
+        ),
+    ]
+
+
+def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
+    """How far predictions of lengths, seconds and answers' times were off."""
+    return [
+        line_chart(
+            "Error of lengths, tokens (RMSE)",
+            "Root of the mean squared difference between predicted and true length of complete answers.",
+            [Series("first", "RMSE", lambda p: _root(p.squared_error, p.predicted))],
+            slots,
+        ),
+        line_chart(
+            "Order of lengths (Kendall's tau)",
+            "1: every pair of answers was predicted in the right order; 0: no better than chance.",
+            [Series("first", "tau", lambda p: p.tau)],
+            slots,
+            top=1.0,
+        ),
+        line_chart(
+            "Coverage",
+            "Share of complete answers no longer than the upper quantile (0.9 is meant), and of answers within the "
+            "interval of their ETA (0.9 is meant).",
+            [
+                Series("first", "lengths", _share_of(lambda p: p.covered, lambda p: p.predicted)),
+                Series("second", "ETAs", _share_of(lambda p: p.eta_kept, lambda p: p.promised)),
+            ],
+            slots,
+            top=1.0,
+        ),
+        line_chart(
+            "Error of ETAs, seconds",
+            "Mean difference between the ETA given at submission and the answer's time.",
+            [Series("first", "ETA", _share_of(lambda p: p.eta_error_s, lambda p: p.promised))],
+            slots,
+        ),
+        line_chart(
+            "Error of serving times, share",
+            "Differences between estimated and true seconds of batches, of all their seconds.",
+            [Series("first", "seconds", _share_of(lambda p: p.estimate_error_s, lambda p: p.served_s))],
+            slots,
+        ),
+    ]
+
+
+def _root(total: float | None, count: int | None) -> float | None:
+    return sqrt(total / count) if total is not None and count else None
+
+
+def _share_of(
+    part: Callable[[HistoryPoint], float | None], whole: Callable[[HistoryPoint], float | None]
+) -> Callable[[HistoryPoint], float | None]:
+    def share(point: HistoryPoint) -> float | None:
+        all_of_it, some = whole(point), part(point)
+        return None if not all_of_it or some is None else some / all_of_it
+
+    return share

@@ -1,0 +1,143 @@
+"""Who uses the dashboard: by a session that an API key or the password began, or by the password in each call.
+
+A key needs the scope `operate` to see pages, `submit` beside it to act, and `read` to see texts. A call with the
+password (Basic, for scripts) sees pages and acts on nothing: a browser sends it along with what other sites make it do.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from flask import Response, abort, g, redirect, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from models import api_keys
+from models.operations import operator_sessions
+from models.tenants.key_scopes import Scope
+from settings import DASHBOARD_USER
+from webapp.app_context import current_context
+
+COOKIE = "magnus_session"
+SESSION_S = 12 * 3600  # a working day; not tuned
+FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing of the service
+LIVE = "X-Magnus-Live"  # the header of the script that keeps a page fresh: it wants no page to sign in on
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who is signed in, what they may do, and the token that their forms carry; None: they cannot send forms."""
+
+    name: str
+    scopes: frozenset[str]
+    form_token: str | None
+
+    @property
+    def may_act(self) -> bool:
+        """Whether they may change anything."""
+        return Scope.submit in self.scopes and self.form_token is not None
+
+    @property
+    def may_read_texts(self) -> bool:
+        """Whether they may see prompts and answers."""
+        return Scope.read in self.scopes and self.form_token is not None
+
+
+def current_operator() -> Operator:
+    """Who sent the current request."""
+    operator: Operator = g.operator
+    return operator
+
+
+def require_operator() -> BaseResponse | None:
+    """Before each page: somebody signed in; whatever is no GET is a form of ours, and needs the right to act."""
+    operator = _of_session(request.cookies.get(COOKIE, "")) or _of_password()
+    if operator is None:
+        return _ask_to_sign_in()
+    g.operator = operator
+    if request.method not in ("GET", "HEAD"):
+        require_own_form(operator.form_token)
+        if request.endpoint not in FOR_EVERYBODY and not operator.may_act:
+            abort(403, "To act needs a key with the scope `submit` beside `operate`.")
+    return None
+
+
+def require_own_form(token: str | None) -> None:
+    """Answer 403 unless the form was sent by a page of ours, with this session's token."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        abort(403, "This form was sent by another site.")
+    if token is None or not hmac.compare_digest(request.form.get("token", "").encode(), token.encode()):
+        abort(403, "This form belongs to another session: load the page again.")
+
+
+def begin_session(secret: str) -> str | None:
+    """Sign in by an API key with the scope `operate`, or by the password; the cookie's value, None if refused."""
+    context, cookie = current_context(), secrets.token_urlsafe(32)
+    with context.sessions() as session:
+        if _is_password(secret):
+            operator_sessions.begin(session, _digest(cookie), SESSION_S, password_sha256=_digest(secret))
+            return cookie
+        caller = api_keys.find(session, secret)
+        if caller is None or Scope.operate not in caller.scopes:
+            return None
+        operator_sessions.begin(session, _digest(cookie), SESSION_S, key_id=caller.key_id)
+        return cookie
+
+
+def end_session() -> None:
+    """Sign out."""
+    with current_context().sessions() as session:
+        operator_sessions.end(session, _digest(request.cookies.get(COOKIE, "")))
+
+
+def _of_session(cookie: str) -> Operator | None:
+    if not cookie:
+        return None
+    context = current_context()
+    with context.sessions() as session:
+        found = operator_sessions.find(session, _digest(cookie))
+    token = hmac.new(cookie.encode(), b"form", "sha256").hexdigest()
+    if found is None:
+        return None
+    if found.password_sha256 is not None:
+        password = context.dashboard_password
+        if password is None or not hmac.compare_digest(found.password_sha256, _digest(password)):
+            return None
+        return Operator("the dashboard's password", frozenset(Scope), token)
+    if Scope.operate not in (found.scopes or ()):
+        return None
+    return Operator(f"{found.prefix}… ({found.name}, tenant {found.tenant})", frozenset(found.scopes or ()), token)
+
+
+def _of_password() -> Operator | None:
+    given = request.authorization
+    if (
+        given is None
+        or given.type != "basic"
+        or not hmac.compare_digest((given.username or "").encode(), DASHBOARD_USER.encode())
+        or not _is_password(given.password or "")
+    ):
+        return None
+    return Operator("the dashboard's password", frozenset(Scope), None)
+
+
+def _is_password(secret: str) -> bool:
+    password = current_context().dashboard_password
+    return password is not None and hmac.compare_digest(secret.encode(), password.encode())
+
+
+def _ask_to_sign_in() -> BaseResponse:
+    """A browser gets the page to sign in on, everything else a 401."""
+    reads_pages = request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html"
+    if request.method == "GET" and reads_pages and LIVE not in request.headers:
+        return redirect(url_for("sign_in.form", next=request.full_path.rstrip("?")), 303)
+    return Response(
+        "Sign in with an API key that has the scope 'operate', or as 'magnus' with the dashboard's password.\n",
+        401,
+        {} if LIVE in request.headers else {"WWW-Authenticate": 'Basic realm="Magnus", charset="UTF-8"'},
+        mimetype="text/plain",
+    )
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

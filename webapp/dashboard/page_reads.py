@@ -1,0 +1,83 @@
+"""What pages read that everybody sees alike: kept for a moment, so that many open pages cost as much as one."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from models import model_versions, planner_state, queue_position
+from models.operations import fleet_use, predicted_answers, service_history, waiting_requests
+from models.operations.fleet_use import FleetState
+from models.operations.waiting_requests import QueuedJob
+from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
+from webapp.charts.time_charts import Chart, Slot, time_slots
+from webapp.dashboard.overview_figures import read_overview
+from webapp.dashboard.prediction_scores import scores_by_application
+from webapp.ttl_cache import TtlCache
+
+FIGURES_TTL_S = 4.0  # open pages ask every 5 s each
+# A read that takes longer than 40 ms is done the less often, so that open pages take no more than a percent of a core
+# however many there are, and up to 150 ms a read however many rows.
+SPACING = 100.0
+BACK_S = 300.0  # that strips of workers reach back: batches of seconds are wide enough to be seen. Not tuned.
+CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # well below the step of each
+
+Read = TypeVar("Read")
+
+
+class PageReads:
+    """The caches of one process."""
+
+    def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
+        self._sessions = sessions
+        self.overview = self._cached(partial(read_overview, worker_alive_s=worker_alive_s), FIGURES_TTL_S)
+        self.charts = {
+            key: self._cached(partial(self._service_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
+        }
+        self.clock = self._cached(service_history.database_clock, FIGURES_TTL_S)
+        self.waiting = self._cached(self._waiting, FIGURES_TTL_S)
+        self.paused_since = self._cached(waiting_requests.paused_since, FIGURES_TTL_S)
+        self.fleet = self._cached(_fleet, FIGURES_TTL_S)
+        self.predicted = self._cached(predicted_answers.newest_answers, FIGURES_TTL_S)
+        self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
+        self.prediction_charts = {
+            key: self._cached(partial(self._prediction_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
+        }
+        self.versions = self._cached(model_versions.list_all, FIGURES_TTL_S)
+        self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
+
+    def forget(self) -> None:
+        """Read again what an operator has just changed."""
+        for cache in (self.overview, self.waiting, self.paused_since, self.fleet, self.versions):
+            cache.forget()
+
+    def _waiting(self, session: Session) -> dict[str, QueuedJob]:
+        snapshot = queue_position.read_queue_snapshot(session)
+        batches = snapshot.state.get("batches", []) if snapshot else []
+        return waiting_requests.waiting_requests(session, [name for batch in batches for name in batch["ids"]])
+
+    def _cached(self, read: Callable[[Session], Read], ttl_s: float) -> TtlCache[Read]:
+        def from_database() -> Read:
+            with self._sessions() as session:
+                return read(session)
+
+        return TtlCache(from_database, ttl_s, SPACING)
+
+    def _service_charts(self, over: ChartRange, session: Session) -> list[Chart]:
+        return service_charts(self._slots(over, session))
+
+    def _prediction_charts(self, over: ChartRange, session: Session) -> list[Chart]:
+        return prediction_charts(self._slots(over, session))
+
+    def _slots(self, over: ChartRange, session: Session) -> list[Slot]:
+        points = service_history.history(session, over.back_s, over.step_s)
+        return time_slots(points, self.clock.get(), over.back_s, over.step_s)
+
+
+def _fleet(session: Session) -> FleetState:
+    return FleetState(
+        fleet_use.workers_in_use(session),
+        fleet_use.served_batches(session, BACK_S),
+        fleet_use.running_requests(session),
+    )

@@ -1,0 +1,147 @@
+"""Jobs of all tenants: search, filter, sort, page through; act on all that match."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from flask import abort, redirect, render_template, request, url_for
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.orm import Session
+from werkzeug.wrappers import Response
+
+from models import client_requests
+from models.client_requests import RequestView
+from models.operations import audit_trail, job_actions, job_lists
+from models.operations.job_actions import MOST_AT_ONCE, JobFilter
+from models.tables import RequestStatus
+from webapp.app_context import current_context
+from webapp.dashboard.operator_sign_in import current_operator
+from webapp.submission import RESPONSE_ID
+
+SHOWN = 50  # rows of a page; not tuned
+# Which jobs each action is about; of those that a filter finds in other states it changes none.
+ACTS_ON = {
+    "cancel": (RequestStatus.queued, RequestStatus.in_progress),
+    "retry": (RequestStatus.failed, RequestStatus.cancelled),
+}
+
+
+class JobQuery(BaseModel):
+    """What the list is narrowed to."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str = Field("", pattern=r"^\s*(resp_[0-9a-f]{0,32}|[0-9a-f]{4,32})?\s*$")
+    status: RequestStatus | None = None
+    tenant: str | None = Field(None, max_length=512)
+    application: str | None = Field(None, max_length=512)
+    order: Literal["newest", "oldest", "slowest"] = "newest"
+    after: str | None = Field(None, pattern=RESPONSE_ID.pattern)
+
+    @property
+    def prefix(self) -> str:
+        """What the id begins with; empty: no id was given."""
+        given = self.id.strip()
+        return given if given.startswith("resp_") or not given else f"resp_{given}"
+
+    def which(self, action: str) -> JobFilter:
+        """The jobs that an action on all that match is about."""
+        statuses = tuple(status for status in ACTS_ON[action] if self.status in (None, status))
+        return JobFilter(statuses, self.tenant, self.application)
+
+
+def jobs() -> str | Response:
+    """A page of jobs; an id that is given in full leads to its job."""
+    query = read_query(request.args)
+    if RESPONSE_ID.fullmatch(query.prefix):
+        return redirect(url_for("dashboard.one_job", id=query.prefix), 303)
+    views, more = _found(query)
+    actions = [action for action in ACTS_ON if query.status is None or query.status in ACTS_ON[action]]
+    filters = {name: getattr(query, name) for name in ("status", "tenant", "application") if getattr(query, name)}
+    return render_template(
+        "jobs.html",
+        query=query,
+        views=views,
+        more=more,
+        statuses=list(RequestStatus),
+        actions=[] if query.prefix or query.order == "slowest" else actions,
+        filters=filters,
+    )
+
+
+def confirm_jobs() -> str:
+    """Say how many jobs an action would be about, before anything is done."""
+    query, action = read_query(request.args), _action(request.args)
+    with current_context().sessions() as session:
+        number = len(job_actions.matching(session, query.which(action)))
+    return render_template(
+        "jobs_confirm.html", query=query, action=action, number=min(number, MOST_AT_ONCE), more=number > MOST_AT_ONCE
+    )
+
+
+def act_on_jobs() -> str:
+    """Cancel or submit again all jobs that match, at most MOST_AT_ONCE."""
+    action = _action(request.form)
+    query = read_query(request.form)
+    with current_context().sessions() as session:
+        ids = job_actions.matching(session, query.which(action))[:MOST_AT_ONCE]
+        details = {"matching": len(ids), "said": request.form.get("number", ""), **query.model_dump(exclude_none=True)}
+        audit_trail.write(session, current_operator().name, f"{action} jobs", "all that match", details)
+        done = _act(session, action, ids)
+    current_context().page_reads.forget()
+    return render_template("jobs_done.html", action=action, done=len(done), matched=len(ids), query=query)
+
+
+def act_on_job(id: str) -> Response:
+    """Cancel one job, or submit it again; leads to it, or to the new one."""
+    action = _action(request.form)
+    if not RESPONSE_ID.fullmatch(id):
+        abort(404)
+    with current_context().sessions() as session:
+        audit_trail.write(session, current_operator().name, action, f"job {id}")
+        done = _act(session, action, [id])
+    if action == "retry" and not done:
+        abort(409, "Only a failed or cancelled job whose texts are still stored can be submitted again.")
+    return redirect(url_for("dashboard.one_job", id=done[0] if action == "retry" else id), 303)
+
+
+def read_query(values: Mapping[str, str]) -> JobQuery:
+    """The query of an address or of a form; answers 400 if it is none."""
+    try:
+        return JobQuery.model_validate({name: value for name, value in values.items() if value})
+    except ValidationError:
+        abort(400)
+
+
+def _action(values: Mapping[str, str]) -> str:
+    action = values.get("action", "")
+    if action not in ACTS_ON:
+        abort(400)
+    return action
+
+
+def _act(session: Session, action: str, ids: Sequence[str]) -> Sequence[str]:
+    if action == "retry":
+        made = job_actions.submit_again(session, ids)
+        current_context().announcer.announce()
+        return made
+    return ids[: job_actions.cancel_jobs(session, ids)]
+
+
+def _found(query: JobQuery) -> tuple[Sequence[RequestView], bool]:
+    with current_context().sessions() as session:
+        if query.prefix:
+            return job_lists.begins_with(session, query.prefix, SHOWN), False
+        if query.order == "slowest":
+            return job_lists.slowest(session, SHOWN, query.tenant, query.application), False
+        page = client_requests.page(
+            session,
+            query.tenant,
+            statuses=[query.status] if query.status else [],
+            application=query.application,
+            after=query.after,
+            limit=SHOWN,
+            oldest_first=query.order == "oldest",
+        )
+    if page is None:
+        abort(404)
+    return page.views, page.more
