@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models import planner_state, process_heartbeats
 from models.minute_history import ended_totals
-from models.operator_overview import RequestCounts, WorkerState, deaf_workers, request_counts, workers
+from models.operations.fleet_use import WorkerUse, workers_in_use
+from models.operator_overview import RequestCounts, deaf_workers, request_counts
 from models.process_heartbeats import Process
 from models.queue_position import QueueSnapshot, read_queue_snapshot
 
@@ -32,7 +33,7 @@ class ServiceCollector(Collector):
             deaf = deaf_workers(session)
             snapshot = read_queue_snapshot(session)
             tau = planner_state.planner_inputs(session.connection()).tau
-            fleet = workers(session)
+            fleet = workers_in_use(session)
         yield from _requests(now)
         yield from _processes(found)
         yield from _planner(snapshot, tau)
@@ -81,14 +82,14 @@ def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metr
         yield GaugeMetricFamily("magnus_prediction_tau", "Kendall's tau of recent predictions and lengths", tau)
 
 
-def _workers(fleet: Iterable[WorkerState], alive_s: float) -> Iterator[Metric]:
+def _workers(fleet: Iterable[WorkerUse], alive_s: float) -> Iterator[Metric]:
     up = GaugeMetricFamily("magnus_worker_up", "1: it serves or could; 0: stopped, lost, set aside", labels=["worker"])
     age = GaugeMetricFamily("magnus_worker_heartbeat_age_seconds", "Age of its heartbeat", labels=["worker"])
-    rows = GaugeMetricFamily("magnus_worker_batch_rows", "Rows of the newest batch that it runs", labels=["worker"])
+    rows = GaugeMetricFamily("magnus_worker_rows", "Rows given to it that have not ended", labels=["worker"])
     for worker in fleet:
         state = worker.state(alive_s)
         up.add_metric([worker.name], state in ("running", "idle"))
-        rows.add_metric([worker.name], (worker.size or 0) if state == "running" else 0)
+        rows.add_metric([worker.name], worker.rows)
         if not worker.stopped:
             age.add_metric([worker.name], worker.heartbeat_age_s)
     yield from (up, age, rows)
