@@ -34,7 +34,7 @@ from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
 from models.client_requests import RequestView, select_views
-from models.queue_position import QueueSnapshot, place_in_queue, read_queue_snapshot
+from models.planning.queue_position import QueueSnapshot, place_in_queue, read_queue_snapshot
 from models.session import make_engine, make_sessions
 from models.tables import RequestStatus, StoredRequest
 from settings import read_settings

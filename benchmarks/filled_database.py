@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 TENANTS = (
     100  # the first has half of the requests; any number does that a page of one tenant has other tenants' between
 )
-APPLICATIONS = 20  # of each tenant; `models.operator_overview` shows 50 at most
+APPLICATIONS = 20  # of each tenant; `models.operations.operator_overview` shows 50 at most
 REQUESTS_A_BATCH = 10  # any size does that policies choose
 WORKERS = 4
 ENDED_WITHIN_S = 86_400  # the ended requests' ends lie within this time: 12 a second for a million

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting.service_files import database_url
 from cli.options import settings_with
-from models.database_errors import explain
+from models.connections.database_errors import explain
 from models.session import make_engine, make_sessions
 
 

@@ -17,11 +17,11 @@ from cli.hosting.embedded_broker import valkey_binary
 from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
 from inference.local.cpu_dtype import cpu_dtype, parameters_of
-from models.database_errors import GRANT, explain
-from models.invariants import INVARIANTS, SHOWN, violations
-from models.schema_upgrade import schema_state
+from models.connections.database_errors import GRANT, explain
+from models.connections.schema_upgrade import schema_state
+from models.connections.session_settings import is_pooled
 from models.session import make_engine
-from models.session_settings import is_pooled
+from models.upkeep.invariants import INVARIANTS, SHOWN, violations
 from settings import Settings
 
 MIN_FREE_BYTES = 2 * 2**30  # the log files alone may take 320 MiB; the database grows with its requests. Not tuned

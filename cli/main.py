@@ -8,7 +8,7 @@ from dotenv import load_dotenv
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.database_errors import explain
+from models.connections.database_errors import explain
 from settings import VERSION, UnknownSetting, problems_of
 
 # Name of the command -> module and attribute, in the order in which a newcomer needs them.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from models.planner_state import write_service_state
+from models.planning.planner_state import write_service_state
 from models.sql.shared_text import text
 
 
@@ -14,7 +14,7 @@ class Unpredicted:
     """A request that waits for its predicted generation length."""
 
     id: str
-    application: str  # of its tenant, see `models.tenant_applications`
+    application: str  # of its tenant, see `models.tenants.tenant_applications`
     instructions: str
     input: str
     input_tokens: int

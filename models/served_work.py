@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.live_fleet import LiveWorker, live_workers
-from models.planner_state import planner_inputs
+from models.planning.live_fleet import LiveWorker, live_workers
+from models.planning.planner_state import planner_inputs
 from models.sql.shared_text import text
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory

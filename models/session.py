@@ -8,9 +8,9 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
-from models.error_privacy import hide_values
-from models.session_settings import apply_session_settings
+from models.connections.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
+from models.connections.error_privacy import hide_values
+from models.connections.session_settings import apply_session_settings
 
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.

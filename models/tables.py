@@ -42,7 +42,7 @@ class BatchStatus(enum.StrEnum):
     running = "running"
     finished = "finished"
     out_of_memory = "out_of_memory"
-    lost = "lost"  # its worker died or stopped; its requests left it unanswered (`models.requeue`)
+    lost = "lost"  # its worker died or stopped; its requests left it unanswered (`models.leasing.requeue`)
 
 
 def _enum(kind: type[enum.StrEnum]) -> Enum:
@@ -161,7 +161,7 @@ class StoredRequest(Base):
         # Two and not one, so that a reader of answers passes no cancelled request by, and the other way round.
         Index("requests_answered", "finished_at", postgresql_where=text(ANSWERED)),
         Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
-        # empty in a healthy service: `models/invariants.py` looks for what is in it
+        # empty in a healthy service: `models/upkeep/invariants.py` looks for what is in it
         Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
         Index("requests_unstored", "finished_at", postgresql_where=text(UNSTORED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
@@ -232,7 +232,7 @@ class StoredBatch(Base):
             "finished_at",
             postgresql_where=text("status = 'out_of_memory' and finished_at is not null"),
         ),
-        # by the time that a batch ran, for windows of time (`models.window_stats`)
+        # by the time that a batch ran, for windows of time (`models.operations.window_stats`)
         Index(
             "batches_by_time",
             text("tstzrange(started_at, greatest(started_at, finished_at), '[]')"),

@@ -9,7 +9,7 @@ from celery import Celery, signals
 from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import celery_config
-from models.database_errors import explain
+from models.connections.database_errors import explain
 from models.installation import installation_id
 from models.session import make_engine
 from settings import end_with, settings_or_end

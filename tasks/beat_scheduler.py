@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from celery.beat import ScheduleEntry, Scheduler
 
-from tasks.pulse import Pulse
+from tasks.liveness.pulse import Pulse
 
 # Beat sends two ticks every MAGNUS_TICK_S; one that takes longer than this hangs. A frozen broker blocks it for some
 # times BROKER_TIMEOUT_S. Not tuned otherwise.

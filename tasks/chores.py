@@ -7,11 +7,11 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
-from models import minute_history, retention, unstored_requests
 from models.bulk import bulk_retention
-from models.operations import service_history
+from models.operations import minute_history, service_history
 from models.session import make_sessions
 from models.tenants import usage
+from models.upkeep import retention, unstored_requests
 from models.webhooks import webhook_deliveries
 
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in

@@ -10,7 +10,7 @@ from celery_config import UPKEEP_EVERY_S
 from models.session import make_engine
 from tasks.app import app, database_url, settings
 from tasks.chores import do_chores
-from tasks.regular_work import RegularWork
+from tasks.liveness.regular_work import RegularWork
 from tasks.trace_export import export_traces
 
 log = structlog.get_logger()

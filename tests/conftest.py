@@ -21,7 +21,7 @@ from sqlalchemy import make_url
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import create_database, embedded_postgres
 from cli.hosting.embedded_server import running_server
-from models.schema_upgrade import upgrade
+from models.connections.schema_upgrade import upgrade
 
 TEMPLATE = f"migrated_{os.getpid()}"
 _numbers = itertools.count(1)

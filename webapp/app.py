@@ -12,45 +12,39 @@ from pydantic import ValidationError
 
 import json_logs
 from inference.engine_errors import UnreadableTokenizer
-from models import ended_requests, notifications, rate_counts
+from models import ended_requests, notifications
 from models.client_requests import RequestView
 from models.installation import installation_id
 from models.notifications import ENDED, Notifications
-from models.queue_position import QueueSnapshot, read_queue_snapshot
-from models.rate_counts import SharedCount
-from models.response_time_estimate import ResponseTimeEstimate, read_response_times
+from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
+from models.planning.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
-from models.tenant_backlog import TenantBacklog, backlog_of
+from models.tenants import rate_counts
+from models.tenants.rate_counts import SharedCount
+from models.tenants.tenant_backlog import TenantBacklog, backlog_of
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
-from webapp import (
-    auth,
-    chat_api,
-    client_errors,
-    health,
-    models_api,
-    openapi_document,
-    responses_api,
-    stats_api,
-)
-from webapp.announcer import Announcer
+from webapp import auth, client_errors, health, models_api, stats_api
 from webapp.app_context import AppContext
-from webapp.backlog_limits import BacklogLimit
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
+from webapp.chat import chat_api
 from webapp.conversations import conversations_api
 from webapp.dashboard import dashboard_pages, sign_in_page
 from webapp.dashboard.page_reads import PageReads
-from webapp.ended_notices import EndedNotices
-from webapp.prompt_limits import prompt_limits_of
-from webapp.rate_limits import RateLimit
-from webapp.reference import reference_page
+from webapp.limits.backlog_limits import BacklogLimit
+from webapp.limits.prompt_limits import prompt_limits_of
+from webapp.limits.rate_limits import RateLimit
+from webapp.reference import openapi_document, reference_page
+from webapp.responses import responses_api
 from webapp.streaming.token_feed import TokenFeed
-from webapp.strict_json import ApiRequest, StrictJson
 from webapp.tenants import usage_api
 from webapp.tokens import tokens_api
 from webapp.transport import compressed_bodies, cross_origin
+from webapp.transport.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
-from webapp.waiting_calls import WaitingCalls
+from webapp.waiting.announcer import Announcer
+from webapp.waiting.ended_notices import EndedNotices
+from webapp.waiting.waiting_calls import WaitingCalls
 from webapp.webhooks import webhooks_api
 
 log = structlog.get_logger()

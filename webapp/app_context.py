@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from flask import current_app
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.queue_position import QueueSnapshot
-from models.response_time_estimate import ResponseTimeEstimate
-from webapp.announcer import Announcer
-from webapp.backlog_limits import BacklogLimit
+from models.planning.queue_position import QueueSnapshot
+from models.planning.response_time_estimate import ResponseTimeEstimate
 from webapp.bulk.file_upload import UploadLimits
 from webapp.dashboard.page_reads import PageReads
-from webapp.prompt_limits import PromptLimits
-from webapp.rate_limits import RateLimit
+from webapp.limits.backlog_limits import BacklogLimit
+from webapp.limits.prompt_limits import PromptLimits
+from webapp.limits.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
 from webapp.ttl_cache import TtlCache
-from webapp.waiting_calls import WaitingCalls
+from webapp.waiting.announcer import Announcer
+from webapp.waiting.waiting_calls import WaitingCalls
 
 
 @dataclass(frozen=True)

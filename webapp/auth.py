@@ -4,8 +4,8 @@ import time
 
 from flask import Response, g, request
 
-from models import api_keys
-from models.api_keys import Caller
+from models.tenants import api_keys
+from models.tenants.api_keys import Caller
 from models.tenants.key_scopes import Scope
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey, MissingScope, RateLimited

@@ -10,8 +10,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.operator_overview import what_is_missing
-from models.schema_upgrade import schema_state
+from models.connections.schema_upgrade import schema_state
+from models.operations.operator_overview import what_is_missing
 from webapp.app_context import AppContext, current_context
 from webapp.service_metrics import ServiceCollector
 

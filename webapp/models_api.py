@@ -5,7 +5,7 @@ from typing import Literal
 from apiflask import APIBlueprint
 
 from webapp.app_context import current_context
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 
 api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
 

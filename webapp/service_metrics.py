@@ -9,12 +9,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session, sessionmaker
 
-from models import planner_state, process_heartbeats
-from models.minute_history import ended_totals
+from models.operations import process_heartbeats
 from models.operations.fleet_use import WorkerUse, workers_in_use
-from models.operator_overview import RequestCounts, deaf_workers, request_counts
-from models.process_heartbeats import Process
-from models.queue_position import QueueSnapshot, read_queue_snapshot
+from models.operations.minute_history import ended_totals
+from models.operations.operator_overview import RequestCounts, deaf_workers, request_counts
+from models.operations.process_heartbeats import Process
+from models.planning import planner_state
+from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
 
 
 class ServiceCollector(Collector):

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.operator_overview import what_is_missing, workers_alive
-from models.window_stats import window_stats
+from models.operations.operator_overview import what_is_missing, workers_alive
+from models.operations.window_stats import window_stats
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidRequest
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 
 # A window reads every batch in it, and a day has some millions at the rate of a large fleet. Not tuned.
 WIDEST_S = 86_400.0

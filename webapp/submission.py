@@ -16,16 +16,16 @@ from pydantic import BaseModel
 
 from models import client_requests, notifications
 from models.client_requests import NewRequest, RequestView
-from models.queue_position import QueueSnapshot
+from models.planning.queue_position import QueueSnapshot
 from models.tables import RequestStatus
-from models.tenant_applications import scoped_application
+from models.tenants.tenant_applications import scoped_application
 from webapp.app_context import AppContext
-from webapp.client_connection import Patience
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.options.answer_options import NO_OPTIONS, AnswerOptions
-from webapp.prompt_limits import PromptLimits
-from webapp.waiting_calls import WaitingCall
+from webapp.waiting.client_connection import Patience
+from webapp.waiting.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID

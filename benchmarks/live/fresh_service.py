@@ -15,7 +15,7 @@ from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN, ONE_THREAD
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, running_service
-from models.live_fleet import live_workers
+from models.planning.live_fleet import live_workers
 from models.session import make_engine
 
 NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does

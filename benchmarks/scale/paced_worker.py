@@ -24,7 +24,7 @@ from inference.prompt_format import load_prompt_format
 from inference.sequences import Sequence
 from inference.step_log import StepLog
 from inference.toy.toy_applications import APPLICATIONS
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.app import settings
 from tasks.serving.costs.learned_costs import LearnedCosts

@@ -10,8 +10,8 @@ from cli.command_errors import CommandFailed, Unreachable
 from cli.database_access import transaction
 from cli.hosting.service_files import database_url
 from cli.options import settings_with, state_dir_option
-from models import role_grants, schema_upgrade
-from models.database_errors import explain
+from models.connections import role_grants, schema_upgrade
+from models.connections.database_errors import explain
 
 
 @click.command()

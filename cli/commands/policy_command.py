@@ -6,7 +6,7 @@ import click
 
 from cli.database_access import transaction
 from cli.options import POLICIES, settings_with, state_dir_option
-from models import planner_state
+from models.planning import planner_state
 
 
 @click.group()

@@ -14,7 +14,7 @@ from cli.command_errors import CommandFailed
 from cli.database_access import transaction
 from cli.options import json_option, settings_with, state_dir_option
 from cli.terminal import make_console
-from models import live_fleet
+from models.planning import live_fleet
 from scheduling.costs import ServingCurves
 
 

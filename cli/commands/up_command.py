@@ -35,10 +35,11 @@ from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
 from inference.local.cpu_dtype import FEWEST_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
-from models import api_keys, planner_state
-from models.database_errors import explain
-from models.schema_upgrade import UnusableSchema, schema_state, upgrade
+from models.connections.database_errors import explain
+from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade
+from models.planning import planner_state
 from models.session import make_engine, make_sessions
+from models.tenants import api_keys
 from models.tenants.key_scopes import Scope
 from settings import DASHBOARD_USER, Settings
 

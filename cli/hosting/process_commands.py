@@ -23,8 +23,8 @@ CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--withou
 # process that does not answer gunicorn for 20 s is replaced; it does so every second unless it is frozen.
 GUNICORN_FLAGS = (
     "-k",
-    "webapp.web_worker.WebWorker",
-    "--logger-class=webapp.web_worker.WebLogger",
+    "webapp.transport.web_worker.WebWorker",
+    "--logger-class=webapp.transport.web_worker.WebLogger",
     "--worker-connections=4000",
     "--timeout=20",
     "--graceful-timeout=5",

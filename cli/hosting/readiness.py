@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli.hosting.child_process import ChildProgram, ProgramFailed
-from models import live_fleet
+from models.planning import live_fleet
 
 POLL_S = 0.02  # delays the start of what comes next by half of this on average; not tuned
 # A worker is ready once its last heartbeat is at most so old: six times MAGNUS_HEARTBEAT_S (0.5 s), so that a slow one

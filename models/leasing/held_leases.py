@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from models.leases import Lease
+from models.leasing.leases import Lease
 from models.notifications import AWAITED, AWAITED_S
 from models.sql.shared_text import text
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.requeue import LostBatch, blamed, requeue
+from models.leasing.requeue import LostBatch, blamed, requeue
 
 
 @dataclass(frozen=True, slots=True)

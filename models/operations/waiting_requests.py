@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models import planner_state
+from models.planning import planner_state
 
 
 @dataclass(frozen=True, slots=True)

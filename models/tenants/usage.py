@@ -1,7 +1,8 @@
 """What tenants used: requests, tokens and GPU-seconds, by day (UTC), tenant and model.
 
-A worker's transaction that writes results adds entries (`models.batch_results`), so an answer counts exactly when it is
-stored, once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes neither.
+A worker's transaction that writes results adds entries (`models.leasing.batch_results`), so an answer counts exactly
+when it is stored, once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes
+neither.
 """
 
 from collections.abc import Sequence

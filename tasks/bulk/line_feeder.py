@@ -14,14 +14,14 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from inference.request_tokens import TokenizerAway
-from models import notifications, tenant_backlog
+from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
-from models.queue_position import read_queue_snapshot
-from models.tenants import tenant_settings
+from models.planning.queue_position import read_queue_snapshot
+from models.tenants import tenant_backlog, tenant_settings
 from webapp.bulk.request_lines import LineReader, duplicate
-from webapp.prompt_limits import PromptLimits
+from webapp.limits.prompt_limits import PromptLimits
 
 # Lines of one transaction. More hold the job's row for longer, so that a cancel waits; fewer cost more statements a
 # line. With 500 a step takes some 0.3 s. Not tuned.

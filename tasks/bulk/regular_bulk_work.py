@@ -14,8 +14,8 @@ from models.session import make_engine
 from tasks.app import database_url, settings
 from tasks.bulk.job_progress import look_after_jobs
 from tasks.bulk.line_feeder import LineFeeder
-from tasks.regular_work import RegularWork
-from webapp.prompt_limits import PromptLimits, prompt_limits_of
+from tasks.liveness.regular_work import RegularWork
+from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
 LOOK_EVERY_S = 1.0  # a new batch waits so long; a service without one pays a short query. Not tuned
 FEED_FOR_S = 10.0  # of one piece of work; well below what counts as hanging. Not tuned otherwise

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from models.planner_requests import QueuedRequest
+from models.planning.planner_requests import QueuedRequest
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import Worker
 from tasks.planning.policies_by_model import PoliciesByModel

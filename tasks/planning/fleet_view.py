@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from models.batch_claims import Claim
-from models.live_fleet import LiveWorker, OpenBatch
+from models.planning.batch_claims import Claim
+from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
 from scheduling.kv_memory import KvMemory

@@ -6,7 +6,7 @@ from itertools import islice
 from time import thread_time
 from typing import Any
 
-from models.planner_requests import QueuedRequest
+from models.planning.planner_requests import QueuedRequest
 from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
 from scheduling.forecast.interval_calibration import IntervalCalibration, Stage

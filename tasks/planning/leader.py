@@ -4,8 +4,8 @@ import structlog
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import leadership, planner_state
-from models.leadership import Lead, LeadLost
+from models.planning import leadership, planner_state
+from models.planning.leadership import Lead, LeadLost
 from tasks.planning.planner import Planner, Send, leave_to_caller
 from tasks.planning.planner_rules import PlannerRules
 

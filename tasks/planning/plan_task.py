@@ -11,19 +11,19 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.leadership import LeadLost
+from models.planning.leadership import LeadLost
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
 from tasks.channel_listener import ChannelListener
-from tasks.heartbeat import Heartbeat
+from tasks.liveness.heartbeat import Heartbeat
+from tasks.liveness.pulse import Pulse
+from tasks.liveness.regular_work import RegularWork
 from tasks.messages import Messages
 from tasks.planning.leader import Leader
 from tasks.planning.plan_queue import PlanQueue
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.step_pacer import StepPacer
-from tasks.pulse import Pulse
-from tasks.regular_work import RegularWork
 
 # A kick waits at most this long for its step, or STEP_SPACING times as long as the last decision took in CPU time. So
 # kicks that keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not

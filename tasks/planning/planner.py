@@ -12,12 +12,13 @@ from time import perf_counter
 import structlog
 from sqlalchemy import Connection
 
-from models import batch_claims, leadership, live_fleet, planner_requests, planner_state, reconciler
-from models.batch_claims import Claim
-from models.leadership import Lead
-from models.live_fleet import Lacking, LiveWorker
-from models.planner_requests import QueuedRequest
-from models.planner_state import PlannerInputs
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state
+from models.planning.batch_claims import Claim
+from models.planning.leadership import Lead
+from models.planning.live_fleet import Lacking, LiveWorker
+from models.planning.planner_requests import QueuedRequest
+from models.planning.planner_state import PlannerInputs
+from models.upkeep import reconciler
 from scheduling.costs import ServingTime
 from scheduling.policies.policy_factory import UnknownPolicy
 from scheduling.policy import Worker

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from models.planner_requests import QueuedRequest
+from models.planning.planner_requests import QueuedRequest
 from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.isolation import IsolatingPolicy

@@ -8,7 +8,7 @@ estimator corrects.
 from sqlalchemy import Connection
 
 from learning.serving_time import ServingTimes
-from models.live_fleet import LiveWorker
+from models.planning.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves, ServingTime
 from tasks.published_models import load_active
 

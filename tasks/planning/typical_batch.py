@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from models import live_fleet
+from models.planning import live_fleet
 
 # Weight of the newest batch in the moving average: about the last ten batches count. Not tuned.
 NEWEST_WEIGHT = 0.1

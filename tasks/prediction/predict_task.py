@@ -11,12 +11,12 @@ from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
 from tasks.bulk.regular_bulk_work import regular_bulk_work
 from tasks.configured_predictor import make_configured
-from tasks.heartbeat import Heartbeat
+from tasks.liveness.heartbeat import Heartbeat
+from tasks.liveness.pulse import Pulse
+from tasks.liveness.regular_work import RegularWork
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.prediction.submission_listener import SubmissionListener
-from tasks.pulse import Pulse
-from tasks.regular_work import RegularWork
 from tasks.upkeep import regular_upkeep
 from tasks.webhooks.webhook_sender import WebhookSender
 

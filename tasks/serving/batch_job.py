@@ -12,7 +12,7 @@ from inference.model_prompt import ModelPrompt
 from inference.request_tokens import RequestTokens, Turn
 from inference.sequences import JsonFormat, Sampling, Sequence
 from inference.tool_calls import forced_call_schema
-from models.leases import Lease, TakenBatch, TakenRequest
+from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from models.request_body import RequestBody, read_body
 from tasks.serving.answer_logprobs import unpacked
 

@@ -8,10 +8,10 @@ from sqlalchemy import Engine as Database
 
 from inference.request_tokens import RequestTokens, TokenizerAway
 from inference.serving_engine import ServingEngine
-from models import leases
-from models.leases import WorkerOffer
+from models.leasing import leases
+from models.leasing.leases import WorkerOffer
+from models.leasing.requeue import Failure
 from models.leasing.worker_registration import WorkerRegistration
-from models.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded

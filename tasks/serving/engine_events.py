@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from inference.sequences import FinishedSequence, TokenLogprob
-from models.batch_results import Figures
-from models.leases import Lease
-from models.requeue import Failure
+from models.leasing.batch_results import Figures
+from models.leasing.leases import Lease
+from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 
 REFUSED = "refused_by_engine"  # the code of a request that its engine can never answer

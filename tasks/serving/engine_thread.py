@@ -14,7 +14,7 @@ import structlog
 
 from inference.sequences import FinishedSequence, Sequence
 from inference.serving_engine import ServingEngine
-from models.requeue import Failure
+from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches

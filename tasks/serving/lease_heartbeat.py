@@ -9,9 +9,8 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import leases
-from models.leases import WorkerOffer
-from models.leasing import worker_registration
+from models.leasing import leases, worker_registration
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.open_jobs import OpenJobs

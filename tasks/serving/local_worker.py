@@ -18,7 +18,7 @@ from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
 from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
 from tasks.app import settings

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from threading import Lock
 
-from models.leases import Lease
+from models.leasing.leases import Lease
 from tasks.serving.batch_job import BatchJob
 
 

@@ -15,7 +15,7 @@ from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import EngineChoice, connect
 from inference.remote.server_tokens import request_tokens_of
 from learning.step_costs import StepWindow
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.app import settings
 from tasks.serving.costs.learned_costs import LearnedCosts, UnseenSamples

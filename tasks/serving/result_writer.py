@@ -17,11 +17,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from inference.request_tokens import TokenizerAway
 from inference.stop_strings import cut_at_stop
-from models import batch_results, notifications
-from models.batch_results import Answer, Closed, Returned, Started
-from models.leases import Lease
+from models import notifications
+from models.leasing import batch_results
+from models.leasing.batch_results import Answer, Closed, Returned, Started
 from models.leasing.held_leases import lock_held
-from models.requeue import Failure
+from models.leasing.leases import Lease
+from models.leasing.requeue import Failure
 from models.tables import BatchStatus, RequestStatus
 from tasks.serving.answer_logprobs import of_text, packed, shown
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned

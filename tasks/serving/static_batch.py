@@ -6,7 +6,7 @@ from time import monotonic
 from inference.engine_errors import OutOfMemory
 from inference.sequences import FinishedSequence, RunFigures
 from inference.serving_engine import ServingEngine
-from models.batch_results import Figures
+from models.leasing.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.costs.device_seconds import by_tokens

@@ -13,13 +13,13 @@ from celery import signals
 from celery_config import gpu_queue
 from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
 from tasks import logs
 from tasks.app import app, database_url, installation, redis_url, settings
+from tasks.liveness.pulse import Pulse
 from tasks.messages import Messages
-from tasks.pulse import Pulse
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tasks.serving.streaming.live_rows import LiveRows

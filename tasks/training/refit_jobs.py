@@ -18,8 +18,9 @@ from learning.retraining.refit import Candidate, refit, refit_serving_times
 from learning.retraining.training_set import TrainingSetBounds
 from learning.serving_time import ServedBatch
 from learning.store import digest, dump
-from models import leadership, model_versions, planner_state, training_log
-from models.leadership import Lead
+from models import model_versions, training_log
+from models.planning import leadership, planner_state
+from models.planning.leadership import Lead
 from scheduling.costs import ServingCurves
 from scheduling.rank_correlation import kendall_tau
 from tasks.outcomes import outcome_of

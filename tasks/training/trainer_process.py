@@ -14,15 +14,15 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy.exc import SQLAlchemyError
 
 from learning.predictors.predictor_factory import NeedsModel, bounds_of
-from models import leadership
-from models.leadership import Lead, LeadLost
+from models.planning import leadership
+from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
 from settings import end_with
 from tasks import logs
 from tasks.app import database_url, settings
 from tasks.configured_predictor import make_configured
-from tasks.heartbeat import Heartbeat
-from tasks.pulse import Pulse
+from tasks.liveness.heartbeat import Heartbeat
+from tasks.liveness.pulse import Pulse
 from tasks.training.refit_jobs import RefitJobs
 
 # How often a trainer renews its lead, or tries to take it. Refits come every few minutes, so any value well below their

@@ -4,9 +4,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from models import api_keys
 from models.operations.service_history import take_samples
 from models.session import make_sessions
+from models.tenants import api_keys
 from tests.browser import busy_service
 from tests.browser.site import PASSWORD, Site, Visitor
 

@@ -18,7 +18,7 @@ from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import create_database, embedded_postgres
 from cli.hosting.readiness import await_ready
-from models.schema_upgrade import upgrade
+from models.connections.schema_upgrade import upgrade
 from models.session import make_engine
 from tests.integration.database_stage import MODEL, Stage, eventually
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from models import planner_state
+from models.planning import planner_state
 from tests.chaos.breakable_service import Service
 from tests.integration.database_stage import eventually
 

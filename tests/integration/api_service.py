@@ -7,8 +7,8 @@ from flask.testing import FlaskClient
 from sqlalchemy import Engine, text
 from werkzeug.test import TestResponse
 
-from models import api_keys
 from models.session import make_sessions
+from models.tenants import api_keys
 
 MODEL = "words"
 

@@ -13,8 +13,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from werkzeug.serving import make_server
 
-from models import api_keys
 from models.session import make_engine, make_sessions
+from models.tenants import api_keys
 from settings import Settings
 from tasks.planning.leader import Leader
 from tests.integration.api_service import MODEL, Api

@@ -3,7 +3,7 @@
 from sqlalchemy import Engine, text
 
 from benchmarks.filled_database import fill
-from models.minute_history import fold_totals
+from models.operations.minute_history import fold_totals
 from models.session import make_sessions
 
 ENDED, QUEUED, BATCHES, ROWS_A_BATCH, NEW = 1_000_000, 100_000, 40, 10, 50

@@ -5,20 +5,10 @@ from contextlib import suppress
 
 from sqlalchemy import Connection, text
 
-from models import (
-    ended_traces,
-    installation,
-    invariants,
-    minute_history,
-    operator_overview,
-    planner_state,
-    process_heartbeats,
-    response_time_estimate,
-    retention,
-    served_work,
-    training_log,
-    window_stats,
-)
+from models import ended_traces, installation, served_work, training_log
+from models.operations import minute_history, operator_overview, process_heartbeats, window_stats
+from models.planning import planner_state, response_time_estimate
+from models.upkeep import invariants, retention
 from tests.integration.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
 
 

@@ -7,36 +7,19 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from models import (
-    batch_claims,
-    batch_results,
-    client_requests,
-    ended_requests,
-    leadership,
-    leases,
-    live_fleet,
-    model_versions,
-    notifications,
-    planner_requests,
-    planner_state,
-    queue_position,
-    reconciler,
-    request_predictions,
-    requeue,
-    retention,
-    schema_upgrade,
-    training_log,
-    unstored_requests,
-)
-from models.batch_results import Answer, Closed, Figures, Returned, Started
+from models import client_requests, ended_requests, model_versions, notifications, request_predictions, training_log
 from models.client_requests import NewRequest
-from models.leadership import Lead
-from models.leases import Lease
-from models.leasing import held_leases, worker_registration
+from models.connections import schema_upgrade
+from models.leasing import batch_results, held_leases, leases, requeue, worker_registration
+from models.leasing.batch_results import Answer, Closed, Figures, Returned, Started
+from models.leasing.leases import Lease
+from models.leasing.requeue import UnfinishedBatch
 from models.leasing.worker_registration import WorkerRegistration
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_position
+from models.planning.leadership import Lead
 from models.request_predictions import Predicted
-from models.requeue import UnfinishedBatch
 from models.tables import BatchStatus, RequestStatus
+from models.upkeep import reconciler, retention, unstored_requests
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.integration.million_rows import BATCHES, LINES, MODEL, NEW, QUEUED, ROWS_A_BATCH

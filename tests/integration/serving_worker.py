@@ -13,7 +13,7 @@ from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.request_tokens import RequestTokens
 from inference.sequences import Sequence
 from inference.serving_engine import ServingEngine
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models import api_keys, rate_counts, tenant_backlog
-from models.tenants import tenant_settings, usage
+from models.tenants import api_keys, rate_counts, tenant_backlog, tenant_settings, usage
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES

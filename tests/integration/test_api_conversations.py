@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.unstored_requests import forget_ended
+from models.upkeep.unstored_requests import forget_ended
 from tests.integration.answering_worker import answering, events
 from tests.integration.api_service import Api
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.orm import Session
 
-from models import api_keys
 from models.session import make_engine
+from models.tenants import api_keys
 
 
 @pytest.fixture

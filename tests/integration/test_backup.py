@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 
 from cli.hosting.embedded_postgres import create_database, postgres_binaries
-from models import planner_requests, planner_state
+from models.connections.schema_upgrade import schema_state
 from models.installation import installation_id
-from models.schema_upgrade import schema_state
+from models.planning import planner_requests, planner_state
 from models.session import make_engine
 from tests.conftest import with_database
 from tests.integration.database_stage import Stage

@@ -7,8 +7,8 @@ import pytest
 from flask.testing import FlaskClient
 from pydantic import SecretStr
 
-from models import api_keys
 from models.session import make_sessions
+from models.tenants import api_keys
 from models.tenants.key_scopes import Scope
 from settings import Settings
 from tests.integration.api_service import Api

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models import leases
-from models.leasing import worker_registration
+from models.leasing import leases, worker_registration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader

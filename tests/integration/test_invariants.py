@@ -2,8 +2,8 @@
 
 import pytest
 
-from models import process_heartbeats
-from models.invariants import INVARIANTS, violations
+from models.operations import process_heartbeats
+from models.upkeep.invariants import INVARIANTS, violations
 from tests.integration.database_stage import Stage
 
 BATCH = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,

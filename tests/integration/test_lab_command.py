@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.commands.lab_command import lab
-from models import planner_state
+from models.planning import planner_state
 from models.served_work import NothingToPlay, measured_work
 from tests.integration.database_stage import MODEL, Stage
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from models import leadership
-from models.leadership import Lead, LeadLost
+from models.planning import leadership
+from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage

@@ -2,9 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from models import leases
-from models.leases import Lease, Renewal
-from models.leasing import held_leases, worker_registration
+from models.leasing import held_leases, leases, worker_registration
+from models.leasing.leases import Lease, Renewal
 from tests.integration.database_stage import Stage, eventually
 
 RUNNING = """insert into batches (worker, policy, size, length, predicted_generation_length, estimated_s, status,

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from models import planner_state, process_heartbeats
+from models.operations import process_heartbeats
+from models.planning import planner_state
 from tests.integration.api_service import Api, finish
 
 DOCS = Path(__file__).parents[2] / "docs"

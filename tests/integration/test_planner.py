@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models import planner_state
+from models.planning import planner_state
 from tasks.planning.leader import Leader
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.planner_stage import RULES

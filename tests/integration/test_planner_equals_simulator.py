@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from learning.serving_time import KnnServingTime
-from models import leadership, planner_state
+from models.planning import leadership, planner_state
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy

@@ -4,10 +4,10 @@ from threading import Event, Thread
 
 import pytest
 
-from models import process_heartbeats
-from tasks import heartbeat
-from tasks.heartbeat import Heartbeat
-from tasks.regular_work import RegularWork
+from models.operations import process_heartbeats
+from tasks.liveness import heartbeat
+from tasks.liveness.heartbeat import Heartbeat
+from tasks.liveness.regular_work import RegularWork
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually
 

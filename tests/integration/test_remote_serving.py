@@ -11,8 +11,8 @@ from inference.prompt_format import PromptFormat
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from inference.request_tokens import TokenizerAway, Turn
-from models.leases import WorkerOffer
-from models.live_fleet import Lacking, lacking, live_workers
+from models.leasing.leases import WorkerOffer
+from models.planning.live_fleet import Lacking, lacking, live_workers
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.serving_worker import Serving, small_model
 from tests.integration.stub_engine_server import StubServer, falls_silent_after, refuses, says

@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from models import minute_history, model_versions, retention
+from models import model_versions
+from models.operations import minute_history
 from models.session import make_sessions
+from models.upkeep import retention
 from tasks.chores import DELETED_AT_ONCE, do_chores
 from tests.integration.database_stage import Stage
 

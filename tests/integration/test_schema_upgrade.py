@@ -5,8 +5,8 @@ from alembic import command
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from models import planner_state, role_grants
-from models.schema_upgrade import (
+from models.connections import role_grants
+from models.connections.schema_upgrade import (
     SchemaState,
     UnusableSchema,
     alembic_config,
@@ -15,6 +15,7 @@ from models.schema_upgrade import (
     schema_state,
     upgrade,
 )
+from models.planning import planner_state
 from models.session import make_engine
 from models.tables import PLANNER_EPOCHS, Base
 

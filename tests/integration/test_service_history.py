@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models import minute_history
+from models.operations import minute_history
 from models.operations.service_history import HistoryPoint, history, take_samples
 from models.session import make_sessions
 from tests.integration.database_stage import Stage

@@ -11,7 +11,7 @@ from inference.local.engine import Engine
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
 from inference.serving_engine import ServingEngine
-from models.leases import WorkerOffer
+from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models import planner_state
+from models.planning import planner_state
 from models.session import make_sessions
 from models.tenants import tenant_settings
 from settings import Settings

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from models import batch_results, retention
-from models.batch_results import Answer, Returned
-from models.leases import Lease
+from models.leasing import batch_results
+from models.leasing.batch_results import Answer, Returned
+from models.leasing.leases import Lease
 from models.session import make_sessions
 from models.tables import RequestStatus
 from models.tenants import usage
 from models.tenants.key_scopes import Scope
+from models.upkeep import retention
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage
 

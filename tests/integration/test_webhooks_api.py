@@ -2,11 +2,13 @@
 
 import pytest
 
-from models import batch_results, client_requests, reconciler
-from models.batch_results import Answer
-from models.leases import Lease
+from models import client_requests
+from models.leasing import batch_results
+from models.leasing.batch_results import Answer
+from models.leasing.leases import Lease
 from models.session import make_sessions
 from models.tables import RequestStatus
+from models.upkeep import reconciler
 from models.webhooks.webhook_endpoints import MOST_ENDPOINTS
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage

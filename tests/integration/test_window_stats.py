@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
+from models.operations.window_stats import WindowStats, window_stats
 from models.session import make_engine, make_sessions
-from models.window_stats import WindowStats, window_stats
 
 T0 = 1_700_000_000.0
 

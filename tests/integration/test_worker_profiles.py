@@ -2,9 +2,9 @@
 
 import pytest
 
-from models import live_fleet
 from models.leasing import worker_registration
 from models.leasing.worker_registration import WorkerRegistration
+from models.planning import live_fleet
 from tests.integration.database_stage import Stage
 
 WHOLE = {"prefill": [1.0, 0.0, 0.0, 0.0], "decode": [2.0, 0.0, 0.0, 0.0]}

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
 from webapp.field_types import Body, Metadata, Text
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")

@@ -7,15 +7,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace
-from webapp.chat_api import chat_completion_of, chat_submission, completion_of, completion_submissions
-from webapp.chat_schemas import CreateChatCompletion, CreateCompletion
+from models.planning.queue_position import QueuePlace
+from webapp.chat.chat_api import chat_completion_of, chat_submission, completion_of, completion_submissions
+from webapp.chat.chat_schemas import CreateChatCompletion, CreateCompletion
 from webapp.client_errors import InvalidRequest
 from webapp.completions.several_answers import several
-from webapp.prompt_limits import PromptLimits
-from webapp.response_objects import response_of
-from webapp.response_schemas import CreateResponse
-from webapp.responses_api import response_submission
+from webapp.limits.prompt_limits import PromptLimits
+from webapp.responses.response_objects import response_of
+from webapp.responses.response_schemas import CreateResponse
+from webapp.responses.responses_api import response_submission
 from webapp.submission import Submission
 
 UNSUPPORTED = "unsupported_value"  # the code of what calls take and lines do not

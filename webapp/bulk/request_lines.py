@@ -9,11 +9,11 @@ from pydantic_core import from_json
 
 from inference.request_tokens import TokenizerAway
 from models.bulk.bulk_feed import NewLine
-from models.queue_position import QueueSnapshot
+from models.planning.queue_position import QueueSnapshot
 from webapp.bulk.line_endpoints import ENDPOINTS
 from webapp.client_errors import ERROR_TABLE, ClientError, InvalidRequest, error_object, field_path, validation_message
 from webapp.field_types import Body, Text
-from webapp.prompt_limits import PromptLimits
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.submission import accepted_request
 
 MAX_NAME_LENGTH = 512  # characters of a custom_id; OpenAI names no bound

@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.client_requests import RequestView
-from webapp.chat_schemas import CompletionLogprobs
+from webapp.chat.chat_schemas import CompletionLogprobs
 
 
 def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLogprobs | None:

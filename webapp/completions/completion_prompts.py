@@ -6,8 +6,8 @@ from pydantic import Discriminator, Field, Tag
 
 from webapp.client_prompt import ClientPrompt
 from webapp.field_types import Text
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.options.more_sampling import TokenId
-from webapp.prompt_limits import PromptLimits
 
 MOST_PROMPTS = 128  # of one call; each is a request of its own. Not tuned
 

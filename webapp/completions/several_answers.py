@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from models.client_requests import NewRequest, RequestView
 from webapp.app_context import AppContext
-from webapp.client_connection import Patience
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, stored_body
+from webapp.waiting.client_connection import Patience
 
 PART = "\x1f"  # stands in no key that a client may send, so that the parts of a call have keys of their own
 

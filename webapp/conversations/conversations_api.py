@@ -12,8 +12,8 @@ from webapp.client_errors import InvalidRequest
 from webapp.conversations.turns import items_of, turns_of
 from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
 from webapp.field_types import Body, Text
-from webapp.response_objects import ApiObject
-from webapp.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
+from webapp.responses.response_objects import ApiObject
+from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
 from webapp.submission import find_request
 from webapp.tools.tool_schemas import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_choice
 

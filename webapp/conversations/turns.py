@@ -7,7 +7,7 @@ from typing import Any
 from models.client_requests import RequestView
 from models.request_body import RequestBody, StoredCall, StoredTurn
 from webapp.client_prompt import Turn
-from webapp.response_schemas import InputItem
+from webapp.responses.response_schemas import InputItem
 from webapp.tools.tool_answers import parts_of
 from webapp.tools.tool_items import FunctionCallItem, FunctionOutputItem
 

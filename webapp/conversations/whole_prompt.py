@@ -8,7 +8,7 @@ from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
 from webapp.conversations.turns import answered_turn, stored_turns
-from webapp.prompt_limits import TOO_LONG, PromptLimits
+from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
 from webapp.submission import find_request
 
 NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code

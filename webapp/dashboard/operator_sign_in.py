@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from flask import Response, abort, g, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from models import api_keys
 from models.operations import operator_sessions
+from models.tenants import api_keys
 from models.tenants.key_scopes import Scope
 from settings import DASHBOARD_USER
 from webapp.app_context import current_context

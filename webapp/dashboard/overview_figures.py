@@ -5,15 +5,24 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from models import ended_requests, invariants, minute_history, operator_overview, process_heartbeats, queue_position
+from models import ended_requests
 from models.client_requests import RequestView
-from models.invariants import Violation
-from models.minute_history import EndedCounts
-from models.operations import fleet_use, service_history, waiting_requests
+from models.operations import (
+    fleet_use,
+    minute_history,
+    operator_overview,
+    process_heartbeats,
+    service_history,
+    waiting_requests,
+)
 from models.operations.fleet_use import WorkerUse
+from models.operations.minute_history import EndedCounts
+from models.operations.operator_overview import Application, RequestCounts
 from models.operations.service_history import HistoryPoint
-from models.operator_overview import Application, RequestCounts
-from models.queue_position import QueueSnapshot
+from models.planning import queue_position
+from models.planning.queue_position import QueueSnapshot
+from models.upkeep import invariants
+from models.upkeep.invariants import Violation
 from webapp.dashboard.service_verdict import ServiceFigures, ServiceVerdict, verdict_on
 
 SHOWN_ANSWERS = 8  # rows of the table of last answers; not tuned

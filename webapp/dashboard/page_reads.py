@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from models import model_versions, planner_state, queue_position
+from models import model_versions
 from models.operations import fleet_use, predicted_answers, service_history, waiting_requests
 from models.operations.fleet_use import FleetState
 from models.operations.waiting_requests import QueuedJob
+from models.planning import planner_state, queue_position
 from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview

@@ -11,7 +11,7 @@ from models.request_body import StoredFormat, StoredTool, StoredToolChoice
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import ClientPrompt
 from webapp.options.more_sampling import MoreSampling
-from webapp.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH
+from webapp.options.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH
 
 NOTHING_MORE = MoreSampling()
 AS_IT_LIKES = StoredToolChoice()

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import unstored_requests
 from models.client_requests import RequestView
+from models.upkeep import unstored_requests
 from webapp.app_context import AppContext
 
 log = structlog.get_logger()

@@ -7,12 +7,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.client_requests import RequestView
 from webapp.app_context import AppContext
-from webapp.client_connection import Connection
 from webapp.client_errors import Busy, InvalidRequest, NotAnswered
 from webapp.completions.several_answers import store_all
 from webapp.options.unstored import forget_unstored
 from webapp.streaming.live_text import LiveText
 from webapp.submission import Submission, cancel_request, find_request, response_not_found, submit
+from webapp.waiting.client_connection import Connection
 
 # A stream without a new token says so often that it is alive: below the 60 s after which load balancers close what is
 # silent. Not tuned otherwise.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from models.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace
 from models.request_body import read_body
-from webapp.chat_answers import finish_reason_of, usage_of
+from webapp.chat.chat_answers import finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
-from webapp.response_objects import magnus_of
+from webapp.responses.response_objects import magnus_of
 from webapp.streaming.answer_stream import AnswerStream, AnswerStreams
 from webapp.streaming.called_functions import text_before_calls
 from webapp.streaming.event_stream import DONE, KEEP_ALIVE, event

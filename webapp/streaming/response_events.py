@@ -7,10 +7,10 @@ rise, not always by one, and a number means the same place in whatever pieces th
 from collections.abc import Iterator
 from typing import Any
 
-from models.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from webapp.client_errors import ClientError, error_object
-from webapp.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
+from webapp.responses.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
 from webapp.streaming.answer_stream import AnswerStream
 from webapp.streaming.called_functions import text_before_calls
 from webapp.streaming.event_stream import KEEP_ALIVE, event

@@ -7,8 +7,8 @@ import math
 
 from flask import Response
 
-from webapp.backlog_limits import TokenStanding
-from webapp.rate_limits import RateStanding
+from webapp.limits.backlog_limits import TokenStanding
+from webapp.limits.rate_limits import RateStanding
 
 
 def go_duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from models.tenants.usage import DIMENSIONS, Used, used
 from webapp.app_context import current_context
 from webapp.auth import current_caller
 from webapp.client_errors import InvalidRequest
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 
 WIDEST_DAYS = 366  # a row for each day, tenant and model: a year of them is what an invoice needs. Not tuned.
 USUAL_DAYS = 30

@@ -6,12 +6,12 @@ from apiflask import APIBlueprint
 from pydantic import Field, ValidationInfo, field_validator
 
 from webapp.app_context import current_context
-from webapp.chat_schemas import ChatMessage
+from webapp.chat.chat_schemas import ChatMessage
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import ClientPrompt, prompt_of_turns
 from webapp.field_types import Body, Text
 from webapp.options.more_sampling import TokenId
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 from webapp.tools.tool_schemas import MOST_TOOLS, ChatTool
 
 api = APIBlueprint("tokens", __name__, tag="Tokens")

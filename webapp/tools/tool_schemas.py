@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from models.request_body import StoredCall, StoredTool, StoredToolChoice
 from webapp.field_types import Body, Text
-from webapp.output_options import JsonSchema
+from webapp.options.output_options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}

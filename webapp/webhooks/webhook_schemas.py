@@ -8,7 +8,7 @@ from models.webhooks.endpoint_addresses import LONGEST_URL
 from models.webhooks.webhook_endpoints import EVENT_TYPES, EventType
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 from webapp.field_types import Body, Text
-from webapp.response_objects import ApiObject
+from webapp.responses.response_objects import ApiObject
 
 DAY_S = 86_400
 LONGEST_OVERLAP_S = 7 * DAY_S

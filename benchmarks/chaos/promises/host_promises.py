@@ -22,9 +22,9 @@ from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.readiness import api_is_ready, await_ready, worker_is_alive
 from cli.hosting.service_files import RunningService
-from models import api_keys
-from models.schema_upgrade import upgrade
+from models.connections.schema_upgrade import upgrade
 from models.session import make_engine, make_sessions
+from models.tenants import api_keys
 
 TAKEN_OVER_WITHIN_S = 15.0  # the bound
 PATIENCE_S = 180.0

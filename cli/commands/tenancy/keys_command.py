@@ -12,8 +12,8 @@ from cli.command_errors import CommandFailed
 from cli.database_access import session
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
-from models import api_keys
 from models.tables import ApiKey
+from models.tenants import api_keys
 from models.tenants.key_scopes import DEFAULT_SCOPES, Scope
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

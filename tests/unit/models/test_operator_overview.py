@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from models.operator_overview import RequestCounts
+from models.operations.operator_overview import RequestCounts
 
 
 def test_a_request_is_queued_whether_or_not_it_was_predicted_and_fetched_by_the_planner() -> None:

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from models.planner_requests import REQUEST_COLUMNS, to_request
+from models.planning.planner_requests import REQUEST_COLUMNS, to_request
 from scheduling.request import Request
 
 

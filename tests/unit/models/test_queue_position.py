@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace, parse_queue_snapshot, place_in_queue
+from models.planning.queue_position import QueuePlace, parse_queue_snapshot, place_in_queue
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)

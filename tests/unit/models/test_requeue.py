@@ -1,6 +1,6 @@
 """Which batches a lost worker may have died of."""
 
-from models.requeue import Failure, LostBatch, UnfinishedBatch, blamed
+from models.leasing.requeue import Failure, LostBatch, UnfinishedBatch, blamed
 
 
 def lost(id: int, joins: bool = False, taken: bool = True, started: bool = False, worker: str = "w1") -> LostBatch:

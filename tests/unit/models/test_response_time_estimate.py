@@ -4,8 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.queue_position import Places, QueueSnapshot
-from models.response_time_estimate import MIN_ANSWERS, RecentAnswer, ResponseTimeEstimate, estimate_response_times
+from models.planning.queue_position import Places, QueueSnapshot
+from models.planning.response_time_estimate import (
+    MIN_ANSWERS,
+    RecentAnswer,
+    ResponseTimeEstimate,
+    estimate_response_times,
+)
 from scheduling.forecast.response_line import ResponseLine
 
 COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens) for tokens in range(1, 1 + MIN_ANSWERS)]

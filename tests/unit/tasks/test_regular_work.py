@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from tasks.regular_work import RegularWork
+from tasks.liveness.regular_work import RegularWork
 
 
 def test_it_works_by_itself_while_no_tick_comes():

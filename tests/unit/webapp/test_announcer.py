@@ -4,7 +4,7 @@ from threading import Event
 
 from sqlalchemy.exc import OperationalError
 
-from webapp.announcer import Announcer
+from webapp.waiting.announcer import Announcer
 
 
 class Notified:

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.queue_position import Places, QueueSnapshot
-from models.tenant_backlog import TenantBacklog
+from models.planning.queue_position import Places, QueueSnapshot
+from models.tenants.tenant_backlog import TenantBacklog
 from models.tenants.tenant_settings import TenantLimits
-from webapp.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
 from webapp.client_errors import BacklogFull
+from webapp.limits.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
 
 FAR = 10**9
 

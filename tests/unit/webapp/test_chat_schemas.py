@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from webapp.chat_schemas import CreateChatCompletion, CreateCompletion
+from webapp.chat.chat_schemas import CreateChatCompletion, CreateCompletion
 
 
 @pytest.mark.parametrize(("stop", "stops"), [(None, []), ("END", ["END"]), (["a", "b"], ["a", "b"])])

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from webapp.client_errors import ERROR_TABLE, ClientError, field_path, validation_message
-from webapp.response_schemas import CreateResponse
+from webapp.responses.response_schemas import CreateResponse
 
 VALID = {"model": "m", "input": "a"}
 

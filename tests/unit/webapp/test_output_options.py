@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from webapp.chat_schemas import CreateChatCompletion
+from webapp.chat.chat_schemas import CreateChatCompletion
 from webapp.client_errors import field_path
-from webapp.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
-from webapp.response_schemas import CreateResponse
+from webapp.options.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
+from webapp.responses.response_schemas import CreateResponse
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", 1, None]}}, "required": ["a"]}
 SCHEMAS: TypeAdapter[Any] = TypeAdapter(JsonSchema)

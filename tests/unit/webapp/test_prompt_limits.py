@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from inference.prompt_format import PromptFormat
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.client_prompt import ClientPrompt
-from webapp.prompt_limits import PromptLimits
+from webapp.limits.prompt_limits import PromptLimits
 
 
 @pytest.fixture(scope="module")

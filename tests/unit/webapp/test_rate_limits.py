@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.rate_counts import SharedCount
+from models.tenants.rate_counts import SharedCount
 from webapp.client_errors import RateLimited
-from webapp.rate_limits import SHARE_EVERY_S, RateLimit, RateStanding
+from webapp.limits.rate_limits import SHARE_EVERY_S, RateLimit, RateStanding
 
 
 class SharedCounts:

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus, StoredRequest
-from webapp.response_objects import retry_after_s
+from webapp.responses.response_objects import retry_after_s
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

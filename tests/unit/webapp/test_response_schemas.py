@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from webapp.response_schemas import CreateResponse, Message
+from webapp.responses.response_schemas import CreateResponse, Message
 
 
 def test_the_parts_of_a_message_are_one_text() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from webapp.strict_json import StrictJson
+from webapp.transport.strict_json import StrictJson
 
 json = StrictJson(APIFlask(__name__))
 

@@ -6,7 +6,7 @@ import pytest
 
 from webapp.client_errors import NotFound
 from webapp.client_prompt import ClientPrompt, Turn
-from webapp.response_schemas import CreateResponse
+from webapp.responses.response_schemas import CreateResponse
 from webapp.submission import Submission, canonical_digest, require_response_id, stored_body
 
 BODY = CreateResponse(model="words", input="eins")

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.client_requests import RequestView
 from webapp.client_errors import Busy, TooManyWaiting
-from webapp.waiting_calls import WaitingCalls
+from webapp.waiting.waiting_calls import WaitingCalls
 
 
 class Ended:

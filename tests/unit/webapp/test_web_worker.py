@@ -2,7 +2,7 @@
 
 import io
 
-from webapp.web_worker import SLOWEST_BYTES_S, TimedBody
+from webapp.transport.web_worker import SLOWEST_BYTES_S, TimedBody
 
 
 def test_what_has_come_gives_the_rest_of_a_body_time() -> None:

@@ -4,7 +4,7 @@ from flask import abort, render_template
 
 from models import client_requests
 from models.operations import audit_trail, job_lists
-from models.queue_position import place_in_queue
+from models.planning.queue_position import place_in_queue
 from webapp.app_context import current_context
 from webapp.charts.job_life import job_life
 from webapp.dashboard.operator_sign_in import current_operator

@@ -10,7 +10,7 @@ from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsW
 
 from inference.local.sampling import greedy, sample, truncate, uniform_numbers
 from inference.sequences import LEAST_TEMPERATURE, Sampling
-from webapp.response_schemas import CreateResponse
+from webapp.responses.response_schemas import CreateResponse
 
 
 @settings(deadline=None, derandomize=True)

@@ -1,5 +1,5 @@
-from models.batch_claims import Claim
-from models.live_fleet import LiveWorker, OpenBatch
+from models.planning.batch_claims import Claim
+from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingCurves
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Assignment

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.planner_requests import QueuedRequest
+from models.planning.planner_requests import QueuedRequest
 from scheduling.forecast.forecast import PresentWork
 from scheduling.forecast.interval_calibration import FEWEST
 from scheduling.policies.policy_factory import PolicySettings

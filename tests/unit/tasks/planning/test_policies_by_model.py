@@ -1,6 +1,6 @@
 import pytest
 
-from models.planner_requests import QueuedRequest
+from models.planning.planner_requests import QueuedRequest
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy

@@ -1,6 +1,6 @@
 from typing import Any
 
-from models.live_fleet import LiveWorker
+from models.planning.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves
 from tasks.planning.serving_estimates import ServingEstimates, measured_curves
 

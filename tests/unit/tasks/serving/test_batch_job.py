@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
 from inference.sequences import JsonFormat, Sampling, TokenLogprob
-from models.leases import Lease, TakenBatch, TakenRequest
+from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from tasks.serving.batch_job import cache_salt, prepare
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from models.requeue import Failure
+from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import Unservable
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned

@@ -1,4 +1,4 @@
-from models.leases import Lease
+from models.leasing.leases import Lease
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.open_jobs import OpenJobs
 

@@ -9,7 +9,7 @@ import torch
 from inference.local.engine import Engine
 from inference.local.kv_cache import COLUMN_STEP
 from inference.sequences import Sequence
-from models.leases import Lease
+from models.leasing.leases import Lease
 from tasks.serving.batch_job import BatchJob
 from tests.unit.inference.tiny_models import known
 

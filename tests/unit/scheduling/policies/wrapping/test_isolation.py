@@ -35,7 +35,7 @@ def test_of_any_guilty_among_n_each_fails_alone_within_log2_n_plus_2_failures_an
     failed: list[str] = []
 
     def serve(requests: tuple[Request, ...]) -> None:
-        """An engine that fails on any batch with a guilty row, and `models.requeue`'s rule for engine failures."""
+        """An engine that fails on any batch with a guilty row, and `models.leasing.requeue`'s rule for failures."""
         batch = {request.id for request in requests}
         if not batch & guilty:
             completed.extend(batch)

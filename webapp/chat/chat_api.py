@@ -11,12 +11,12 @@ from flask import Response as FlaskResponse
 from flask import request
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace
 from models.request_body import read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.chat_answers import finish_reason_of, usage_of
-from webapp.chat_schemas import (
+from webapp.chat.chat_answers import finish_reason_of, usage_of
+from webapp.chat.chat_schemas import (
     MOST_ANSWERS,
     AnsweredCall,
     AnsweredFunction,
@@ -30,23 +30,23 @@ from webapp.chat_schemas import (
     CreateChatCompletion,
     CreateCompletion,
 )
-from webapp.client_connection import connection_of, patience_of
 from webapp.client_errors import InvalidRequest, NotInTime
 from webapp.client_prompt import ClientPrompt, prompt_of_turns
 from webapp.completions.completion_logprobs import completion_logprobs
 from webapp.completions.completion_prompts import client_prompts
 from webapp.completions.several_answers import several, submit_all_and_wait
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.options.answer_options import AnswerOptions
+from webapp.options.output_options import stored_format
 from webapp.options.unstored import forget_unstored
-from webapp.output_options import stored_format
-from webapp.prompt_limits import PromptLimits
-from webapp.response_objects import logprobs_of, magnus_of
+from webapp.responses.response_objects import logprobs_of, magnus_of
 from webapp.streaming.answer_stream import submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.streaming.event_stream import event_stream
 from webapp.submission import Submission, cancel_request, require_answer
 from webapp.tools.tool_answers import answer_parts
 from webapp.tools.tool_schemas import stored_choice
+from webapp.waiting.client_connection import connection_of, patience_of
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from models import process_heartbeats
+from models.operations import process_heartbeats
 
 SHOWN = 5  # of what a query finds, so that a finding stays one line
 # A clock further off than this lets ticks expire unread (`celery_config.py:TICK_EXPIRES_S` is 5 s). Not tuned.

@@ -1,6 +1,6 @@
 """The small facts that a planner reads before each step: the policy in force, the predictor's health.
 
-They are rows of `service_state`, each written whole. Which process plans is in `models/leadership.py`.
+They are rows of `service_state`, each written whole. Which process plans is in `models/planning/leadership.py`.
 """
 
 from collections.abc import Mapping

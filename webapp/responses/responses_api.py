@@ -10,20 +10,19 @@ from flask import request
 
 from models import client_requests, notifications
 from models.client_requests import RequestView
-from models.queue_position import place_in_queue
+from models.planning.queue_position import place_in_queue
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.client_connection import connection_of, patience_of, preferred_wait_s
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import Turn
 from webapp.conversations.turns import turns_of
 from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
+from webapp.limits.prompt_limits import PromptLimits
 from webapp.options.answer_options import AnswerOptions
+from webapp.options.output_options import stored_format
 from webapp.options.unstored import forget_unstored
-from webapp.output_options import stored_format
-from webapp.prompt_limits import PromptLimits
-from webapp.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
-from webapp.response_schemas import CreateResponse, ListQuery, RetrieveQuery
+from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
+from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.streaming.answer_stream import find_and_stream, submit_and_stream
 from webapp.streaming.event_stream import event_stream
 from webapp.streaming.response_events import characters_before, response_events
@@ -39,6 +38,7 @@ from webapp.submission import (
     submit_and_wait,
 )
 from webapp.tools.tool_schemas import stored_choice
+from webapp.waiting.client_connection import connection_of, patience_of, preferred_wait_s
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
 

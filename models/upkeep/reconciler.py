@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from models.requeue import LostBatch, UnfinishedBatch, blamed, requeue
+from models.leasing.requeue import LostBatch, UnfinishedBatch, blamed, requeue
 from models.sql.shared_text import text
 
 # Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications

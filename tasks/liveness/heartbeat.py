@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import process_heartbeats
+from models.operations import process_heartbeats
 from models.session import make_engine
 
 EVERY_S = 3.0  # a third of the age at which a process counts as silent; one small write each. Not tuned otherwise

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
 from webapp.options.more_sampling import MoreSampling
-from webapp.output_options import ResponseFormat, TextFormat, TopLogprobs
+from webapp.options.output_options import ResponseFormat, TextFormat, TopLogprobs
 from webapp.tools.tool_items import ITEM, FunctionCallItem, FunctionOutputItem
 from webapp.tools.tool_schemas import MOST_TOOLS, ResponseTool, ResponseToolChoice
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from models.client_requests import RequestView
 from models.tables import RequestStatus
-from webapp.chat_schemas import CompletionUsage
+from webapp.chat.chat_schemas import CompletionUsage
 
 
 def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from models.planner_state import write_service_state
+from models.planning.planner_state import write_service_state
 from models.session import make_engine
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"

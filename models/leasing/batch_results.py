@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.leases import Lease
-from models.requeue import Failure, UnfinishedBatch, requeue
+from models.leasing.leases import Lease
+from models.leasing.requeue import Failure, UnfinishedBatch, requeue
 from models.sql.shared_text import text
 from models.tables import BatchStatus, RequestStatus
 

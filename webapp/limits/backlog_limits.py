@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.queue_position import QueueSnapshot
-from models.tenant_backlog import TenantBacklog
+from models.planning.queue_position import QueueSnapshot
+from models.tenants.tenant_backlog import TenantBacklog
 from models.tenants.tenant_settings import NO_LIMITS, TenantLimits
 from webapp.client_errors import BacklogFull
 

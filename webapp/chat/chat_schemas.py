@@ -8,9 +8,9 @@ from webapp.client_prompt import Turn
 from webapp.completions.completion_prompts import CompletionPrompt
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.options.more_sampling import MoreSampling
-from webapp.output_options import ChatFormat, TopLogprobs
-from webapp.response_objects import ApiObject, ChosenToken, Magnus
-from webapp.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
+from webapp.options.output_options import ChatFormat, TopLogprobs
+from webapp.responses.response_objects import ApiObject, ChosenToken, Magnus
+from webapp.responses.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
 from webapp.tools.tool_schemas import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
 MOST_ANSWERS = 128  # of one call: OpenAI's bound of `n`; each is a request of its own

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.client_requests import RequestView
-from models.queue_position import QueuePlace
+from models.planning.queue_position import QueuePlace
 from models.request_body import RequestBody, UnreadableBody, read_body
 from models.tables import RequestStatus
 from webapp.tools.tool_answers import parts_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models.queue_position import read_queue_snapshot
+from models.planning.queue_position import read_queue_snapshot
 from models.service_tables import ServiceState
 
 FETCH_STATS = text("""

@@ -13,7 +13,7 @@ from statistics import StatisticsError, fmean, linear_regression
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models.queue_position import QueueSnapshot
+from models.planning.queue_position import QueueSnapshot
 from scheduling.forecast.interval_calibration import IntervalCalibration
 from scheduling.forecast.response_line import ResponseLine
 

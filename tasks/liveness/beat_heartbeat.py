@@ -6,7 +6,7 @@ from typing import Any
 from celery import signals
 
 from tasks.app import database_url
-from tasks.heartbeat import Heartbeat
+from tasks.liveness.heartbeat import Heartbeat
 
 
 @signals.beat_init.connect  # type: ignore[untyped-decorator]  # celery is untyped

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from models import process_heartbeats
+from models.operations import process_heartbeats
 
 # Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
 # under heavy traffic; not tuned.

@@ -1,0 +1,1 @@
+"""How processes reach Postgres, what its schema is, and what its errors say."""

@@ -1,0 +1,1 @@
+"""What keeps the database clean and whole."""

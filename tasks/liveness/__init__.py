@@ -1,0 +1,1 @@
+"""Signs of life, and work that is done even while no tick comes."""

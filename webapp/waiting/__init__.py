@@ -1,0 +1,1 @@
+"""Calls that wait for their answers, and what wakes them."""
