@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from models.planning.planner_state import write_service_state
 from models.session import make_engine
 
-MIGRATIONS = Path(__file__).parent.parent / "migrations"
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
 # "magn" in ASCII; any value does that no other advisory lock of the database has. Hosts that start at the same time
 # upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
