@@ -4,7 +4,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from time import monotonic
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from learning.estimators.cost_curves import fit_curves
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves
+from settings import VERSION
 from tasks.app import settings
 from tasks.serving.costs.learned_costs import LearnedCosts
 from tasks.serving.costs.step_windows import window_of_sums
@@ -54,7 +54,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         paged=loaded.fused,  # of what policies read this only where rows join and leave; static batches are rectangles
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
-        version=version("magnus"),
+        version=VERSION,
     )
     steps = StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], curves)

@@ -4,7 +4,6 @@ It loads no model and no torch.
 """
 
 import logging
-from importlib.metadata import version
 from time import monotonic, sleep
 
 import structlog
@@ -17,6 +16,7 @@ from inference.remote.server_tokens import request_tokens_of
 from learning.step_costs import StepWindow
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
+from settings import VERSION
 from tasks.app import settings
 from tasks.serving.costs.learned_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
@@ -75,7 +75,7 @@ def run_remote_worker(
         block_tokens=server.capabilities.block_tokens,
         lacks=server.capabilities.lacks,
         prefix_cache=server.capabilities.prefix_cache,
-        version=version("magnus"),
+        version=VERSION,
     )
     try:
         return serve_until_signal(make_remote_engine, prompt_format, announcement, offer)
