@@ -187,4 +187,4 @@ def test_the_reference_page_shows_every_call_and_loads_nothing_from_elsewhere(ap
         for method in operations:
             assert f"{method.upper()} {path}" in text
     assert "<script" not in text
-    assert "//" not in text.replace('xmlns="http://www.w3.org', "").partition("<main>")[0]
+    assert "//" not in text.replace('xmlns="http://www.w3.org', "").partition("<main")[0]
