@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from pydantic import SecretStr
-from werkzeug.serving import make_server
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from models.session import make_engine
 from settings import Settings
@@ -29,11 +29,18 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+class PatientForSeconds(WSGIRequestHandler):
+    """Gives up on a connection that a browser opened ahead and sends nothing on."""
+
+    timeout = 5
+
+
 @pytest.fixture
 def site(database_url: str) -> Iterator[Site]:
     """The dashboard on an empty database."""
     app = create_app(Settings(database_url=database_url, dashboard_password=SecretStr(PASSWORD), log_level="error"))
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+    server = ThreadedWSGIServer("127.0.0.1", 0, app, PatientForSeconds)
+    server.daemon_threads = False  # `server_close` waits for requests that still use the database
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     engine = make_engine(database_url)
