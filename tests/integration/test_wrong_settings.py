@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from cli.hosting.process_commands import BIN
+from cli.hosting.process_commands import BIN, PATHS
 from cli.main import main
 from tests.conftest import with_database
 
@@ -162,7 +162,7 @@ def test_a_command_refuses_a_mistake_by_its_name(
 @pytest.mark.parametrize("mistake", PROCESSES, ids=lambda mistake: mistake.what)
 def test_a_process_refuses_a_mistake_by_its_name(mistake: Mistake, places: dict[str, str], tmp_path: Path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAGNUS_")}
-    environment |= settings_of(mistake, places, tmp_path / "state")
+    environment |= settings_of(mistake, places, tmp_path / "state") | PATHS
     program, *arguments = mistake.command
     command = [program if os.path.isabs(program) else str(BIN / program), *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
