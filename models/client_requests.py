@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
+from models import notifications
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)
@@ -228,21 +229,31 @@ def page(
     return Page(views[:limit], len(views) > limit)
 
 
-def cancel(session: Session, tenant: str, id: str) -> None:
-    """Cancel a queued request at once, request the cancel of a running one; leave a final or unknown one alone."""
-    is_queued = StoredRequest.status == RequestStatus.queued
-    now = func.clock_timestamp()
-    session.execute(
+def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
+    """Cancel queued requests at once, request the cancel of running ones; returns which of these it was.
+
+    Final and unknown ones are left alone. Calls that wait for them are told. A tenant of None stands for all tenants.
+    """
+    now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
+    chosen = select(StoredRequest.id).where(
+        StoredRequest.id.in_(ids), *_of_tenant(tenant), StoredRequest.status.in_(UNFINISHED)
+    )
+    in_order = chosen.order_by(StoredRequest.id).with_for_update().cte("chosen")  # two such calls cannot deadlock
+    cancelled = session.scalars(
         update(StoredRequest)
-        .where(StoredRequest.id == id, StoredRequest.tenant == tenant, StoredRequest.status.in_(UNFINISHED))
+        .where(StoredRequest.id == in_order.c.id)
         .values(
             status=case((is_queued, RequestStatus.cancelled), else_=StoredRequest.status),
             finished_at=case((is_queued, now)),
             cancel_requested_at=func.coalesce(StoredRequest.cancel_requested_at, now),
         )
+        .returning(StoredRequest.id)
         .execution_options(synchronize_session=False)
-    )
+    ).all()
     session.commit()
+    notifications.notify_ended(session.connection(), cancelled)
+    session.commit()
+    return list(cancelled)
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models import client_requests, notifications
+from models import client_requests
 from models.client_requests import NewRequest, RequestView
 from models.planning.queue_position import QueueSnapshot
 from models.tables import RequestStatus
@@ -145,8 +145,7 @@ def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCal
 def cancel_request(context: AppContext, tenant: str, id: str) -> None:
     """Cancel what waits, have what runs cancelled, and say so to the calls that wait for it."""
     with context.sessions() as session:
-        client_requests.cancel(session, tenant, id)
-        notifications.notify_ended(session.connection(), [id])
+        client_requests.cancel(session, tenant, [id])
 
 
 def require_answer(view: RequestView) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from models import client_requests
 from models.tables import RequestStatus
 
 MOST_AT_ONCE = 10_000  # jobs that one action is about; more are done by asking again. Not tuned.
@@ -43,27 +44,9 @@ def matching(session: Session, which: JobFilter) -> list[str]:
     return [row.id for row in rows]
 
 
-def cancel_jobs(session: Session, ids: Sequence[str]) -> int:
-    """Cancel queued jobs at once, ask for the cancel of running ones, leave final ones alone; how many it was."""
-    cancelled = 0
-    for chunk in _chunks(ids):
-        cancelled += len(
-            session.execute(
-                text("""
-                    with chosen as (
-                        select id from requests where id = any(cast(:ids as text[]))
-                            and status in ('queued', 'in_progress') order by id for update
-                    )
-                    update requests r set status = case when r.status = 'queued' then 'cancelled' else r.status end,
-                        finished_at = case when r.status = 'queued' then clock_timestamp() end,
-                        cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp())
-                    from chosen where r.id = chosen.id returning r.id
-                """),
-                {"ids": chunk},
-            ).all()
-        )
-        session.commit()
-    return cancelled
+def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:
+    """Cancel queued jobs at once, ask for the cancel of running ones, leave final ones alone; returns which it was."""
+    return [one for chunk in _chunks(ids) for one in client_requests.cancel(session, None, chunk)]
 
 
 def submit_again(session: Session, ids: Sequence[str]) -> list[str]:

@@ -36,7 +36,7 @@ TAKE = text("""
         from ended group by 1
     ), failures as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as failed
-        from requests where status in ('failed', 'cancelled') and status = 'failed'
+        from requests where status in ('failed', 'cancelled') and status = 'failed' -- the first is the index's
             and finished_at >= (select first from span) and finished_at < (select last from span) group by 1
     ), served as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as estimated,

@@ -192,7 +192,7 @@ CASES = [
     *page_cases(),
     Case("client_requests.page", a_page_behind, 2 * EVERY_STATUS * 21 + 2 * 21, "from the middle"),
     Case("ended_requests.last_ended", on_session(ended_requests.last_ended, 12), 6 * 12),
-    Case("client_requests.cancel", on_session(client_requests.cancel, "tenant-0", ENDED_ID)),
+    Case("client_requests.cancel", on_session(client_requests.cancel, "tenant-0", [ENDED_ID])),
     Case("client_requests.remove", on_session(client_requests.remove, "tenant-0", ENDED_ID)),
     Case("ended_requests.finished", on_session(ended_requests.finished, [ENDED_ID] * 24)),
     Case("ended_requests.ended", on_session(ended_requests.ended, [ENDED_ID] * 24)),

@@ -1,6 +1,7 @@
 """The planner honours what operators say: nothing is assigned while planning is paused, nothing to a drained worker."""
 
 from models.leasing.worker_registration import WorkerRegistration, register
+from models.notifications import ENDED, Notifications
 from models.operations import fleet_use, job_actions, waiting_requests
 from models.operations.job_actions import JobFilter
 from models.session import make_sessions
@@ -81,12 +82,24 @@ def test_ten_thousand_jobs_are_cancelled_and_submitted_again_in_one_go(stage: St
     with make_sessions(stage.database)() as session:
         ids = job_actions.matching(session, JobFilter((RequestStatus.queued,), "acme", "copy"))
         assert len(ids) == job_actions.MOST_AT_ONCE + 1
-        assert job_actions.cancel_jobs(session, ids[: job_actions.MOST_AT_ONCE]) == job_actions.MOST_AT_ONCE
+        assert len(job_actions.cancel_jobs(session, ids[: job_actions.MOST_AT_ONCE])) == job_actions.MOST_AT_ONCE
         made = job_actions.submit_again(session, ids[: job_actions.MOST_AT_ONCE])
         assert job_actions.submit_again(session, made[:3]) == []  # they wait: nothing to submit again
     assert len(set(made)) == job_actions.MOST_AT_ONCE
     counts = dict(map(tuple, stage.sql("select status, count(*) from requests group by status")))
     assert counts == {"cancelled": 10_000, "queued": 10_501}
+
+
+def test_calls_that_wait_for_a_job_hear_that_an_operator_cancelled_it(stage: Stage) -> None:
+    for one in ("resp_1", "resp_2"):
+        stage.request(one)
+    listener = Notifications(stage.database, ENDED)
+    try:
+        with make_sessions(stage.database)() as session:
+            assert job_actions.cancel_jobs(session, ["resp_1", "resp_unknown"]) == ["resp_1"]
+        assert listener.wait(20) == ["resp_1"]
+    finally:
+        listener.close()
 
 
 def test_what_was_not_to_be_stored_cannot_be_submitted_again(stage: Stage) -> None:

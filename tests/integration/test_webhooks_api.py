@@ -84,7 +84,7 @@ def test_every_way_in_which_a_background_response_ends_is_one_event(api: Api, en
         batch_results.write_answers(connection, answers)
         reconciler.expire_deadlines(connection)
     with make_sessions(api.engine)() as session:
-        client_requests.cancel(session, "acme", "resp_d")
+        client_requests.cancel(session, "acme", ["resp_d"])
     assert sorted(events(api), key=lambda event: event[1]) == [
         ("response.completed", "resp_a"),
         ("response.incomplete", "resp_b"),

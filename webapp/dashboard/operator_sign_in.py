@@ -64,10 +64,15 @@ def require_operator() -> BaseResponse | None:
 
 def require_own_form(token: str | None) -> None:
     """Answer 403 unless the form was sent by a page of ours, with this session's token."""
-    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        abort(403, "This form was sent by another site.")
+    require_own_site()
     if token is None or not hmac.compare_digest(request.form.get("token", "").encode(), token.encode()):
         abort(403, "This form belongs to another session: load the page again.")
+
+
+def require_own_site() -> None:
+    """Answer 403 to a form that a browser says was sent by another site."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        abort(403, "This form was sent by another site.")
 
 
 def begin_session(secret: str) -> str | None:

@@ -3,10 +3,10 @@
 from urllib.parse import urlsplit
 
 from apiflask import APIBlueprint
-from flask import Response, make_response, redirect, render_template, request, url_for
+from flask import make_response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from webapp.dashboard.operator_sign_in import COOKIE, SESSION_S, begin_session, end_session
+from webapp.dashboard.operator_sign_in import COOKIE, SESSION_S, begin_session, end_session, require_own_site
 
 pages = APIBlueprint("sign_in", __name__, enable_openapi=False)
 
@@ -20,8 +20,7 @@ def form() -> str:
 @pages.post("/sign-in")
 def sign_in() -> BaseResponse:
     """Begin a session; the cookie is sent to no script and with no form of another site."""
-    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        return Response("This form was sent by another site.\n", 403, mimetype="text/plain")
+    require_own_site()
     after = own_path(request.form.get("next", "/"))
     cookie = begin_session(request.form.get("secret", "").strip())
     if cookie is None:

@@ -124,7 +124,7 @@ def _act(session: Session, action: str, ids: Sequence[str]) -> Sequence[str]:
         made = job_actions.submit_again(session, ids)
         current_context().announcer.announce()
         return made
-    return ids[: job_actions.cancel_jobs(session, ids)]
+    return job_actions.cancel_jobs(session, ids)
 
 
 def _found(query: JobQuery) -> tuple[Sequence[RequestView], bool]:
