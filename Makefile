@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
+# Of pytest, each with a Postgres and a broker of its own; `make test LANES=` runs one test after the other.
+LANES := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 
@@ -32,7 +34,7 @@ run: install ## keep the service up and print its addresses
 # the same: the browser tests then fail, none is skipped, and each says what to install.
 test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest tests --ignore tests/real_model --ignore tests/clients
+	$(BIN)/python -m pytest tests --ignore tests/real_model --ignore tests/clients $(LANES)
 
 chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
 	$(BIN)/python -m benchmarks.chaos --json chaos.json
@@ -59,7 +61,7 @@ check: install ## ruff, mypy --strict, import walls, unit tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100
+	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 $(LANES)
 
 docs: install ## the documentation as a site, in build/site
 	@$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -209,8 +209,10 @@ class RemoteEngine:
         limit = sequence.limit
         if self.server.max_positions is not None:
             limit = min(limit, max(1, self.server.max_positions - len(sequence.prompt_ids)))
-        # A server holds only what it generates itself to a format, so such an answer must come in one piece.
-        resumes = able.resumes and sequence.format is None
+        # A server holds only what it generates itself to a format, and begins a seed's numbers anew with each request,
+        # so such answers must come in one piece.
+        seeded = sequence.sampling.seed is not None and not sequence.sampling.greedy
+        resumes = able.resumes and sequence.format is None and not seeded
         lacks_logprobs = sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids)
         if not resumes or lacks_logprobs:
             sequence = replace(sequence, generated_ids=(), logprobs=())

@@ -76,6 +76,18 @@ def test_a_seed_gives_the_same_text_in_any_company_and_another_seed_another(test
     assert len({tested.text(company[one]) for one in "abc"}) == 3
 
 
+def test_a_seed_gives_the_same_text_after_an_interruption(tested):
+    row = replace(long_rows(tested)[0], sampling=Sampling(temperature=2.0, seed=3), limit=60)
+    if not tested.own_sampling:
+        assert tested.drain([row])[row.id].reason == "refused"
+        return
+    whole = tested.drain([row])[row.id]
+    tested.engine.insert([row])
+    ended = tested.until_tokens(3, [row.id])
+    again = ended or tested.drain([tested.engine.preempt(row.id)])
+    assert tested.text(again[row.id]) == tested.text(whole)
+
+
 @pytest.mark.parametrize("text", UNICODE)
 def test_any_text_goes_in_and_comes_out(tested, right_engine, text):
     row = tested.sequence("a", "Repeat the text.", text, limit=60)
