@@ -118,15 +118,16 @@ def chat_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
 def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     """llama.cpp's own `/completion`."""
     sequence, sampling = row.sequence, row.sequence.sampling
+    prompt = [*sequence.prompt_ids, *row.generated_ids]
     body: dict[str, Any] = {
-        "prompt": [*sequence.prompt_ids, *row.generated_ids],
+        "prompt": prompt,
         "n_predict": row.limit,
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": -1,  # of the whole prompt and answer
+        "repeat_last_n": len(prompt) + row.limit,  # all of them; newer servers refuse -1, which means that too
         "ignore_eos": sequence.ignore_eos,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "stop": list(sequence.stop),

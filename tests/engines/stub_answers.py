@@ -29,7 +29,14 @@ def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
     def answer(handler: StubHandler, body: dict[str, Any]) -> None:
         handler.begin_stream()
         sampling = Sampling(body["temperature"], body["top_p"], body["top_k"], body.get("seed"))
-        row = Sequence("row", tuple(body["prompt"]), body["max_tokens"], sampling=sampling, stop=tuple(body["stop"]))
+        row = Sequence(
+            "row",
+            tuple(body["prompt"]),
+            body["max_tokens"],
+            sampling=sampling,
+            stop=tuple(body["stop"]),
+            ignore_eos=body.get("ignore_eos", False),
+        )
         reason = None
         while reason is None:
             with turn:

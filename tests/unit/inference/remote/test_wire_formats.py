@@ -104,7 +104,7 @@ def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_ca
     assert (body["min_tokens"], body["stop_token_ids"]) == (3, [5])
     assert "min_tokens" not in completions_body(SERVER, replace(row, generated_ids=(3, 3, 3, 3)))
     llamacpp = llamacpp_body(SERVER, row)
-    assert (llamacpp["min_p"], llamacpp["repeat_penalty"], llamacpp["repeat_last_n"]) == (0.1, 1.5, -1)
+    assert (llamacpp["min_p"], llamacpp["repeat_penalty"]) == (0.1, 1.5)
     assert llamacpp["ignore_eos"] is True
     assert not {"ignore_eos", "min_tokens", "stop_token_ids"} & completions_body(SERVER, ROW).keys()
 
