@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 # Of pytest, each with a Postgres and a broker of its own; `make test LANES=` runs one test after the other.
 LANES := -n 2 --dist loadfile
+TESTS := tests --ignore tests/real_model --ignore tests/clients
 
 .DEFAULT_GOAL := help
 
@@ -32,9 +33,11 @@ run: install ## keep the service up and print its addresses
 # The browser tests need a Chromium, the only thing of the suite that no wheel brings. `browser` looks for one and, if
 # there is none, installs Debian's package (as root) or Playwright's build. Where neither can be had, the suite runs all
 # the same: the browser tests then fail, none is skipped, and each says what to install.
+# Threads of torch that wait would spin, on cores that the other lane needs.
+test check: export OMP_WAIT_POLICY = passive
 test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest tests --ignore tests/real_model --ignore tests/clients $(LANES)
+	$(BIN)/python -m pytest $(TESTS) $(LANES)
 
 chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
 	$(BIN)/python -m benchmarks.chaos --json chaos.json

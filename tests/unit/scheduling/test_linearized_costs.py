@@ -22,7 +22,7 @@ class Estimator:
 
 
 def test_curves_are_their_own() -> None:
-    assert linearized(SLOPED) is SLOPED
+    assert linearized(SLOPED) == SLOPED
 
 
 def test_the_curves_of_a_linear_estimator_are_found_again() -> None:
