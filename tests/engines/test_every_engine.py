@@ -220,6 +220,17 @@ def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
 
 def test_what_a_row_generates_can_be_read_between_steps(tested):
     rows = long_rows(tested)[:3]
+    for _ in range(5):  # a busy machine may let a server's whole answer arrive between two steps
+        pieces, answers = read_while_it_runs(tested, rows)
+        assert {row_id for row_id, _, _ in pieces} <= {rows[0].id}
+        assert tested.text(answers[rows[0].id]).startswith("".join(piece for _, _, piece in pieces))
+        if len(pieces) > 1:
+            break
+    assert len(pieces) > 1
+
+
+def read_while_it_runs(tested, rows) -> tuple[list[Piece], dict[str, FinishedSequence]]:
+    """The pieces of the first row, which somebody reads, and all answers."""
     texts = LiveTexts(tested.prompts.decode)
     pieces: list[Piece] = []
     answers: dict[str, FinishedSequence] = {}
@@ -229,7 +240,4 @@ def test_what_a_row_generates_can_be_read_between_steps(tested):
     while tested.engine.rows:
         live.collect(tested.engine)
         answers |= {row.id: row for row in tested.engine.step()}
-    streamed = "".join(piece for _, _, piece in pieces)
-    assert len(pieces) > 1
-    assert {row_id for row_id, _, _ in pieces} == {rows[0].id}
-    assert tested.text(answers[rows[0].id]).startswith(streamed)
+    return pieces, answers

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -44,21 +45,27 @@ def eventually(condition: Callable[[], bool], within_s: float = 20.0) -> None:
         threading.Event().wait(0.02)
 
 
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The supervisor's children and grandchildren, once all four run."""
+    parent = psutil.Process(process.pid)
+    eventually(lambda: len(parent.children(recursive=True)) == 4)
+    return parent.children(recursive=True)
+
+
 @pytest.fixture
 def supervising(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", SUPERVISING, tmp_path], stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
+        everyone = family(process)
         yield process
+        if process.poll() is None:
+            everyone += psutil.Process(process.pid).children(recursive=True)
         process.kill()
-
-
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The supervisor's children and grandchildren, once all four run."""
-    parent = psutil.Process(process.pid)
-    eventually(lambda: len(parent.children(recursive=True)) == 4)
-    return parent.children(recursive=True)
+    for one in everyone:  # grandchildren outlive a killed supervisor
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
