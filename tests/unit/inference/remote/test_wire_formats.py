@@ -105,6 +105,7 @@ def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_ca
     assert "min_tokens" not in completions_body(SERVER, replace(row, generated_ids=(3, 3, 3, 3)))
     llamacpp = llamacpp_body(SERVER, row)
     assert (llamacpp["min_p"], llamacpp["repeat_penalty"]) == (0.1, 1.5)
+    assert llamacpp["repeat_last_n"] == len(llamacpp["prompt"]) + row.limit == 11  # never -1, which servers refuse
     assert llamacpp["ignore_eos"] is True
     assert not {"ignore_eos", "min_tokens", "stop_token_ids"} & completions_body(SERVER, ROW).keys()
 
