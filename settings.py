@@ -74,8 +74,9 @@ class Settings(BaseSettings):
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
+    # Twelve characters cannot be guessed online, so that signing in needs no limit on tries, which would lock out all.
     dashboard_password: SecretStr | None = Field(
-        None, description="Basic-auth password of dashboard and Flower; generated if unset"
+        None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
     )
 
     # the client commands: submit, status, cancel, demo

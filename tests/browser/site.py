@@ -9,7 +9,7 @@ from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
 from tests.integration.database_stage import Stage
 
-PASSWORD = "open sesame"
+PASSWORD = "open sesame, please"
 
 
 @dataclass

@@ -14,7 +14,7 @@ from settings import Settings
 from tests.integration.api_service import Api
 from webapp.dashboard.operator_sign_in import COOKIE
 
-PASSWORD = "open sesame"
+PASSWORD = "open sesame, please"
 JOB = f"resp_{1:032x}"
 # Every form of the dashboard, with what it sends. A route of another method than GET that is missing here fails a test.
 FORMS: dict[str, dict[str, str]] = {

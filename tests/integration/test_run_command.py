@@ -27,7 +27,7 @@ def project(tmp_path: Path, database_url: str, redis_url: str) -> Path:
     for name in OUR_NAMES:
         (tmp_path / f"{name}.py").write_text('raise RuntimeError("a module of the user\'s was imported")\n')
     (tmp_path / ".env").write_text(
-        f"MAGNUS_DATABASE_URL={database_url}\nMAGNUS_REDIS_URL={redis_url}\nMAGNUS_DASHBOARD_PASSWORD=secret\n"
+        f"MAGNUS_DATABASE_URL={database_url}\nMAGNUS_REDIS_URL={redis_url}\nMAGNUS_DASHBOARD_PASSWORD=a-long-secret\n"
     )
     return tmp_path
 
@@ -65,7 +65,10 @@ def test_it_listens_where_the_settings_say(process: str, setting: str, path: str
     def answers() -> bool:
         assert running.poll() is None, (project / "log").read_text()
         try:
-            return httpx.get(f"http://127.0.0.1:{port}{path}", auth=("magnus", "secret"), timeout=30).status_code == 200
+            return (
+                httpx.get(f"http://127.0.0.1:{port}{path}", auth=("magnus", "a-long-secret"), timeout=30).status_code
+                == 200
+            )
         except httpx.ConnectError:
             return False
 

@@ -36,6 +36,7 @@ class Mistake:
 
 COMMANDS = [
     Mistake("a budget without its unit", UP, ("MAGNUS_KV_BUDGET", "did you mean 20GiB?"), {"KV_BUDGET": "20"}),
+    Mistake("a password to guess", UP, ("MAGNUS_DASHBOARD_PASSWORD", "12"), {"DASHBOARD_PASSWORD": "letmein"}),
     Mistake("no such host", UP, ("MAGNUS_DATABASE_URL",), {"DATABASE_URL": "postgresql://u@host.invalid/d"}),
     Mistake("nobody on that port", UP, ("MAGNUS_DATABASE_URL",), {"DATABASE_URL": "postgresql://u@127.0.0.1:1/d"}),
     Mistake("no such database", UP, ("MAGNUS_DATABASE_URL", "no_such"), {"DATABASE_URL": "{no_database}"}),

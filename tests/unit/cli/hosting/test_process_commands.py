@@ -13,7 +13,7 @@ from cli.hosting.child_process import ChildProgram
 from settings import Settings
 
 ROOT = Path(__file__).parents[4]
-SETTINGS = Settings(dashboard_password="secret", host="0.0.0.0", port=8000, flower_port=5555)
+SETTINGS = Settings(dashboard_password="a long secret", host="0.0.0.0", port=8000, flower_port=5555)
 CONTROL = [program_of(process, SETTINGS) for process in PROCESSES]
 
 
