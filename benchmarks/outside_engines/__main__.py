@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -187,7 +188,7 @@ def _saturation(target: Target, workload: str, seed: int, limit: int) -> float:
 
 
 def figures(answers: list[TimedAnswer]) -> Json:
-    """The figures of one run; only whole answers count."""
+    """The figures of one run; only whole answers count, the others are counted by status, 0 for a lost connection."""
     good = [answer for answer in answers if answer.status == 200]
     times = sorted(answer.response_s for answer in good)
     last = max((answer.done_s for answer in good), default=0.0)
@@ -196,6 +197,7 @@ def figures(answers: list[TimedAnswer]) -> Json:
     return {
         "completed": len(good),
         "failed": len(answers) - len(good),
+        "failed_with": dict(Counter(str(answer.status) for answer in answers if answer.status != 200)),
         "tokens": sum(answer.tokens for answer in good),
         "requests_per_s": round(len(good) / last, 4) if last else None,
         "response_s": {"mean": round(sum(times) / len(times), 3) if times else None, **rounded},
