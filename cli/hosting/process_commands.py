@@ -32,7 +32,7 @@ GUNICORN_FLAGS = (
     "--no-control-socket",
 )
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
-TRAINER_NICE = 10  # below the workers as well, because no request waits for it; not tuned
+BACKGROUND_NICE = 10  # below the workers as well: of trainer and Flower, for which no request waits; not tuned
 TRAINER_ALIVE_WITHIN_S = 30.0  # with that niceness it may wait long for a CPU, and nothing is urgent; not tuned
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
@@ -121,7 +121,7 @@ def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgra
 def trainer() -> ChildProgram:
     """Refits the learned models."""
     command = (*PYTHON, "tasks.training.trainer_process")
-    return ChildProgram("trainer", command, env=CONTROL, nice=TRAINER_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
+    return ChildProgram("trainer", command, env=CONTROL, nice=BACKGROUND_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
@@ -131,6 +131,7 @@ def flower(port: int, credentials: str) -> ChildProgram:
         "flower",
         command,
         env={**CONTROL, "FLOWER_BASIC_AUTH": credentials},
+        nice=BACKGROUND_NICE,
         alive_within_s=ALIVE_WITHIN_S,
         question=http_question("127.0.0.1", port, "/healthcheck"),
     )

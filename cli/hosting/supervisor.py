@@ -30,8 +30,8 @@ from cli.hosting.readiness import await_ready
 MAX_LOG_BYTES = (
     16 * 2**20
 )  # a longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned
-# A child that ran for so long has its failures forgotten. As long as the longest delay: with three times that, processes
-# that others kill now and then were kept down for ten seconds each, and a killed worker's rows ran again after 16 s.
+# A child that ran for so long has its failures forgotten. As long as the longest delay: with three times that, children
+# that somebody kills now and then were kept down for ten seconds each, and a killed worker's rows ran again after 16 s.
 HEALTHY_S = 10.0
 POLL_S = 0.1  # the shortest restart delay; between polls a dead child stays down. Not tuned
 # Between two looks at all processes, which cost some milliseconds. A stopped process goes on after one to two of these,
