@@ -2,19 +2,24 @@
 
 import time
 
+import structlog
 from flask import Response, g, request
+from sqlalchemy.exc import SQLAlchemyError
 
 from models.tenants import api_keys
 from models.tenants.api_keys import Caller
 from models.tenants.key_scopes import Scope
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey, MissingScope, RateLimited
+from webapp.limits.backlog_limits import TokenStanding
 from webapp.tenants.limit_headers import add_limit_headers
 from webapp.tenants.route_scopes import scope_of
 
 OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # of a refused key that its error shows
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
+
+log = structlog.get_logger()
 
 
 def require_api_key() -> None:
@@ -55,9 +60,17 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 def add_tenant_headers(response: Response) -> Response:
     """After each request to /v1: what its tenant may still send."""
     if "rate_standing" in g:
-        submitted = request.method == "POST" and current_context().backlog_limit.standing(current_tenant())
-        add_limit_headers(response, g.rate_standing, submitted or None)
+        add_limit_headers(response, g.rate_standing, _token_standing() if request.method == "POST" else None)
     return response
+
+
+def _token_standing() -> TokenStanding | None:
+    """What the tenant may still submit; None while the database is away, for which no answer must fail any more."""
+    try:
+        return current_context().backlog_limit.standing(current_tenant())
+    except SQLAlchemyError as error:
+        log.warning("limit_not_told", error=error)
+        return None
 
 
 def masked(key: str) -> str:

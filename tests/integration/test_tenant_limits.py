@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from models.planning import planner_state
 from models.session import make_sessions
@@ -12,6 +13,7 @@ from models.tenants import tenant_settings
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
 from webapp.app import create_app
+from webapp.limits.backlog_limits import BacklogLimit
 
 LIMITS = {"tenant_queued_requests": 2, "tenant_queued_tokens": 12, "waiting_calls": 1, "tenant_waiting_calls": 1}
 
@@ -104,3 +106,16 @@ def test_a_clients_own_words_are_no_labels_of_metrics(limited: Api) -> None:
     metrics = limited.client.get("/metrics").get_data(as_text=True)
     assert "secret" not in metrics.lower()
     assert 'method="other"' in metrics
+
+
+def test_an_accepted_request_is_answered_though_the_database_goes_away_before_its_headers_are_written(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(limit: BacklogLimit, tenant: str) -> None:
+        raise OperationalError("select", {}, Exception("away"))
+
+    monkeypatch.setattr(BacklogLimit, "standing", away)
+    answer = post(api)
+    assert answer.status_code == 200
+    assert "x-ratelimit-limit-requests" in answer.headers
+    assert "x-ratelimit-limit-tokens" not in answer.headers

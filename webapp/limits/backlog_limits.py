@@ -80,7 +80,7 @@ class BacklogLimit:
         """
         self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
-        self._count, self._beside = count, beside or self._thread.submit
+        self._count, self._beside = count, beside or self._in_thread
         self._max_requests, self._max_tokens = max_requests, max_tokens
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
@@ -140,6 +140,12 @@ class BacklogLimit:
     def close(self) -> None:
         """Return once nothing is counted any more."""
         self._thread.shutdown()
+
+    def _in_thread(self, task: Callable[[], None]) -> None:
+        try:
+            self._thread.submit(task)
+        except RuntimeError as error:  # this process is ending, and serves what it has with the last counts
+            log.warning("backlog not counted", error=str(error))
 
     def _count_again(self, tenant: str, known: TenantCount) -> None:
         began = time.monotonic()

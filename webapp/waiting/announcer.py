@@ -25,9 +25,13 @@ class Announcer:
 
     def announce(self) -> None:
         """Return at once; what was stored before is announced soon."""
-        if not self._waiting:
-            self._waiting = True
+        if self._waiting:
+            return
+        self._waiting = True
+        try:
             self._thread.submit(self._announce)
+        except RuntimeError as error:  # this process is ending; what the call stored is accepted all the same
+            log.warning("not announced", error=str(error))
 
     def close(self) -> None:
         """Return once nothing is announced any more."""

@@ -45,3 +45,11 @@ def test_after_a_failure_the_next_submission_is_announced():
     announcer.announce()
     assert notified.begun.wait(60)
     announcer.close()
+
+
+def test_a_call_that_comes_while_the_process_ends_is_served_without_an_announcement():
+    notified = Notified()
+    announcer = Announcer(notified)
+    announcer.close()
+    announcer.announce()
+    assert notified.count == 0

@@ -152,3 +152,11 @@ def test_a_full_tenant_is_told_to_come_back_when_its_queue_should_have_room(
     queue = Queue()
     queue.backlog_s = backlog_s
     assert retry_after_s(queued, places, queue.snapshot()) == expected
+
+
+def test_a_process_that_ends_admits_by_its_last_counts() -> None:
+    limit = BacklogLimit(Queue().count, max_requests=1, max_tokens=FAR)
+    limit.close()
+    limit.admit("acme", 5, now=0.0)
+    with pytest.raises(BacklogFull):
+        limit.admit("acme", 5, now=0.0)
