@@ -4,13 +4,14 @@ A traceback is part of its line, without what may hold prompts or answers: the v
 messages of exceptions that quote what they were given.
 """
 
+import contextlib
 import logging
 import sys
 import threading
 from collections.abc import Iterator
 from traceback import format_tb
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -101,6 +102,23 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         return bool(super().filter(record))
 
 
+class LossyStream:
+    """A stream of which a log's lines are lost while they cannot be written: a full disk must fail nobody's call."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write or lose it."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write or lose what is buffered."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 STAMPS: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
@@ -114,7 +132,7 @@ def configure(level: str) -> None:
     structlog.configure(
         processors=[*STAMPS, bound_repetitions, *RENDERING],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LossyStream(sys.stderr))),
     )
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_files import (
     RunningService,
     forget_service,
+    fresh_metrics,
     keep_private,
     read_or_create_secret,
     read_secret,
@@ -225,11 +225,8 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
 
 
 def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
-    """The web server with a fresh directory in which its processes add up their metrics."""
-    directory = settings.state_dir / "metrics"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700)
-    return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(directory)})
+    """The web server, whose processes add up their metrics."""
+    return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(fresh_metrics(settings.state_dir))})
 
 
 def _own_devices(settings: Settings) -> list[str]:

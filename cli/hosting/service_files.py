@@ -3,6 +3,8 @@
 import json
 import os
 import secrets
+import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import psutil
 
 from cli.command_errors import Unreachable
 from settings import Settings
+
+MEMORY = Path("/dev/shm")  # noqa: S108 — a file system in memory, on Linux; what is made there has a name by chance
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,28 @@ def running_service(state_dir: Path) -> RunningService | None:
 
 
 def forget_service(state_dir: Path) -> None:
-    """Delete service.json."""
+    """Delete service.json, and what its web processes counted."""
     (state_dir / "service.json").unlink(missing_ok=True)
+    remove_metrics(state_dir)
+
+
+def fresh_metrics(state_dir: Path) -> Path:
+    """An empty directory in which the web processes of this host add up their metrics, in memory where that can be had.
+
+    They map its files. On a full disk, touching a page that is not there yet would end a process (SIGBUS).
+    """
+    remove_metrics(state_dir)
+    where = MEMORY if os.access(MEMORY, os.W_OK) else state_dir
+    directory = Path(tempfile.mkdtemp(prefix="magnus-metrics-", dir=where))
+    (state_dir / "metrics").symlink_to(directory)
+    return directory
+
+
+def remove_metrics(state_dir: Path) -> None:
+    """Remove that directory, also one that a killed `magnus up` has left."""
+    link = state_dir / "metrics"
+    shutil.rmtree(link.resolve(), ignore_errors=True)
+    link.unlink(missing_ok=True)
 
 
 def database_url(settings: Settings) -> str:

@@ -252,7 +252,7 @@ def clear_state_dir(state_dir: Path) -> None:
     lock = _lock_state_dir(state_dir)
     try:
         for entry in state_dir.iterdir():
-            if entry.is_dir():
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             elif entry.name != "lock":
                 entry.unlink()

@@ -3,6 +3,8 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import structlog
@@ -108,3 +110,16 @@ def test_a_library_that_formats_an_exception_shows_its_type_alone(capsys: pytest
     line = json.loads(capsys.readouterr().err)
     assert line["event"] == "raised ValueError"
     assert "a secret" not in str(line)
+
+
+def test_a_line_that_a_full_disk_does_not_take_is_lost_and_fails_nobodys_call(monkeypatch: pytest.MonkeyPatch):
+    went_on = False
+    with suppress(OSError), Path("/dev/full").open("w", buffering=1, encoding="utf-8") as full:  # raises as it closes
+        with pytest.raises(OSError, match="No space"):
+            full.write("line\n")
+        monkeypatch.setattr(sys, "stderr", full)
+        json_logs.configure("info")
+        structlog.get_logger().warning("not_served", status=503)
+        monkeypatch.undo()
+        went_on = True
+    assert went_on

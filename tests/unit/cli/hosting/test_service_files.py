@@ -16,8 +16,10 @@ from cli.hosting.service_files import (
     api_address,
     database_url,
     forget_service,
+    fresh_metrics,
     keep_private,
     read_or_create_secret,
+    remove_metrics,
     running_service,
     write_secret,
 )
@@ -91,3 +93,21 @@ def test_what_is_written_from_now_on_and_the_logs_of_before_are_for_their_owner_
         os.umask(umask)
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (state_dir, logs, logs / "web.log", state_dir / "processes.json")]
     assert modes == [0o700, 0o700, 0o600, 0o600]
+
+
+def test_what_web_processes_count_is_counted_from_nothing_at_each_start_and_removed_at_the_end(tmp_path: Path) -> None:
+    killed = fresh_metrics(tmp_path)
+    (killed / "histogram_1.db").write_bytes(bytes(8))
+    directory = fresh_metrics(tmp_path)
+    assert not killed.exists()
+    assert list(directory.iterdir()) == []
+    forget_service(tmp_path)
+    assert not directory.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_directory_of_metrics_that_an_older_version_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "histogram_1.db").write_bytes(bytes(8))
+    assert list(fresh_metrics(tmp_path).iterdir()) == []
+    remove_metrics(tmp_path)
