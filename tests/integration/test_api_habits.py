@@ -139,7 +139,7 @@ def test_a_compressed_body_is_read(api: Api) -> None:
     ("body", "encoding", "status"),
     [
         (gzip.compress(b" " * 10_000_000), "gzip", 413),  # the bound is 100,000 bytes
-        (gzip.compress(b'{"prompt": "a"}')[:-12], "gzip", 400),
+        (gzip.compress(b'{"prompt": "a"}', mtime=0)[:-12], "gzip", 400),  # the lanes of pytest compare names: no time
         (b"no gzip", "gzip", 400),
         (b"", "gzip", 400),
         (zlib.compress(b'{"prompt": "a"}'), "deflate", 400),
