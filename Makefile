@@ -39,7 +39,7 @@ test: install ## the whole test suite, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest $(TESTS) $(LANES)
 
-chaos: install ## break a whole service in every way that is promised to be survived (75 minutes; results in chaos.json)
+chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
 	$(BIN)/python -m benchmarks.chaos --json chaos.json
 
 test-model: install ## fetch the real models and test with them (175 MB are downloaded once)

@@ -5,10 +5,11 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Literal, NoReturn, Self
+from typing import Annotated, Literal, NoReturn, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.functional_validators import BeforeValidator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 VERSION = "0.1.0"
@@ -74,8 +75,8 @@ class Settings(BaseSettings):
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
-    # Twelve characters cannot be guessed online, so that signing in needs no limit on tries, which would lock out all.
-    dashboard_password: SecretStr | None = Field(
+    # So long because signing in has no limit on tries, by which anybody could lock out the operators. Empty is unset.
+    dashboard_password: Annotated[SecretStr | None, BeforeValidator(lambda given: given or None)] = Field(
         None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
     )
 

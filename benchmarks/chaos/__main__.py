@@ -2,7 +2,7 @@
 
 Each promise breaks a whole `magnus up` from outside: real processes and signals, a real Postgres and broker, clients
 over HTTP. One row says what is promised, its bound, what was measured and whether the bound held. The long form
-(`make chaos`) takes 35 to 45 minutes and then soaks for half an hour; the short one is part of `make test`.
+(`make chaos`) takes about half an hour and then soaks for another; the short one is part of `make test`.
 """
 
 import json

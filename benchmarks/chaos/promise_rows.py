@@ -58,7 +58,7 @@ LONG = Size(
     broker_queue=5_000,
     broker_frozen_s=10.0,
     settled_after=4_500,
-    window_s=40.0,
+    window_s=20.0,
     recovery_s=30.0,
     postgres_breaks=("restarted", "killed", "frozen"),
     postgres_frozen_s=20.0,
@@ -72,7 +72,7 @@ LONG = Size(
     soak_s=1800.0,
     warm_up_s=300.0,
     slack=1.0,
-    budget_s=45 * 60.0,
+    budget_s=40 * 60.0,
 )
 SHORT = Size(
     kills=12,

@@ -1,4 +1,4 @@
-"""The files by which commands find the service that runs in a state directory: addresses, API key, password."""
+"""What a running service keeps beside its data: how commands find it (addresses, API key, password), its metrics."""
 
 import json
 import os
