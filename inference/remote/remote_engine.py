@@ -9,13 +9,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from concurrent.futures import Future
 from dataclasses import replace
 from threading import Event, Thread
 from time import monotonic
 
 import httpx
 
+from inference.remote.endable_task import EndableTask
 from inference.remote.remote_row import RemoteRow
 from inference.remote.row_stream import StreamListener, StreamTerms, serve_row
 from inference.remote.server_capabilities import ProbedServer
@@ -48,7 +48,7 @@ class RemoteEngine:
     def __init__(self, server: ProbedServer, detokenizer: Detokenizer | None = None, silent_s: float = 60.0) -> None:
         self.server = server
         self._rows: dict[str, RemoteRow] = {}
-        self._tasks: dict[str, Future[None]] = {}
+        self._tasks: dict[str, EndableTask] = {}
         self._ended: deque[RemoteRow] = deque()
         self._changed = Event()
         self._terms = StreamTerms(silent_s, detokenizer)
@@ -65,7 +65,7 @@ class RemoteEngine:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
         self.watch = ServerWatch(server, self._client, self._terms)
-        asyncio.run_coroutine_threadsafe(self.watch.run(self._streaming), self._loop)
+        self._watching = EndableTask(self.watch.run(self._streaming), self._loop)
         self._listener = StreamListener(
             ended=self._row_ended,
             lost=self.watch.suspect,
@@ -141,7 +141,8 @@ class RemoteEngine:
                 ended.append(row)
         self._figures.count(list(self._rows.values()), monotonic())
         for row in ended:
-            del self._rows[row.sequence.id], self._tasks[row.sequence.id]
+            del self._rows[row.sequence.id]
+            self._tasks.pop(row.sequence.id, None)  # a refused row never had one
         if self._unforeseen is not None:
             raise self._unforeseen
         suspects = [row.sequence.id for row in ended if self._losses.get(row.sequence.id, 0) >= MOST_LOSSES]
@@ -165,6 +166,7 @@ class RemoteEngine:
         """End every row and the thread of the connections."""
         for row_id in list(self._rows):
             self._take_out(row_id)
+        self._watching.end()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CONNECT_WITHIN_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -172,8 +174,6 @@ class RemoteEngine:
 
     async def _close(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.aclose()
 
@@ -189,9 +189,8 @@ class RemoteEngine:
             if refusal is not None:
                 row.refusal, row.reason = refusal, "refused"
                 self._row_ended(row)
-                self._tasks[sequence.id] = Future()
                 continue
-            self._tasks[sequence.id] = asyncio.run_coroutine_threadsafe(self._serve(row), self._loop)
+            self._tasks[sequence.id] = EndableTask(self._serve(row), self._loop)
 
     def refusal(self, sequence: Sequence) -> str | None:
         """What of this request the server cannot do, by name; None if it can do all."""
@@ -237,7 +236,7 @@ class RemoteEngine:
             return None
         self._figures.count([row], monotonic())
         del self._rows[sequence_id]
-        self._tasks.pop(sequence_id).cancel()
+        self._tasks.pop(sequence_id).end()
         return row
 
     def _streaming(self) -> list[RemoteRow]:

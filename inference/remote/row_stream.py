@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
+from anyio import current_time, fail_after
 
 from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer
@@ -102,24 +103,24 @@ async def stream_once(
     """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long."""
     wire = WIRE_FORMATS[server.kind]
     body = wire.body(server, row.request())
-    loop = asyncio.get_running_loop()
     reason = None
-    async with asyncio.timeout(terms.silent_s) as silence, client.stream("POST", wire.path, json=body) as answer:
-        if answer.status_code in BUSY:
-            raise ServerBusy(answer.status_code, retry_after_s(answer.headers.get("retry-after")))
-        if not answer.is_success:
-            said = f"status {answer.status_code}: {_said(await _start_of(answer))}"
-            raise RowRefused(said) if answer.status_code in REFUSED else ServerFailed(said)
-        row.streaming = True
-        async for event in _events(answer):
-            silence.reschedule(loop.time() + terms.silent_s)
-            chunk = wire.read(event)
-            if reason is not None:  # what follows the end is at most the count of the tokens
-                chunk = Chunk(counted=chunk.counted)
-            ended = row.take(chunk, monotonic(), terms.detokenizer)
-            reason = reason or ended
-            if ended is not None and chunk.reason is None:
-                return ended  # it ended here and not there: to close the connection ends it there too
+    with fail_after(terms.silent_s) as silence:
+        async with client.stream("POST", wire.path, json=body) as answer:
+            if answer.status_code in BUSY:
+                raise ServerBusy(answer.status_code, retry_after_s(answer.headers.get("retry-after")))
+            if not answer.is_success:
+                said = f"status {answer.status_code}: {_said(await _start_of(answer))}"
+                raise RowRefused(said) if answer.status_code in REFUSED else ServerFailed(said)
+            row.streaming = True
+            async for event in _events(answer):
+                silence.deadline = current_time() + terms.silent_s
+                chunk = wire.read(event)
+                if reason is not None:  # what follows the end is at most the count of the tokens
+                    chunk = Chunk(counted=chunk.counted)
+                ended = row.take(chunk, monotonic(), terms.detokenizer)
+                reason = reason or ended
+                if ended is not None and chunk.reason is None:
+                    return ended  # it ended here and not there: to close the connection ends it there too
     if reason is None:
         raise ServerLost("its stream broke off")
     return reason

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 import httpx
+from anyio import fail_after, move_on_after
 
 from inference.remote.remote_row import RemoteRow
 from inference.remote.row_cap import CapSigns, RowCap
@@ -96,11 +97,8 @@ class ServerWatch:
     async def _pause(self) -> None:
         if self._fault is not None:  # whoever suspects it then is right, and must not make it look without a pause
             self._soon.clear()
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await self._soon.wait()
-        except TimeoutError:
-            pass
+        with move_on_after(LOOK_S):
+            await self._soon.wait()
         self._soon.clear()
 
     async def _look(self, check_model: bool) -> str | None:
@@ -108,7 +106,7 @@ class ServerWatch:
         page = self._server.capabilities.load_page
         path = page or ("/v1/models" if self._server.kind == "openai" else "/health")
         try:
-            async with asyncio.timeout(LOOK_WITHIN_S):
+            with fail_after(LOOK_WITHIN_S):
                 answer = await self._client.get(path)
                 if not answer.is_success:
                     return f"{path} answers with status {answer.status_code}"
@@ -135,7 +133,7 @@ class ServerWatch:
         """Let one token be generated; what is wrong, None if it came."""
         row = RemoteRow(TRIAL, 1, 1, self._server.capabilities.token_ids_out, False, monotonic())
         try:
-            async with asyncio.timeout(TRIAL_WITHIN_S):
+            with fail_after(TRIAL_WITHIN_S):
                 await stream_once(self._client, self._server, row, self._terms)
         except (ServerGarbage, ServerFailed, ServerLost, RowRefused) as error:
             return f"a trial failed: {error}"
