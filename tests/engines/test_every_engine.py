@@ -15,6 +15,7 @@ from token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
+TRIES = 20  # a busy machine may let a server's whole answer arrive between two steps
 WORDS = 55  # of a long row's input; the answer has twice as many
 UNICODE = ("naïve café", "东京 的 雨", "🙂 🚀 👩‍👩‍👧", "שלום עולם", "e\u0301 a\u200db")
 
@@ -83,10 +84,15 @@ def test_a_seed_gives_the_same_text_after_an_interruption(tested):
         assert tested.drain([row])["a"].reason == "refused"
         return
     whole = tested.drain([row])["a"]
-    tested.engine.insert([row])
-    assert tested.until_tokens(3, ["a"]) == {}
-    again = tested.drain([tested.engine.preempt("a")])["a"]
-    assert (tested.text(again), again.tokens) == (tested.text(whole), whole.tokens)
+    for _ in range(TRIES):
+        tested.engine.insert([row])
+        ended = tested.until_tokens(3, ["a"])
+        rest = tested.preempted("a")
+        again = (ended | tested.drain([rest] if rest else []))["a"]
+        assert (tested.text(again), again.tokens) == (tested.text(whole), whole.tokens)
+        if rest:
+            break
+    assert rest
 
 
 @pytest.mark.parametrize("text", UNICODE)
@@ -135,9 +141,13 @@ def test_what_does_not_run_is_not_removed_and_cannot_be_preempted(tested):
 def test_a_removed_row_gives_what_it_has_and_leaves_the_others_alone(tested):
     rows = long_rows(tested)
     whole = tested.drain(rows)
-    tested.engine.insert(rows)
-    tested.until_tokens(2, [rows[3].id])
-    removed = tested.engine.remove(rows[3].id)
+    for _ in range(TRIES):
+        tested.engine.insert(rows)
+        tested.until_tokens(2, [rows[3].id])
+        removed = tested.engine.remove(rows[3].id)
+        if removed:
+            break
+        tested.drain()
     assert removed is not None
     assert removed.reason == "removed"
     assert tested.text(whole[removed.id]).startswith(tested.text(removed).rstrip("\ufffd"))
@@ -152,14 +162,17 @@ def test_a_removed_row_gives_what_it_has_and_leaves_the_others_alone(tested):
 def test_a_preempted_row_goes_on_to_the_same_answer(tested):
     rows = long_rows(tested)
     whole = tested.drain(rows)
-    tested.engine.insert(rows)
-    ended = tested.until_tokens(3, [rows[0].id])
-    rests = [tested.engine.preempt(row.id) for row in rows[:4] if row.id not in ended]
+    for _ in range(TRIES):
+        tested.engine.insert(rows)
+        ended = tested.until_tokens(3, [rows[0].id])
+        rests = [rest for row in rows[:4] if (rest := tested.preempted(row.id))]
+        ended |= tested.drain(rests)
+        assert {one: (tested.text(row), row.tokens) for one, row in ended.items()} == {
+            one: (tested.text(row), row.tokens) for one, row in whole.items()
+        }
+        if rests:
+            break
     assert rests
-    ended |= tested.drain(rests)
-    assert {one: (tested.text(row), row.tokens) for one, row in ended.items()} == {
-        one: (tested.text(row), row.tokens) for one, row in whole.items()
-    }
 
 
 def test_a_batch_runs_to_completion_in_the_order_given(tested, right_answers):
@@ -187,7 +200,7 @@ def test_each_token_of_an_answer_has_its_log_probability_in_any_company_and_afte
     assert not whole["0"].logprobs
     tested.engine.insert(rows)
     ended = tested.until_tokens(3, [row.id for row in rows])
-    resumed = ended | tested.drain([tested.engine.preempt(row.id) for row in rows if row.id not in ended])
+    resumed = ended | tested.drain([rest for row in rows if (rest := tested.preempted(row.id))])
     for row in rows:
         assert resumed[row.id].generated_ids == whole[row.id].generated_ids
         pairs = zip(resumed[row.id].logprobs, whole[row.id].logprobs, strict=True)
@@ -220,7 +233,7 @@ def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
 
 def test_what_a_row_generates_can_be_read_between_steps(tested):
     rows = long_rows(tested)[:3]
-    for _ in range(5):  # a busy machine may let a server's whole answer arrive between two steps
+    for _ in range(TRIES):
         pieces, answers = read_while_it_runs(tested, rows)
         assert {row_id for row_id, _, _ in pieces} <= {rows[0].id}
         assert tested.text(answers[rows[0].id]).startswith("".join(piece for _, _, piece in pieces))

@@ -72,6 +72,13 @@ class EngineUnderTest:
             ended |= {row.id: row for row in self.engine.step()}
         return ended
 
+    def preempted(self, id: str) -> TokenSequence | None:
+        """What is left of a row; None if it has ended, which a row may while this process gets no CPU."""
+        try:
+            return self.engine.preempt(id)
+        except KeyError:
+            return None
+
     def until_tokens(self, tokens: int, ids: Sequence[str]) -> dict[str, FinishedSequence]:
         """Go on until each of these rows has so many tokens, or has ended; what ended."""
         ended: dict[str, FinishedSequence] = {}
@@ -113,4 +120,4 @@ def connected(url: str, model: Path) -> Iterator[RemoteEngine]:
 
 def endless_terms(directory: Path) -> ServerTerms:
     """Terms with a model whose rows run to their limits."""
-    return replace(TERMS, model=make_endless_model(directory), name="endless", kv_tokens=2 * KV_TOKENS)
+    return replace(TERMS, model=make_endless_model(directory), name="endless", kv_tokens=8 * KV_TOKENS)
