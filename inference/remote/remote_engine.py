@@ -187,7 +187,7 @@ class RemoteEngine:
             self._rows[sequence.id] = row = self._new_row(sequence, iteration_limit)
             refusal = self.refusal(sequence)
             if refusal is not None:
-                row.refusal, row.reason = refusal, "refused"
+                row.end("refused", refusal)
                 self._row_ended(row)
                 continue
             self._tasks[sequence.id] = EndableTask(self._serve(row), self._loop)
@@ -232,7 +232,7 @@ class RemoteEngine:
 
     def _take_out(self, sequence_id: str) -> RemoteRow | None:
         row = self._rows.get(sequence_id)
-        if row is None or row.reason is not None:
+        if row is None or not row.take_out():
             return None
         self._figures.count([row], monotonic())
         del self._rows[sequence_id]

@@ -1,6 +1,7 @@
 """One row in a server: what has come of it, and the request with which it goes on. No I/O."""
 
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from inference.remote.server_errors import RowRefused, ServerGarbage
 from inference.remote.wire_formats import Chunk, RowRequest
@@ -12,7 +13,7 @@ from inference.stop_strings import Detokenizer, ends_in_stop_string
 class RemoteRow:
     """A row's tokens so far; `limit` is how many it may have in all, `until` in this run; instants are monotonic.
 
-    The stream's thread fills it, the engine's thread reads it; `reason` is set once, at the end.
+    The stream's thread fills it, the engine's thread reads it and may take it out; `reason` is set with what ends it.
     """
 
     sequence: Sequence
@@ -32,11 +33,30 @@ class RemoteRow:
     streaming: bool = False  # the server answers
     lost: bool = False  # the server was lost, or fell silent, with this row in it
     accounted: int = 0  # tokens that the engine's figures hold
+    _taken_out: bool = False
+    _lock: Lock = field(default_factory=Lock)  # a row ends or is taken out, never both
 
     @property
     def tokens(self) -> int:
         """Generated tokens in all."""
         return len(self.ids) if self.by_ids else self.counted
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has neither ended nor been taken out."""
+        return self.reason is None and not self._taken_out
+
+    def take_out(self) -> bool:
+        """Let no more tokens in, for the row goes on elsewhere or nowhere; False if it has ended."""
+        with self._lock:
+            self._taken_out = self.reason is None
+            return self._taken_out
+
+    def end(self, reason: FinishReason, refusal: str = "") -> None:
+        """End it, unless it has ended or was taken out."""
+        with self._lock:
+            if self.runs:
+                self.reason, self.refusal = reason, refusal
 
     def request(self) -> RowRequest:
         """What to ask next: to go on, or without ids to start anew."""
@@ -45,14 +65,18 @@ class RemoteRow:
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
 
     def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Add a chunk; why the row has ended, if it has. Raises ServerGarbage for more tokens than were asked for."""
-        if chunk.token_ids or chunk.text:
-            self.first_token_at = self.first_token_at or now
-            self.failures = 0
-        ended = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
-        if ended:
+        """Add a chunk; why it ends the row, if it does. Raises ServerGarbage for more tokens than were asked for."""
+        with self._lock:
+            if self._taken_out:
+                return None
+            if chunk.token_ids or chunk.text:
+                self.first_token_at = self.first_token_at or now
+                self.failures = 0
+            ended = self._take_ids(chunk, detokenizer) if self.by_ids else self._take_text(chunk)
+            if ended is None and chunk.reason is not None:
+                ended = self._reason(chunk.reason)
+            self.reason = self.reason or ended
             return ended
-        return None if chunk.reason is None else self._reason(chunk.reason)
 
     def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> FinishReason | None:
         """Why the row has ended: by a stop token, or because a stop string is complete."""

@@ -14,7 +14,6 @@ from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.wire_formats import WIRE_FORMATS, Chunk
-from inference.sequences import FinishReason
 from inference.stop_strings import Detokenizer
 
 BUSY = frozenset({429, 503, 529})
@@ -56,54 +55,54 @@ async def serve_row(
     listener: StreamListener,
     terms: StreamTerms,
 ) -> None:
-    """Run until the row has ended; its reason is `unfinished` if the server could not be had."""
+    """Run until the row has ended or is taken out; its reason is `unfinished` if the server could not be had."""
     keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
-    reason: FinishReason | None = None
-    while reason is None:
+    while row.runs:
         wait_s = retry_s
         try:
             if listener.usable():
-                reason = await stream_once(client, server, row, terms)
+                await stream_once(client, server, row, terms)
         except ServerBusy as error:
             listener.busy()
             keep_until = max(keep_until, row.inserted_at + KEEP_ROW_WHILE_BUSY_S)
             wait_s = max(retry_s, error.retry_after_s)
         except RowRefused as error:
-            row.refusal, reason = str(error), "refused"
+            row.end("refused", str(error))
         except ServerGarbage as error:
             listener.garbage(str(error))
-            reason = "unfinished"
+            row.end("unfinished")
         except TimeoutError:  # another server may be faster
             row.lost = True
             listener.lost(f"a row got no token for {terms.silent_s:g} s")
-            reason = "unfinished"
+            row.end("unfinished")
         except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
             row.failures += 1
             if row.streaming:  # the time for which it is kept begins when it was last served
                 row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
             if not isinstance(error, ServerFailed):
                 listener.lost(type(error).__name__)
-                reason = "unfinished" if row.failures >= MOST_FAILURES and row.lost else None
+                if row.failures >= MOST_FAILURES and row.lost:
+                    row.end("unfinished")
             elif row.failures >= MOST_FAILURES:
-                row.refusal, reason = str(error), "refused"
+                row.end("refused", str(error))
         finally:
             row.streaming = False
-        if reason is None and monotonic() + wait_s > keep_until:
-            reason = "unfinished"
-        elif reason is None:
+        if row.runs and monotonic() + wait_s > keep_until:
+            row.end("unfinished")
+        elif row.runs:
             retry_s = min(LONGEST_RETRY_S, 2 * retry_s)
             await asyncio.sleep(wait_s)
-    row.reason = reason
-    listener.ended(row)
+    if row.reason is not None:
+        listener.ended(row)
 
 
-async def stream_once(
-    client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms
-) -> FinishReason:
-    """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long."""
+async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
+    """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long.
+
+    What goes wrong once the row has ended changes no more of it.
+    """
     wire = WIRE_FORMATS[server.kind]
     body = wire.body(server, row.request())
-    reason = None
     with fail_after(terms.silent_s) as silence:
         async with client.stream("POST", wire.path, json=body) as answer:
             if answer.status_code in BUSY:
@@ -115,15 +114,13 @@ async def stream_once(
             async for event in _events(answer):
                 silence.deadline = current_time() + terms.silent_s
                 chunk = wire.read(event)
-                if reason is not None:  # what follows the end is at most the count of the tokens
+                if row.reason is not None:  # what follows the end is at most the count of the tokens
                     chunk = Chunk(counted=chunk.counted)
                 ended = row.take(chunk, monotonic(), terms.detokenizer)
-                reason = reason or ended
                 if ended is not None and chunk.reason is None:
-                    return ended  # it ended here and not there: to close the connection ends it there too
-    if reason is None:
+                    return  # it ended here and not there: to close the connection ends it there too
+    if row.runs:
         raise ServerLost("its stream broke off")
-    return reason
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:

@@ -1,6 +1,7 @@
 """Rows in a server that fails: what came is kept, what cannot be had goes back, garbage sets the server aside."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -91,6 +92,21 @@ def test_a_preempted_row_goes_on_from_its_tokens(server: StubServer, engine: Rem
     assert ended(engine)["a"].generated_ids == answer_to(10)
     with pytest.raises(KeyError):
         engine.preempt("a")
+
+
+def test_a_row_whose_last_token_has_come_has_ended_even_if_its_stream_goes_on(
+    server: StubServer, make_engine: Callable[..., RemoteEngine]
+):
+    engine = make_engine(silent_s=0.5)
+    server.always = falls_silent_after(11)
+    engine.insert([a_sequence("a", tokens=10), a_sequence("b", tokens=10)])
+    rows = step_until(engine, lambda: set(engine.rows.values()) == {11})
+    with pytest.raises(KeyError):  # what went on after the end of the sequence would be no part of the answer
+        engine.preempt("a")
+    assert engine.remove("b") is None
+    answers = {row.id: row for row in rows} | ended(engine)
+    assert [(answers[one].reason, answers[one].generated_ids) for one in "ab"] == 2 * [("eos", answer_to(10))]
+    assert len(server.prompts) == 2
 
 
 def test_priorities_are_passed_on(server: StubServer, engine: RemoteEngine):
