@@ -166,7 +166,8 @@ class RemoteEngine:
         """End every row and the thread of the connections."""
         for row_id in list(self._rows):
             self._take_out(row_id)
-        self._watching.end()
+        for task in (*self._tasks.values(), self._watching):  # a row that has ended may still have a stream
+            task.end()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CONNECT_WITHIN_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -109,6 +109,15 @@ def test_a_row_whose_last_token_has_come_has_ended_even_if_its_stream_goes_on(
     assert len(server.prompts) == 2
 
 
+def test_an_engine_closes_without_waiting_for_the_stream_of_a_row_that_has_ended(server: StubServer):
+    engine = RemoteEngine(connect(server.url))
+    server.always = falls_silent_after(11)
+    engine.insert([a_sequence("a", tokens=10)])
+    while engine.rows["a"] < 11:
+        assert engine.step() == []
+    engine.close()  # TimeoutError if the stream goes on
+
+
 def test_priorities_are_passed_on(server: StubServer, engine: RemoteEngine):
     engine.insert([replace(a_sequence(), priority=3)])
     ended(engine)
