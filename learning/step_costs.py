@@ -28,6 +28,9 @@ NEWEST = 64  # windows by which a fit is judged and its level is set: some secon
 LEAST_GAIN = 0.01  # of relative error over the curves in service: policies keep tables by curves, so a change costs
 # The curves before any traffic count as so many windows. They say what batches cost that were not seen yet. Not tuned.
 PRIOR_WEIGHT = 0.5
+# In the first of the refits they count this much less: those that the windows contradict must not draw it to them,
+# since a relative error is at most 1 for what is taken for too short, and has no bound for what is taken for too long.
+FIRST_PRIOR_WEIGHT = 0.01  # 0.1 and 0.001 fit the same
 PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
 REFITS = 12  # of reweighted least squares: it has converged to under a percent by then
 LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; it also keeps the weights finite
@@ -152,16 +155,19 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
     known = prior_s > 0
     sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
     weights = np.concatenate([age_weights, np.full(known.sum(), PRIOR_WEIGHT)])
-    coefficients = _robust_nnls(sums, seconds, weights)
+    trusted_at_first = np.concatenate([np.ones_like(age_weights), np.full(known.sum(), FIRST_PRIOR_WEIGHT)])
+    coefficients = _robust_nnls(sums, seconds, weights, trusted_at_first)
     p1, p2, p3, p4, d1, d2, d3, d4 = _at_level_of(coefficients, list(newest)).tolist()
     return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
 
 
-def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats) -> Floats:
-    """Least squares of relative errors with Cauchy's weights, by reweighting; no coefficient is negative."""
+def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:
+    """Least squares of relative errors with Cauchy's weights, by reweighting; no coefficient is negative.
+
+    `robust` are the weights to begin with.
+    """
     relative = sums / seconds[:, None]
     norms = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
-    robust = np.ones_like(seconds)
     for _ in range(REFITS):
         root = np.sqrt(weights * robust)
         scaled, _ = nnls(relative * (root[:, None] / norms), root)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from learning.step_costs import (
@@ -55,6 +55,7 @@ def relative_errors(fitted: ServingCurves, true: ServingCurves) -> np.ndarray:
 
 
 @settings(max_examples=20, deadline=None)
+@example(319, 0.03125, 0.001953125, 0.0, 1e-05, 0.046875)  # short prefills cost as much as long ones, unlike in TOY
 @given(
     st.integers(0, 10_000),
     st.floats(1e-4, 0.05),
