@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from settings import BUNDLED_MODEL
 
 EOS_ID = 1
-POSITIONS = 32_768  # rotary: any number of them works, and what an endless row says is of no interest
+POSITIONS = 8192  # rotary: any number of them works, and what an endless row says is of no interest
 EMBEDDINGS = "model.embed_tokens.weight"  # tied to the output: a row of zeros gives the logit 0, below the likeliest
 
 
