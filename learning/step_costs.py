@@ -29,7 +29,7 @@ LEAST_GAIN = 0.01  # of relative error over the curves in service: policies keep
 # The curves before any traffic count as so many windows. They say what batches cost that were not seen yet. Not tuned.
 PRIOR_WEIGHT = 0.5
 # In the first of the refits they count this much less: those that the windows contradict must not draw it to them,
-# since a relative error is at most 1 for what is taken for too short, and has no bound for what is taken for too long.
+# since a prediction that is too short has a relative error of at most 1, and one that is too long has no bound.
 FIRST_PRIOR_WEIGHT = 0.01  # 0.1 and 0.001 fit the same
 PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
 REFITS = 12  # of reweighted least squares: it has converged to under a percent by then

@@ -48,7 +48,7 @@ KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
 ROWS = 32  # in the server while they are cancelled
 LIMIT = 200  # of an answer; those of the toy have at most about 130 tokens
-ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; the model has 2048 positions
+ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; within its 8192 positions
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 
 

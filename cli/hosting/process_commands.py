@@ -33,7 +33,7 @@ GUNICORN_FLAGS = (
 )
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
 BACKGROUND_NICE = 10  # below the workers as well: of trainer and Flower, for which no request waits; not tuned
-FLOWER_TASKS = 2000  # that it remembers: some minutes at load. With its 100,000 it grew by 160 MB an hour
+FLOWER_TASKS = 2000  # that it remembers; with its own 100,000 it grew by 160 MB an hour at load
 TRAINER_ALIVE_WITHIN_S = 30.0  # with that niceness it may wait long for a CPU, and nothing is urgent; not tuned
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.

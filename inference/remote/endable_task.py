@@ -19,7 +19,7 @@ class EndableTask:
         self._loop = loop
         self._scope: CancelScope | None = None
         self._ended = False
-        asyncio.run_coroutine_threadsafe(self._run(), loop)
+        self._future = asyncio.run_coroutine_threadsafe(self._run(), loop)  # kept: a loop holds its tasks weakly
 
     def end(self) -> None:
         """Cancel the work, at once if it has not begun; harmless if it is over."""

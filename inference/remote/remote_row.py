@@ -33,8 +33,8 @@ class RemoteRow:
     streaming: bool = False  # the server answers
     lost: bool = False  # the server was lost, or fell silent, with this row in it
     accounted: int = 0  # tokens that the engine's figures hold
-    _taken_out: bool = False
-    _lock: Lock = field(default_factory=Lock)  # a row ends or is taken out, never both
+    _taken_out: bool = field(init=False, default=False)
+    _lock: Lock = field(init=False, default_factory=Lock)  # a row ends or is taken out, never both
 
     @property
     def tokens(self) -> int:

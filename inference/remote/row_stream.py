@@ -99,7 +99,7 @@ async def serve_row(
 async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
     """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long.
 
-    What goes wrong once the row has ended changes no more of it.
+    Errors after the row has ended do not change it.
     """
     wire = WIRE_FORMATS[server.kind]
     body = wire.body(server, row.request())

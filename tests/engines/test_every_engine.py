@@ -15,7 +15,7 @@ from token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
-TRIES = 20  # a busy machine may let a server's whole answer arrive between two steps
+TRIES = 20  # a busy machine may let a server's whole answer arrive before a row is taken out
 WORDS = 55  # of a long row's input; the answer has twice as many
 UNICODE = ("naïve café", "东京 的 雨", "🙂 🚀 👩‍👩‍👧", "שלום עולם", "e\u0301 a\u200db")
 
@@ -233,7 +233,7 @@ def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
 
 def test_what_a_row_generates_can_be_read_between_steps(tested):
     rows = long_rows(tested)[:3]
-    for _ in range(TRIES):
+    for _ in range(5):  # a busy machine may let a server's whole answer arrive between two steps
         pieces, answers = read_while_it_runs(tested, rows)
         assert {row_id for row_id, _, _ in pieces} <= {rows[0].id}
         assert tested.text(answers[rows[0].id]).startswith("".join(piece for _, _, piece in pieces))

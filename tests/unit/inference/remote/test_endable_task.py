@@ -86,7 +86,8 @@ def test_work_that_is_ended_before_it_began_never_begins(loop):
 
     async def end_at_once() -> None:
         EndableTask(work(), loop).end()
-        await asyncio.sleep(0.01)
+        for _ in range(10):
+            await asyncio.sleep(0)
 
     asyncio.run_coroutine_threadsafe(end_at_once(), loop).result(20)
     assert not begun.is_set()
