@@ -37,9 +37,11 @@ NEW_REQUESTS = select(StoredRequest.id).where(
     StoredRequest.planner_epoch < bindparam("epoch", type_=BigInteger),
     StoredRequest.predicted_tokens.is_not(None),
 )
+# By an array, whose rows are looked up one by one. How many are new cannot be estimated, since ended requests keep the
+# epochs of earlier planners: joined, all requests were read at every step behind a queue of 100,000.
 FETCH_NEW_REQUESTS = (
     update(StoredRequest)
-    .where(StoredRequest.id.in_(NEW_REQUESTS.with_for_update(skip_locked=True)))
+    .where(StoredRequest.id == func.any(func.array(NEW_REQUESTS.with_for_update(skip_locked=True).scalar_subquery())))
     .values(planner_epoch=bindparam("epoch", type_=BigInteger))
     .returning(*REQUEST_COLUMNS)
 )

@@ -219,6 +219,7 @@ CASES = [
     Case("model_versions.list_all", on_session(model_versions.list_all)),
     Case("planner_requests.ends_of", lambda c: planner_requests.ends_of(c, ["unknown"] * 100), 300),
     Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 1), 5 * NEW),
+    Case("planner_requests.fetch_new_requests", lambda c: planner_requests.fetch_new_requests(c, 9), 5 * QUEUED, "all"),
     Case("planner_requests.requests_of_batches", lambda c: planner_requests.requests_of_batches(c, [100_002, 100_003])),
     Case("leases.prove_consuming", lambda c: leases.prove_consuming(c, "worker-0")),
     Case("leadership.take", lambda c: leadership.take(c, "planner", 5.0)),
