@@ -11,6 +11,7 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
+import startup_objects
 from models.planning.leadership import LeadLost
 from models.session import make_engine
 from scheduling.policies.policy_factory import PolicySettings
@@ -146,6 +147,7 @@ def _start(sender: Any, **_: object) -> None:
     ChannelListener("kicks", redis_url, messages().kick_channel, lambda _: _on_kick(), on_listening=_on_kick).start()
     Pulse(lambda: regular_steps.works).start()
     heartbeat().start()
+    startup_objects.freeze()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]

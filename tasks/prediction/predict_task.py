@@ -6,6 +6,7 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
+import startup_objects
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
@@ -100,6 +101,7 @@ def _start(**_: object) -> None:
     regular_bulk_work.start()
     Pulse(lambda: regular_looks.works and regular_upkeep.works and regular_bulk_work.works).start()
     heartbeat().start()
+    startup_objects.freeze()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]

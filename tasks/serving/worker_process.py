@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from celery import signals
 
+import startup_objects
 from celery_config import gpu_queue
 from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
@@ -71,6 +72,7 @@ def serve_until_signal(
         thread.start()
     runner.start()
     Pulse(lambda: runner.works).start()
+    startup_objects.freeze()
     try:
         log.info(
             "ready",

@@ -22,6 +22,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import RequestTimeout
 
 import json_logs
+import startup_objects
 from webapp.waiting.client_connection import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
@@ -48,6 +49,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         """Load the app."""
         super().load_wsgi()
         json_logs.configure_uncaught()
+        startup_objects.freeze()
         self.app_of_worker = self.wsgi
         self.wsgi = with_connection(bodies_in_time(self.wsgi, BODY_WITHIN_S))
 
