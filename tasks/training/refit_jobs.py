@@ -4,7 +4,7 @@ The length predictor's job also publishes how well recent predictions ranked the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,36 +32,27 @@ MOST_READ = 20_000
 # Newest answers by which predictions are judged. More reacts later to a change, fewer makes tau noisier. Not tuned.
 MOST_JUDGED = 500
 FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
-FIRST_REFIT_ANSWERS = 60  # a fifth of the texts is held out: fewer seldom leave the 40 and 10 that a refit needs
-MOST_EARLY_ANSWERS = 4_000  # more come within the regular interval or bring little; any value above 1,000 does
 
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class LearnedUntil:
+    """The newest outcomes of the last refits, whether or not those were published: seconds since the epoch."""
+
+    lengths: float = 0.0
+    batches: float = 0.0
+
+
 @dataclass
 class RefitJobs:
-    """Both jobs of one trainer process."""
+    """Both jobs."""
 
     database: Engine
     make_untrained: Callable[[], LengthPredictor]
     bounds: TrainingSetBounds = field(default_factory=TrainingSetBounds)
     lead: Lead | None = None  # without which nothing is published
-    _lengths_until: float = 0.0  # the newest outcome of the last refit, whether or not it was published
-    _batches_until: float = 0.0
-    _refit_at_answers: int = FIRST_REFIT_ANSWERS
-
-    def refit_length_early(self) -> None:
-        """Refit the length predictor as soon as there are answers enough, and again whenever they have doubled.
-
-        Without effect once the regular interval brings fewer answers than that.
-        """
-        if self._refit_at_answers > MOST_EARLY_ANSWERS:
-            return
-        with self.database.begin() as connection:
-            answers = training_log.count_answers(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
-        if answers >= self._refit_at_answers:
-            self._refit_at_answers = 2 * answers  # one refit after a restart, however many answers there are
-            self.refit_length()
+    learned: LearnedUntil = field(default_factory=LearnedUntil)
 
     def refit_length(self) -> None:
         """Magnus III-B: fit a fresh length predictor, with those outcomes added that the active one got wrong."""
@@ -75,11 +66,12 @@ class RefitJobs:
             active,
             self.make_untrained(),
             outcomes,
-            since=self._lengths_until,
+            since=self.learned.lengths,
             now=now,
             bounds=self.bounds,
         )
-        self._lengths_until = self._conclude("length", candidate, self._lengths_until)
+        until = self._conclude("length", candidate, self.learned.lengths)
+        self.learned = replace(self.learned, lengths=until)
 
     def refit_serving_time(self) -> None:
         """Magnus III-D: refit each worker's serving time estimator on the batches that the active one got wrong."""
@@ -92,10 +84,11 @@ class RefitJobs:
             active,
             [ServedBatch(b.worker, b.model, b.size, b.length, b.generation_length, b.serving_s, b.at) for b in batches],
             {key: ServingCurves(tuple(c["prefill"]), tuple(c["decode"])) for key, c in curves.items()},
-            since=self._batches_until,
+            since=self.learned.batches,
             now=now,
         )
-        self._batches_until = self._conclude("serving_time", candidate, self._batches_until)
+        until = self._conclude("serving_time", candidate, self.learned.batches)
+        self.learned = replace(self.learned, batches=until)
 
     def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
         """Publish the candidate if it passed; returns up to which instant the log has been learned from."""

@@ -6,14 +6,14 @@ Among several trainers only the one that holds the trainer's lead runs its jobs;
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from threading import Event
 
 import structlog
 from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from learning.predictors.predictor_factory import NeedsModel, bounds_of
+from learning.predictors.predictor_factory import NeedsModel
 from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
@@ -23,7 +23,8 @@ from tasks.app import database_url, settings
 from tasks.configured_predictor import make_configured
 from tasks.liveness.heartbeat import Heartbeat
 from tasks.liveness.pulse import Pulse
-from tasks.training.refit_jobs import RefitJobs
+from tasks.training.early_refits import EarlyRefits
+from tasks.training.refit_processes import RefitProcesses
 
 # How often a trainer renews its lead, or tries to take it. Refits come every few minutes, so any value well below their
 # intervals does.
@@ -40,42 +41,43 @@ def main() -> int:
     stopping = Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())
-    database = make_engine(database_url, pool_size=3, name="magnus trainer")
-    make_untrained = partial(make_configured, settings)
     try:
-        make_untrained()
+        make_configured(settings)
     except NeedsModel as error:
         end_with(f"MAGNUS_PREDICTOR: {error}; MAGNUS_MODEL is {settings.model}")
     except (OSError, ValueError) as error:
         end_with(f"MAGNUS_ENCODER: {settings.encoder} cannot be loaded: {next(iter(str(error).splitlines()), '')}")
-    jobs = RefitJobs(database, make_untrained, bounds_of(settings.predictor))
+    database = make_engine(database_url, pool_size=2, name="magnus trainer")
+    refits = RefitProcesses()
+    early = EarlyRefits(database, refits.refit_length)
     scheduler = BackgroundScheduler(
         timezone="UTC",
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
-    scheduler.add_job(_guarded(jobs.refit_length_early), "interval", seconds=EARLY_CHECK_S)
-    scheduler.add_job(_guarded(jobs.refit_length), "interval", seconds=settings.train_length_every_s)
-    scheduler.add_job(_guarded(jobs.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
+    scheduler.add_job(_guarded(early.look), "interval", seconds=EARLY_CHECK_S)
+    scheduler.add_job(_guarded(refits.refit_length), "interval", seconds=settings.train_length_every_s)
+    scheduler.add_job(_guarded(refits.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
     Pulse(lambda: True).start()
     heartbeat = Heartbeat("trainer", database_url)
     heartbeat.start()
     while not stopping.is_set():
-        _run_while_leading(jobs, scheduler, stopping)
+        _run_while_leading(database, refits, scheduler, stopping)
     scheduler.shutdown()
     heartbeat.stop()
     return 0
 
 
-def _run_while_leading(jobs: RefitJobs, scheduler: BackgroundScheduler, stopping: Event) -> None:
+def _run_while_leading(
+    database: Engine, refits: RefitProcesses, scheduler: BackgroundScheduler, stopping: Event
+) -> None:
     """Wait for the trainer's lead, then let the jobs run until it is lost or the process stops."""
-    database = jobs.database
     try:
-        while (lead := _take_the_lead(jobs)) is None:
+        while (lead := _take_the_lead(database, refits.lead)) is None:
             if stopping.wait(LEAD_CHECK_S):
                 return
-        jobs.lead = lead
+        refits.lead = lead
         scheduler.resume()
         while not stopping.wait(LEAD_CHECK_S):
             with database.begin() as connection:
@@ -89,9 +91,9 @@ def _run_while_leading(jobs: RefitJobs, scheduler: BackgroundScheduler, stopping
         scheduler.pause()
 
 
-def _take_the_lead(jobs: RefitJobs) -> Lead | None:
-    with jobs.database.begin() as connection:
-        return leadership.take(connection, "trainer", LEAD_S, mine=jobs.lead)
+def _take_the_lead(database: Engine, mine: Lead | None) -> Lead | None:
+    with database.begin() as connection:
+        return leadership.take(connection, "trainer", LEAD_S, mine=mine)
 
 
 def _guarded(job: Callable[[], None]) -> Callable[[], None]:

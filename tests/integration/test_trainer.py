@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import text
 
@@ -15,6 +16,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import load
 from models import model_versions
+from tasks.training.early_refits import EarlyRefits
 from tasks.training.refit_jobs import RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
@@ -107,30 +109,26 @@ def test_nothing_is_published_from_a_handful_of_answers(stage: Stage, jobs: Refi
     assert stage.sql("select count(*) from model_versions") == [(0,)]
 
 
-def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_have_doubled(
-    stage: Stage, jobs: RefitJobs
-):
-    def refits() -> int:
-        ((count,),) = stage.sql("select count(*) from model_versions")
-        return int(count)
-
+def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_have_doubled(stage: Stage):
+    refits: list[int] = []
+    early = EarlyRefits(stage.database, lambda: refits.append(len(stage.requests("id"))))
     answered(stage, 100, of=60)
-    jobs.refit_length_early()
-    assert refits() == 1
-    stage.sql("update requests set id = 'first-' || id, predicted_tokens = null")
+    early.look()
+    stage.sql("update requests set id = 'first-' || id")
     answered(stage, 90, of=60)
-    jobs.refit_length_early()  # 190 answers are not twice 100
-    assert refits() == 1
-    stage.sql("update requests set id = 'more-' || id, predicted_tokens = null")
+    early.look()  # 190 answers are not twice 100
+    assert refits == [100]
+    stage.sql("update requests set id = 'more-' || id")
     answered(stage, 20, of=60)
-    jobs.refit_length_early()
-    assert jobs._refit_at_answers == 420
+    early.look()
+    assert refits == [100, 210]
 
 
-def test_too_few_answers_bring_no_early_refit(stage: Stage, jobs: RefitJobs):
+def test_too_few_answers_bring_no_early_refit(stage: Stage):
+    refits: list[None] = []
     answered(stage, 40, of=60)
-    jobs.refit_length_early()
-    assert stage.sql("select count(*) from model_versions") == [(0,)]
+    EarlyRefits(stage.database, lambda: refits.append(None)).look()
+    assert refits == []
 
 
 def test_a_second_refit_without_news_publishes_nothing(stage: Stage, jobs: RefitJobs):
@@ -217,6 +215,18 @@ def test_a_trainer_killed_while_it_fits_leaves_the_active_version_and_the_next_o
     assert stage.requests("output_tokens") == answers
 
 
+def test_a_refit_that_is_killed_ends_alone_and_a_later_one_publishes(stage: Stage, start: Start, log: Path):
+    answered(stage, 800, of=60)
+    process = start()
+    eventually(lambda: stage.sql("select 1 from service_state where name = 'prediction'"), within_s=60)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if child.ppid() != process.pid:  # of the fork server
+            child.kill()
+    eventually(lambda: stage.sql("select 1 from model_versions"), within_s=60)
+    assert "refit failed" in log.read_text()
+    assert process.poll() is None
+
+
 def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage: Stage, jobs: RefitJobs, start: Start):
     answered(stage, 400, of=60)
     jobs.refit_length()
@@ -227,12 +237,14 @@ def test_a_trainer_killed_while_it_publishes_leaves_the_old_version_active(stage
     )
     stage.sql("create trigger hold before insert on model_versions for each row execute function hold()")
     with stage.database.connect() as holder:
-        holder.execute(text("select pg_advisory_xact_lock(7)"))
+        holder.execute(text("select pg_advisory_lock(7)"))
+        holder.commit()  # the lock stays, without a transaction that idles
         process = start()
         waiting = "select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
         eventually(lambda: stage.sql(waiting), within_s=60)
         process.kill()  # the old version is marked as out of service, the new one half inserted
         process.wait()
+        holder.invalidate()  # ends the session and its lock
     eventually(lambda: trainers(stage) == 0 and not stage.sql(waiting))
     assert active_version(stage) == good
     assert stage.sql("select count(*) from model_versions") == [(1,)]

@@ -1,0 +1,64 @@
+"""Runs each refit in a process of its own, with which its memory ends.
+
+A fit makes and frees many arrays of all sizes, which leaves the heap in pieces: within one process it grew by tens of
+megabytes an hour although nothing was kept.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context, parent_process
+from threading import Thread
+
+from learning.predictors.predictor_factory import bounds_of
+from models.planning.leadership import Lead
+from models.session import make_engine
+from tasks import logs
+from tasks.app import database_url, settings
+from tasks.configured_predictor import make_configured
+from tasks.training.refit_jobs import LearnedUntil, RefitJobs
+
+FORK_SERVER = get_context("forkserver")  # it has loaded all modules once, and has no threads that a fork would lose
+
+
+class RefitProcesses:
+    """One refit after the other; `lead` is needed to publish."""
+
+    def __init__(self) -> None:
+        self.lead: Lead | None = None
+        self._learned = LearnedUntil()
+
+    def refit_length(self) -> None:
+        """Refit the length predictor; raises BrokenProcessPool if the process was killed."""
+        self._run(RefitJobs.refit_length)
+
+    def refit_serving_time(self) -> None:
+        """Refit the serving time estimator; raises BrokenProcessPool if the process was killed."""
+        self._run(RefitJobs.refit_serving_time)
+
+    def _run(self, refit: Callable[[RefitJobs], None]) -> None:
+        with ProcessPoolExecutor(1, FORK_SERVER, _end_with_trainer) as process:
+            self._learned = process.submit(_refit, refit, self.lead, self._learned).result()
+
+
+def _end_with_trainer() -> None:
+    """Let a trainer that was killed publish nothing more."""
+    Thread(target=_wait_for_its_end, daemon=True).start()
+
+
+def _wait_for_its_end() -> None:
+    if (trainer := parent_process()) is not None:
+        trainer.join()
+    os._exit(1)
+
+
+def _refit(refit: Callable[[RefitJobs], None], lead: Lead | None, learned: LearnedUntil) -> LearnedUntil:
+    logs.configure(settings.log_level)
+    database = make_engine(database_url, pool_size=1, name="magnus trainer")
+    jobs = RefitJobs(database, partial(make_configured, settings), bounds_of(settings.predictor), lead, learned)
+    try:
+        refit(jobs)
+    finally:
+        database.dispose()
+    return jobs.learned
