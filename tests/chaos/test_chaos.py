@@ -46,8 +46,9 @@ def test_the_planner_killed_while_requests_wait(service: Service):
 
 
 def test_the_broker_wiped_under_load(service: Service):
-    ids = service.submit("wiped", 60)
-    for _ in range(3):
+    ids: list[str] = []
+    for n in range(3):
+        ids += service.submit(f"wiped{n}", 60)
         service.worker_in_the_middle_of_a_batch()
         service.wipe_broker()
     service.all_answered_once(ids)

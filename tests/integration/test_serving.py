@@ -136,7 +136,7 @@ def test_a_request_cancelled_before_its_batch_was_taken_never_runs(stage: Stage,
 
 
 def test_rows_of_several_batches_share_the_engine_and_each_batch_ends_with_its_own(stage: Stage, serving: Serving):
-    stage.request("long", limit_tokens=1500)
+    stage.request("long", limit_tokens=4000)
     long = serving.assign("long", joins=True)
     first = serving.start(long)
     serving.running(long)
@@ -146,12 +146,14 @@ def test_rows_of_several_batches_share_the_engine_and_each_batch_ends_with_its_o
     for delivery in joined:
         delivery.result(timeout=60)
     assert serving.batch(long) == "running"
+    stage.sql("update requests set cancel_requested_at = clock_timestamp() where id = 'long'")
     first.result(timeout=60)
+    ((tokens,),) = stage.sql("select output_tokens from requests where id = 'long'")
     answers = stage.requests("output_text")
     for n in range(6):
         assert answers[f"r{n}"] == serving.alone("abcdef"[: n + 1], 5 + n)
-    assert answers["long"] == serving.alone("abc", 1500)
-    assert stage.sql("select sum(valid_tokens) from batches") == [(1500 + sum(range(5, 11)),)]
+    assert answers["long"] == serving.alone("abc", tokens)
+    assert stage.sql("select sum(valid_tokens) from batches") == [(tokens + sum(range(5, 11)),)]
 
 
 def test_a_joiner_can_send_a_running_row_back_to_the_queue_with_what_it_has(stage: Stage, serving: Serving):

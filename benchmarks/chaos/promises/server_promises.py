@@ -1,11 +1,13 @@
 """Broker and Postgres wiped, stopped, frozen and killed, while requests wait and more are submitted."""
 
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Sequence
 
 import httpx
+import psutil
 import redis
 
 from benchmarks.chaos.exactly_once import verdict
@@ -16,6 +18,7 @@ from benchmarks.chaos.service_under_test import ServiceUnderTest, until
 DISPATCHED_WITHIN_S = 10.0  # the bound
 REFUSED_WITHIN_S = 3.0  # the bound
 PATIENCE_S = 600.0  # for a long queue
+STOP_AGAIN_S = 0.05  # far below the 2 s between two looks of the supervisor
 HEALTHY_WITHIN_S = 1.0  # "at once", on a machine whose cores are all busy
 
 
@@ -53,8 +56,8 @@ def _break_broker(service: ServiceUnderTest, how: str, frozen_s: float) -> None:
     number = {"frozen": signal.SIGSTOP, "killed": signal.SIGKILL, "stopped": signal.SIGTERM}[how]
     process = service.signal("valkey", number)
     if how == "frozen" and process is not None:
-        time.sleep(frozen_s)
-        service.signal("valkey", signal.SIGCONT)
+        _hold_frozen([process], frozen_s)
+        service.thaw()
     elif process is not None:
         service.replaced("valkey", process)
 
@@ -101,11 +104,18 @@ def _break_postgres(service: ServiceUnderTest, how: str, frozen_s: float) -> Non
         service.value("select 1")
         return
     postmaster = service.processes()["postgres"]
-    frozen = [postmaster, *postmaster.children(recursive=True)]
-    for process in frozen:
-        process.send_signal(signal.SIGSTOP)
-    time.sleep(frozen_s)
+    _hold_frozen([postmaster, *postmaster.children(recursive=True)], frozen_s)
     service.thaw()
+
+
+def _hold_frozen(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """Stop them again whenever the supervisor lets them go on; it may replace them meanwhile."""
+    until_s = time.time() + seconds
+    while time.time() < until_s:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGSTOP)
+        time.sleep(STOP_AGAIN_S)
 
 
 def _rate(service: ServiceUnderTest, seconds: float) -> float:
