@@ -44,6 +44,7 @@ class ServerTerms:
     dtype: Dtype = "float32"
     threads: int = os.cpu_count() or 1
     cores: tuple[int, ...] = ()  # that it keeps to; none: it may use all
+    nice: int = 0  # of its processes and their session
 
 
 class EngineServer:
@@ -64,6 +65,7 @@ class EngineServer:
             kind,
             command,
             env=OFFLINE | environment,
+            nice=terms.nice,
             ready=self.answers,
             ready_within_s=READY_WITHIN_S,
             stop_within_s=STOP_WITHIN_S,

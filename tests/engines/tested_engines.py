@@ -26,7 +26,8 @@ REQUESTS, SEED = 200, 5
 LIMIT = 200  # of answers: the longest of the toy's has about 130 tokens
 KV_BYTES = 2**28  # more than all rows of a test need
 KV_TOKENS = 32768  # the same for a server
-TERMS = ServerTerms(BUNDLED_MODEL, kv_tokens=KV_TOKENS, threads=1)
+NICE = 5  # a third of a test's share of the CPUs: a server that spins took all of them for seconds
+TERMS = ServerTerms(BUNDLED_MODEL, kv_tokens=KV_TOKENS, threads=1, nice=NICE)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class EngineUnderTest:
     def takes_ids(self) -> bool:
         """Whether prompts go in as token ids."""
         return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.token_ids_in
+
+    @property
+    def ignores_eos(self) -> bool:
+        """Whether a row can be told to go on to its limit."""
+        return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.ignore_eos
 
     def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:
         """A row as a worker makes it: the prompt as token ids and as turns."""
