@@ -2,24 +2,23 @@
 
 `python -m benchmarks.eta --models bundled --policies fusion,magnus,baton --loads 0.6,0.9,1.3 --json F`
 
-Each policy and model gets one service. Requests that arrive all at once teach it and tell its saturation; each load
-then follows as arrivals at that share of it. An ETA is looked at as the API would show it: at submission, at the first
-look after service began, and at the first one after the middle of the time from arrival to answer. An error is the
-difference between the expected and the real instant, as a share of the time that was left.
+Each policy and model gets one service. Requests that arrive all at once teach it, more than it can serve tell its
+saturation; each load then follows as arrivals at that share of it. An ETA is judged as the API would have shown it: at
+submission, when service began, and in the middle of the time from arrival to answer. Beside it stands how far the
+predicted lengths of the answers erred, which no ETA can do without. The planner's snapshots are kept
+while requests run and what they said is worked out afterwards, so that the benchmark takes no CPU from the service. An
+error is the difference between the expected and the real instant, as a share of the time that was left.
 """
 
-import bisect
 import json
-import statistics
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -27,6 +26,7 @@ from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from benchmarks.eta.told_etas import Job, Snapshots, judge
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from cli.api_client import Client, Json
@@ -34,43 +34,17 @@ from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
 from models.client_requests import RequestView, select_views
-from models.planning.queue_position import QueueSnapshot, place_in_queue, read_queue_snapshot
+from models.planning.queue_position import read_queue_snapshot
 from models.session import make_engine, make_sessions
 from models.tables import RequestStatus, StoredRequest
 from settings import read_settings
 
 BUNDLED = "bundled"
-LOOK_EVERY_S = 0.25  # the snapshot changes twice a second; more looks would take CPU from the service
+LOOK_EVERY_S = 0.25  # the snapshot changes twice a second
 SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
-MOMENTS = ("submission", "half-way", "start")
-WHOLE_S = 0.05  # ETAs with less time left than this are not judged: a look takes that long
-OPEN = (RequestStatus.queued, RequestStatus.in_progress)
-ENDED = text("""
-    select id, extract(epoch from arrived_at)::float8 as arrived_at,
-        extract(epoch from started_at)::float8 as started_at, extract(epoch from finished_at)::float8 as finished_at,
-        extract(epoch from eta_at)::float8 as eta_at, extract(epoch from eta_low_at)::float8 as low_at,
-        extract(epoch from eta_high_at)::float8 as high_at
-    from requests where status in ('completed', 'incomplete') and arrived_at >= to_timestamp(:since)
-""")
-
-
-@dataclass(frozen=True, slots=True)
-class EtaLook:
-    """What a client was told at an instant; instants in seconds since the epoch, None where nothing was told."""
-
-    at: float
-    eta_at: float | None
-    low_at: float | None
-    high_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnd:
-    """A job with its ETA at submission, once it was answered."""
-
-    submission: EtaLook
-    started_at: float | None
-    finished_at: float
+OVERLOAD = 1.5  # of the rate at which the burst was answered: more than is served while requests come. Not tuned
+ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
+OPEN = text("select exists (select from requests where status in ('queued', 'in_progress'))")
 
 
 @click.command()
@@ -79,7 +53,8 @@ class JobEnd:
 @click.option("--loads", default="0.6,0.9,1.3", show_default=True, help="Shares of saturation, comma-separated.")
 @click.option("--seconds", default=60.0, show_default=True, help="Of arrivals at each load.")
 @click.option("--warm-seconds", default=20.0, show_default=True, help="Of arrivals at each load before they count.")
-@click.option("--burst", default=200, show_default=True, help="Requests at once that tell the saturation.")
+@click.option("--burst", default=200, show_default=True, help="Requests at once that teach the service.")
+@click.option("--overload-seconds", default=30.0, show_default=True, help="Of arrivals that tell the saturation.")
 @click.option("--workers", default=1, show_default=True, help="Workers of each service.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
@@ -93,6 +68,7 @@ def main(
     seconds: float,
     warm_seconds: float,
     burst: int,
+    overload_seconds: float,
     workers: int,
     kv_budget: str,
     max_prompt_tokens: int | None,
@@ -113,7 +89,10 @@ def main(
         workload = "toy" if model == BUNDLED else "instructions"
         at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, seed)]
         with fresh_service(policy, options, at_once, seed) as (service, state_dir):
-            saturation, _ = _serve(service, state_dir, at_once)
+            quickest, _ = _serve(service, state_dir, at_once)
+            rate = OVERLOAD * quickest
+            crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, seed + 2)
+            saturation, _ = _serve(service, state_dir, crowd)
             threading.Event().wait(SETTLE_S)
             for load in map(float, loads.split(",")):
                 rate = load * saturation
@@ -129,53 +108,39 @@ def main(
 def _serve(
     service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
 ) -> tuple[float, list[Json]]:
-    """Answers a second until the last one, and the rows of all moments, of jobs that arrived after `warm_s`."""
+    """Answers a second, and the rows of all moments, of jobs that arrived after `warm_s`."""
     engine = make_engine(service.database_url, pool_size=1, name="benchmark")
-    looks: dict[str, list[EtaLook]] = defaultdict(list)
-    pause = threading.Event()
+    snapshots, pause = Snapshots(), threading.Event()
     try:
         with Client(*api_address(read_settings(state_dir=state_dir))) as client, make_sessions(engine)() as session:
-            since, began = client.stats()["now"], time.monotonic()
+            since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
             before_s = _forecasting_s(session)
             with ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(send_all, client, arrivals, threading.Event(), lambda *_: None)
-                while _look(session, looks) or not sending.done():
+                while not sending.done() or session.scalar(OPEN):
+                    snapshots.keep(session)
                     pause.wait(LOOK_EVERY_S)
                 for submission in sending.result():
                     submission.result()
-            while _look(session, looks):
-                pause.wait(LOOK_EVERY_S)
             spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
-            ended = {row.id: _job_end(row) for row in session.execute(ENDED, {"since": since})}
+            ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
+            jobs = [Job.of(RequestView(*row)) for row in session.execute(ended)]
+            session.expunge_all()
     finally:
         engine.dispose()
-    first = min(job.submission.at for job in ended.values())
-    rate = len(ended) / (max(job.finished_at for job in ended.values()) - first)
-    ended = {name: job for name, job in ended.items() if job.submission.at >= first + warm_s}
+    first = min(job.arrived_at for job in jobs)
     share = round(spent_s / took_s, 4)
-    return rate, [row | {"planner_share": share} for row in judge(ended, looks)]
+    judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots)
+    return rate_while_busy(jobs), [row | {"planner_share": share} for row in judged]
 
 
-def _look(session: Session, looks: dict[str, list[EtaLook]]) -> int:
-    """Note what the API would say of each open job; returns how many are open."""
-    snapshot = read_queue_snapshot(session)
-    views = [RequestView(*row) for row in session.execute(select_views().where(StoredRequest.status.in_(OPEN)))]
-    for view in views:
-        looks[view.request.id].append(_shown(view, snapshot))
-    session.rollback()
-    session.expunge_all()
-    return len(views)
-
-
-def _shown(view: RequestView, snapshot: QueueSnapshot | None) -> EtaLook:
-    place = place_in_queue(view, snapshot)
-    told = (None if at is None else at.timestamp() for at in (place.eta_at, place.low_at, place.high_at))
-    return EtaLook(view.now.timestamp(), *told)
-
-
-def _job_end(row: Any) -> JobEnd:
-    submission = EtaLook(row.arrived_at, row.eta_at, row.low_at, row.high_at)
-    return JobEnd(submission, row.started_at, row.finished_at)
+def rate_while_busy(jobs: Sequence[Job]) -> float:
+    """Answers a second in the second half of the time in which requests came: the first ones find an empty service."""
+    first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
+    middle = (first + last) / 2
+    if last - first < 1.0:  # all at once
+        return len(jobs) / (max(job.finished_at for job in jobs) - first)
+    return sum(middle < job.finished_at <= last for job in jobs) / (last - middle)
 
 
 def _forecasting_s(session: Session) -> float:
@@ -185,55 +150,20 @@ def _forecasting_s(session: Session) -> float:
     return 0.0 if snapshot is None else float(snapshot.state.get("forecasting_s", 0.0))
 
 
-def judge(ended: dict[str, JobEnd], looks: dict[str, list[EtaLook]]) -> list[Json]:
-    """A row for each moment: median error, share of answers within the interval, and how many were judged."""
-    rows = []
-    for moment in MOMENTS:
-        told = [
-            (look, job.finished_at) for name, job in ended.items() if (look := _at(moment, job, looks.get(name, ())))
-        ]
-        left = [(look, end) for look, end in told if look.eta_at is not None and end - look.at > WHOLE_S]
-        rows.append(
-            {
-                "moment": moment,
-                "judged": len(left),
-                "median_error": _median(abs((look.eta_at or 0.0) - end) / (end - look.at) for look, end in left),
-                "coverage": _mean(
-                    look.low_at <= end <= look.high_at
-                    for look, end in left
-                    if look.low_at is not None and look.high_at is not None
-                ),
-            }
-        )
-    return rows
-
-
-def _at(moment: str, job: JobEnd, looks: Sequence[EtaLook]) -> EtaLook | None:
-    """The look at this moment; None if there was none before the answer."""
-    if moment == "submission":
-        return job.submission
-    half_way = (job.submission.at + job.finished_at) / 2
-    since = half_way if moment == "half-way" else job.started_at
-    if since is None:
-        return None
-    place = bisect.bisect_left(looks, since, key=lambda look: look.at)
-    return looks[place] if place < len(looks) else None
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return round(statistics.median(known), 4) if known else None
-
-
-def _mean(values: Iterable[bool]) -> float | None:
-    known = list(values)
-    return round(statistics.fmean(known), 4) if known else None
-
-
 def table(rows: list[Json]) -> Table:
     """One line for each row."""
     shown = Table(title="ETAs", title_justify="left")
-    columns = ("policy", "model", "load", "moment", "judged", "median_error", "coverage", "planner_share")
+    columns = (
+        "policy",
+        "model",
+        "load",
+        "moment",
+        "judged",
+        "median_error",
+        "coverage",
+        "length_error",
+        "planner_share",
+    )
     for name in columns:
         shown.add_column(name.replace("_", " "), justify="right" if name not in columns[:2] else "left")
     for row in rows:

@@ -1,0 +1,1 @@
+"""How far ETAs err and what their intervals cover, on the real stack."""
