@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView
 from models.service_tables import ServiceState
-from models.tables import RequestStatus
+from models.tables import RequestStatus, StoredBatch, StoredRequest
 from scheduling.forecast.response_line import ResponseLine
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
@@ -53,12 +53,14 @@ class Places:
     def __init__(self, state: Mapping[str, Any], at: datetime) -> None:
         self._at = at
         self._batches: Sequence[Mapping[str, Any]] = state.get("batches", [])
-        self._expected = list(state.get("expected", {}).values())
+        self._expected = state.get("expected", {})
 
-    def waiting(self, request_id: str) -> QueuePlace | None:
-        """Of a request that waits; None if the snapshot does not name it."""
-        place = self._forecast(request_id)
-        return self._by_batch(request_id) if place is None or place.position is None else place
+    def waiting(self, request: StoredRequest) -> QueuePlace | None:
+        """Of a request that waits; None if the snapshot does not know of it."""
+        place = self._forecast(request.id)
+        if place is not None and place.position is not None:
+            return place
+        return self._by_batch(request.id) or self._behind(request)
 
     def running(self, request_id: str) -> QueuePlace | None:
         """Of a request that the last forecast knew as running."""
@@ -66,12 +68,20 @@ class Places:
         return None if place is None or place.position is not None else place
 
     def _forecast(self, request_id: str) -> QueuePlace | None:
-        for of_model in self._expected:
+        for of_model in self._expected.values():
             if request_id in of_model["jobs"]:
                 position, *seconds = of_model["jobs"][request_id]
                 began_at = datetime.fromtimestamp(of_model["at"], UTC)
                 return QueuePlace(position, *(began_at + timedelta(seconds=some) for some in seconds))
         return None
+
+    def _behind(self, request: StoredRequest) -> QueuePlace | None:
+        """Of a request behind those that are named, as the one in the middle of all that are."""
+        of_model = self._expected.get(request.model, {})
+        if not of_model.get("behind") or request.arrived_at >= self._at:
+            return None
+        began_at = datetime.fromtimestamp(of_model["at"], UTC)
+        return QueuePlace(None, *(began_at + timedelta(seconds=some) for some in of_model["behind"]))
 
     def _by_batch(self, request_id: str) -> QueuePlace | None:
         ahead = 0
@@ -139,15 +149,16 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
     """The request's position, ETA and interval; no instant is earlier than `view.now`.
 
     Running: as the last forecast has it, else the batch's start plus its estimated serving time. Queued: as the
-    snapshot lists it, else (too new, or behind the part that is listed) the ETA given at submission, else the end of
-    the backlog plus one typical batch. The interval is the forecast's, else the one given at submission. Final: none.
+    snapshot lists it, or has those behind the part that is listed, else (too new) the ETA given at submission, else the
+    end of the backlog plus one typical batch. The interval is the forecast's, else the one given at submission. Final:
+    none.
     """
     if view.request.status is RequestStatus.in_progress:
         forecast = snapshot.places.running(view.request.id) if snapshot else None
         return (forecast or _of_batch(view)).not_before(view.now)
     if view.request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
-    listed = snapshot.places.waiting(view.request.id)
+    listed = snapshot.places.waiting(view.request)
     if listed is not None and listed.low_at is not None:
         return listed.not_before(view.now)
     request = view.request
@@ -160,5 +171,12 @@ def _of_batch(view: RequestView) -> QueuePlace:
     request, batch = view.request, view.batch
     if batch is None:
         return QueuePlace()
-    ends_at = (batch.started_at or batch.assigned_at) + timedelta(seconds=batch.estimated_s)
+    ends_at = (batch.started_at or batch.assigned_at) + timedelta(seconds=batch.estimated_s * _share(request, batch))
     return QueuePlace(None, ends_at, request.eta_low_at, request.eta_high_at)
+
+
+def _share(request: StoredRequest, batch: StoredBatch) -> float:
+    """Of the batch's seconds: all of them, unless its rows leave one by one."""
+    if not batch.joins or not request.predicted_tokens:
+        return 1.0
+    return min(1.0, request.predicted_tokens / max(1, batch.predicted_generation_length))

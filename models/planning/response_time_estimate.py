@@ -17,13 +17,12 @@ from models.planning.queue_position import QueueSnapshot
 from scheduling.forecast.interval_calibration import IntervalCalibration
 from scheduling.forecast.response_line import ResponseLine
 
-# Newest answers that the lines are fitted to: more of them make the lines steadier, fewer follow a change of load
-# sooner. Not tuned.
+# Newest answers that the lines are fitted to and whose forecasts are judged: more of them make both steadier, fewer
+# follow a change of load sooner. Not tuned.
 RECENT_ANSWERS = 200
 # Answers of an application that give it a line of its own; one with fewer uses the line of all. Fewer would let one
 # unusual answer tilt the line, more would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
-JUDGED = 100  # newest answers whose forecasts are compared with them: enough for the 5 % at either end. Not tuned
 SPREAD = 0.6  # of a forecast's logarithm before errors were seen: the interval is then a third to three times it
 
 FETCH_RECENT = text("""
@@ -74,7 +73,7 @@ class ResponseTimeEstimate:
         forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
         if forecast_s is None:
             return None
-        told = self.calibration.band("waiting").around(forecast_s, SPREAD)
+        told = self.calibration.around("waiting", forecast_s, SPREAD)
         return SubmissionEta(forecast_s, told.seconds, told.low_s, told.high_s)
 
     def _forecast_s(
@@ -98,7 +97,7 @@ def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEsti
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.application].append(answer)
-    for answer in answers[:JUDGED]:
+    for answer in answers:
         if answer.forecast_s is not None:
             calibration.learn("waiting", answer.forecast_s, SPREAD, answer.response_s)
     groups = {name: some for name, some in by_application.items() if len(some) >= MIN_ANSWERS}

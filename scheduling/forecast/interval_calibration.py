@@ -3,6 +3,9 @@
 Split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over the
 expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast into
 an expectation without bias and an interval. Nothing is assumed of the errors but that the next ones are like the last.
+
+Forecasts are judged among those of a similar horizon: what a decision and a message take is most of a tenth of a second
+and nothing of a minute.
 """
 
 import math
@@ -13,7 +16,9 @@ from typing import Literal
 Stage = Literal["waiting", "running"]
 
 INTERVAL = 0.9  # the share of answers that come within their intervals
-KEPT = 200  # scores of each stage: more follow a change of load later, fewer make the quantiles noisier. Not tuned
+# Scores of each stage and horizon: more follow a change of load later, fewer make the quantiles noisier. Not tuned.
+KEPT = 200
+HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
 FEWEST = 20  # with fewer scores the outermost ones say nothing of the 5 % behind them
 # Before that, errors are taken to be normal: 1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)
@@ -33,6 +38,14 @@ class Expectation:
     seconds: float
     low_s: float
     high_s: float
+
+    def later(self, by_s: float) -> "Expectation":
+        """The same, so many seconds later."""
+        return Expectation(self.seconds + by_s, self.low_s + by_s, self.high_s + by_s)
+
+    def scaled(self, times: float) -> "Expectation":
+        """So many times as far away."""
+        return Expectation(self.seconds * times, self.low_s * times, self.high_s * times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +72,44 @@ def spread_of(length_spread: float, service_share: float) -> float:
 
 
 class IntervalCalibration:
-    """The scores of each stage, from forecasts made and answers come."""
+    """The scores of each stage and horizon, from forecasts made and answers come."""
 
     def __init__(self) -> None:
-        self._scores: dict[Stage, deque[float]] = {"waiting": deque(maxlen=KEPT), "running": deque(maxlen=KEPT)}
+        self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: of all horizons
+        self._bands: dict[tuple[Stage, int | None], Band] = {}  # of what has not changed since
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
         """A forecast has come true."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
-        self._scores[stage].append(min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread)
+        score = min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
+        for key in ((stage, None), (stage, _horizon(expected_s))):
+            self._scores.setdefault(key, deque(maxlen=KEPT)).append(score)
+            self._bands.pop(key, None)
 
-    def band(self, stage: Stage) -> Band:
-        """Quantiles of the latest scores; with n of them the outer ones are a rank of n + 1 further out."""
-        scores = sorted(self._scores[stage])
-        if len(scores) < FEWEST:
-            return Band(*UNKNOWN)
-        outside = (1 - INTERVAL) / 2
-        return Band(_quantile(scores, outside), _quantile(scores, 0.5), _quantile(scores, 1 - outside))
+    def around(self, stage: Stage, seconds: float, spread: float) -> Expectation:
+        """What a forecast of so many seconds, of this spread, is worth."""
+        return self.band(stage, seconds).around(seconds, spread)
+
+    def band(self, stage: Stage, seconds: float) -> Band:
+        """Quantiles of the latest scores of this horizon, or of all while it has few."""
+        key: tuple[Stage, int | None] = (stage, _horizon(seconds))
+        if len(self._scores.get(key, ())) < FEWEST:
+            key = (stage, None)
+        if key not in self._bands:
+            self._bands[key] = _band(sorted(self._scores.get(key, ())))
+        return self._bands[key]
+
+
+def _horizon(seconds: float) -> int:
+    return math.floor(math.log(min(max(seconds, SHORTEST_S), LONGEST_S), HORIZON))
+
+
+def _band(scores: list[float]) -> Band:
+    """With n scores the outer quantiles are a rank of n + 1 further out."""
+    if len(scores) < FEWEST:
+        return Band(*UNKNOWN)
+    outside = (1 - INTERVAL) / 2
+    return Band(_quantile(scores, outside), _quantile(scores, 0.5), _quantile(scores, 1 - outside))
 
 
 def _quantile(ordered: list[float], level: float) -> float:

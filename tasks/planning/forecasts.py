@@ -1,6 +1,6 @@
 """Forecasts beside the planner's decisions: one after the other, in pieces, in less than a twentieth of its time."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import thread_time
@@ -9,8 +9,9 @@ from typing import Any
 from models.planning.planner_requests import QueuedRequest
 from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
-from scheduling.forecast.interval_calibration import IntervalCalibration, Stage
+from scheduling.forecast.interval_calibration import Expectation, IntervalCalibration, Stage
 from scheduling.forecast.policy_copy import copy_of
+from scheduling.forecast.response_line import ResponseLine
 from scheduling.forecast.running_rows import expected_of_rows
 from scheduling.policy import Policy
 
@@ -21,6 +22,9 @@ AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
 MOST_S = 1.0  # of computing for one forecast; what is not played by then is expected at the rate of what was. Not tuned
+# A forecast that is older says of a place in the queue when its turn comes, and no more of which request has it: others
+# have come and gone ahead meanwhile. Two snapshots; not tuned.
+FRESH_S = 1.0
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; of others a client learns less
 # Forecasts of one request that are compared with its answer, each when it has waited this much longer than at the last.
 # A long job would otherwise count as often as it was forecast. Not tuned.
@@ -42,15 +46,49 @@ class _Made:
     spread: float
 
 
+@dataclass(frozen=True, slots=True)
+class QueueFront:
+    """The ids at the front of a model's queue, in the order in which they would be served now, and how many wait."""
+
+    ids: Sequence[str] = ()
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Concluded:
+    """A forecast as it is told: what is expected of each request, in seconds from `at`."""
+
+    at: float
+    line: ResponseLine | None
+    waiting: Mapping[str, Expectation]
+    turns: Sequence[Expectation]  # the same, in the order in which they should be served
+    running: Mapping[str, Expectation]
+
+    def of_queue(self, order: Sequence[str], now: float) -> Iterator[tuple[str, Expectation]]:
+        """What is expected, in seconds from now, of the requests that wait now, in the order of service."""
+        age_s = now - self.at
+        for place, request_id in enumerate(order, start=1):
+            if age_s <= FRESH_S and request_id in self.waiting:
+                yield request_id, self.waiting[request_id].later(-age_s)
+            elif turn := self.turn(place):
+                yield request_id, turn
+
+    def turn(self, place: int) -> Expectation | None:
+        """What is expected of whoever has this place in the queue, in seconds from when that is; the first has 1."""
+        if place <= len(self.turns):
+            return self.turns[place - 1]
+        return self.turns[-1].scaled(place / len(self.turns)) if self.turns else None
+
+
 @dataclass(slots=True)
 class _OfModel:
-    """What is known of one model's requests; `published` is its part of the planner's snapshot."""
+    """What is known of one model's requests."""
 
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
     running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # the rows that run, as of the last snapshot
-    published: dict[str, Any] | None = None
+    concluded: _Concluded | None = None  # the last forecast
     begun: int = 0
     due_at: float = 0.0
 
@@ -105,7 +143,7 @@ class Forecasts:
             forecast = Forecast(copy_of(policy), of_model, awaited, of.arrivals.expected(now), now, of.begun)
             self._in_progress = _InProgress(model, forecast)
         elif not busy:
-            of.published = None
+            of.concluded = None
         self._spent_s += self._clock() - began
 
     def advance(self, ends_of: EndsOf, now: float) -> None:
@@ -126,16 +164,17 @@ class Forecasts:
         """Seconds of CPU so far."""
         return self._spent_s
 
-    def described(self, work: WorkByModel, now: float) -> dict[str, Any]:
-        """The last forecast of each model, for the planner's snapshot, with the rows that run now."""
+    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> dict[str, Any]:
+        """What is expected of each model's requests, for the planner's snapshot."""
         began = self._clock()
-        for model, of_model in work.items():
+        described = {}
+        for model in dict.fromkeys([*self._models, *work]):
             of = self._of(model)
-            of.running = {name: answer for one in of_model for name, answer in expected_of_rows(one)}
-            if of.running or of.published:
-                _add_running(of, now)
+            of.running = {name: answer for one in work.get(model, ()) for name, answer in expected_of_rows(one)}
+            if of.running or of.concluded:
+                described[model] = _described(of, queues.get(model, QueueFront()), now)
         self._spent_s += self._clock() - began
-        return {model: of.published for model, of in self._models.items() if of.published is not None}
+        return described
 
     def _of(self, model: str) -> _OfModel:
         return self._models.setdefault(model, _OfModel())
@@ -154,46 +193,47 @@ class Forecasts:
         while len(of.made) > MOST_REMEMBERED:
             del of.made[next(iter(of.made))]
         line = playing.forecast.response_line()
-        of.published = {
-            "at": began_at,
-            "line": None if line is None else [round(line.base_s, 4), round(line.token_s, 6)],
-            "jobs": _jobs(expected, of.calibration),
-        }
+        told = {one: of.calibration.around(a.stage, a.seconds, a.spread) for one, a in expected.items()}
+        waiting = {one: told[one] for one, answer in expected.items() if answer.stage == "waiting"}
+        running = {one: told[one] for one, answer in expected.items() if answer.stage == "running"}
+        of.concluded = _Concluded(began_at, line, waiting, tuple(waiting.values()), running)
 
 
-def _add_running(of: _OfModel, now: float) -> None:
-    """Replace what is published of running rows by what is expected of those that run now."""
-    band = of.calibration.band("running")
-    published = of.published or {"at": now, "line": None, "jobs": {}}
-    jobs = {name: job for name, job in published["jobs"].items() if name not in of.running}
-    age_s = now - published["at"]
+def _described(of: _OfModel, queue: QueueFront, now: float) -> dict[str, Any]:
+    """The last forecast for those that wait and run now; rows of continuous batches by their progress."""
+    last = of.concluded
+    jobs: dict[str, list[Any]] = {}
     for name, answer in of.running.items():
         _remember(of.made, name, _Made("running", now, answer.seconds, answer.spread))
-        around = band.around(answer.seconds, answer.spread)
-        jobs[name] = [None, *(round(age_s + some, 3) for some in (around.seconds, around.low_s, around.high_s))]
-    of.published = published | {"jobs": jobs}
+        jobs[name] = _job(None, of.calibration.around("running", answer.seconds, answer.spread))
+    if last is not None:
+        for name, expected in last.running.items():
+            jobs.setdefault(name, _job(None, expected.later(last.at - now)))
+        for place, (name, expected) in enumerate(last.of_queue(queue.ids, now), start=1):
+            jobs[name] = _job(place, expected)
+    described: dict[str, Any] = {"at": now, "line": None, "jobs": jobs}
+    if last is not None and last.line is not None:
+        described["line"] = [round(last.line.base_s, 4), round(last.line.token_s, 6)]
+    if last is not None and queue.total > len(queue.ids) and (middle := last.turn((len(queue.ids) + queue.total) // 2)):
+        described["behind"] = _job(None, middle)[1:]
+    return described
+
+
+def _job(place: int | None, expected: Expectation) -> list[Any]:
+    """A position in the queue, None of what runs, and seconds to the answer with the interval's ends."""
+    return [place, round(expected.seconds, 3), round(expected.low_s, 3), round(expected.high_s, 3)]
 
 
 def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:
     """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
     gone = [request_id for request_id in of.made if request_id not in expected and request_id not in of.running]
-    for request_id, ended_at in ends_of(gone).items() if gone else ():
+    ends = ends_of(gone) if gone else {}
+    # In the order of the answers: that of the forecasts would leave, of the last ones, only those that came soon.
+    for request_id in sorted(ends, key=lambda one: ends[one] or 0.0):
+        ended_at = ends[request_id]
         for made in of.made.pop(request_id):
             if ended_at is not None:
                 of.calibration.learn(made.stage, made.expected_s, made.spread, ended_at - made.at)
-
-
-def _jobs(expected: Mapping[str, ExpectedAnswer], calibration: IntervalCalibration) -> dict[str, list[Any]]:
-    """By request: its position in the queue, null if it runs, and seconds to its answer with the interval's ends."""
-    bands: dict[Stage, Any] = {stage: calibration.band(stage) for stage in ("waiting", "running")}
-    jobs: dict[str, list[Any]] = {}
-    position = 0
-    for request_id, answer in expected.items():
-        around = bands[answer.stage].around(answer.seconds, answer.spread)
-        position += answer.stage == "waiting"
-        place = position if answer.stage == "waiting" else None
-        jobs[request_id] = [place, round(around.seconds, 3), round(around.low_s, 3), round(around.high_s, 3)]
-    return jobs
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:

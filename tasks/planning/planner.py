@@ -28,7 +28,7 @@ from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
 from tasks.planning.forecasts import Forecasts, WorkByModel
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.policies_by_model import PoliciesByModel
-from tasks.planning.queue_snapshot import describe_queues
+from tasks.planning.queue_snapshot import describe_queues, front_of
 from tasks.planning.serving_estimates import ServingEstimates
 from tasks.planning.typical_batch import TypicalBatch
 
@@ -279,7 +279,8 @@ class Planner:
 
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
-        batches, backlog_s = describe_queues(self._policies, workers, now)
+        queues, backlog_s = describe_queues(self._policies, workers, now)
+        waiting = {model: front_of(queues[model], len(policy)) for model, policy in self._policies}
         snapshot = {
             "epoch": self._epoch,
             "policy": self._policies.policy,
@@ -289,8 +290,8 @@ class Planner:
             "decision_s": round(self._decision_s, 6),
             "largest_tokens": self._largest_tokens,
             "lacking": {model: sorted(lacking.all) for model, lacking in self._lacking.items() if lacking.all},
-            "batches": batches,
-            "expected": self._forecasts.described(self._present_work(workers), now),
+            "batches": [batch for batches in queues.values() for batch in batches],
+            "expected": self._forecasts.described(self._present_work(workers), waiting, now),
             "forecasting_s": round(self._forecasts.spent_s, 3),
         }
         planner_state.write_service_state(self._connection, "planner", snapshot)

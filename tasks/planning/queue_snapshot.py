@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduling.policy import Policy, WaitingBatch, Worker
 from scheduling.wasted_memory_access import wasted_memory_access
+from tasks.planning.forecasts import QueueFront
 
 # The snapshot names this many requests at the front of the queue and this many batches; of all others a client learns
 # how many are ahead. More costs the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
@@ -17,11 +18,13 @@ MOST_BATCHES = 200
 
 def describe_queues(
     policies: Iterable[tuple[str, Policy]], workers: Mapping[str, Sequence[Worker]], now: float
-) -> tuple[list[dict[str, Any]], float]:
-    """The queues of all models, described one after the other, and the longest time that one of them takes."""
-    described = [describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies]
-    batches = [batch for of_model, _ in described for batch in of_model]
-    return batches, max((behind_s for _, behind_s in described), default=0.0)
+) -> tuple[dict[str, list[dict[str, Any]]], float]:
+    """The queue of each model described, and the longest time that one of them takes."""
+    described = {
+        model: describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies
+    }
+    batches = {model: of_model for model, (of_model, _) in described.items()}
+    return batches, max((behind_s for _, behind_s in described.values()), default=0.0)
 
 
 def describe_queue(
@@ -58,6 +61,11 @@ def describe_queue(
             break
     unlisted_s = work_s / listed * (total - listed) / len(free_s) if listed else 0.0
     return described, free_s[0] + unlisted_s
+
+
+def front_of(described: Iterable[Mapping[str, Any]], total: int) -> QueueFront:
+    """The ids of a queue that was described, of so many requests."""
+    return QueueFront([one for batch in described for one in batch["ids"]], total)
 
 
 def costs_of(batch: WaitingBatch, workers: Sequence[Worker]) -> dict[str, float]:

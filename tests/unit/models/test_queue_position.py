@@ -89,3 +89,20 @@ def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submiss
     batch = StoredBatch(id=1, estimated_s=50.0, started_at=NOW, assigned_at=NOW)
     told = StoredRequest(id="a", status=RequestStatus.in_progress, eta_low_at=later(-3), eta_high_at=later(8))
     assert place_in_queue(RequestView(told, batch, 0, NOW), SNAPSHOT) == QueuePlace(None, later(8), NOW, later(8))
+
+
+def test_a_request_behind_those_that_are_named_comes_with_the_middle_one_of_these() -> None:
+    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED | {"behind": [60.0, 30.0, 90.0]}}}, NOW)
+
+    def unnamed(arrived_s: float) -> RequestView:
+        request = StoredRequest(id="x", model="small", status=RequestStatus.queued, arrived_at=later(arrived_s))
+        return RequestView(request, None, 0, NOW)
+
+    assert place_in_queue(unnamed(-5), snapshot) == QueuePlace(None, later(58), later(28), later(88))
+    assert place_in_queue(unnamed(1), snapshot) == QueuePlace(None, later(12))  # it came after the snapshot
+
+
+def test_a_row_that_leaves_by_itself_takes_its_share_of_the_batchs_seconds() -> None:
+    batch = StoredBatch(id=1, joins=True, estimated_s=8.0, predicted_generation_length=80, started_at=NOW)
+    request = StoredRequest(id="a", status=RequestStatus.in_progress, predicted_tokens=20)
+    assert place_in_queue(RequestView(request, batch, 0, NOW), SNAPSHOT) == QueuePlace(None, later(2))

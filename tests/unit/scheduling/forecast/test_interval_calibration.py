@@ -29,7 +29,7 @@ def test_intervals_cover_nine_of_ten_answers_and_the_expectation_is_without_bias
         expected_s, spread = float(rng.uniform(1, 100)), float(rng.uniform(0.2, 1.0))
         real_s = expected_s * bias * float(np.exp(noise * spread * rng.standard_normal()))
         if number >= KEPT:
-            told = calibration.band("waiting").around(expected_s, spread)
+            told = calibration.around("waiting", expected_s, spread)
             inside.append(told.low_s <= real_s <= told.high_s)
             below.append(real_s <= told.seconds)
         calibration.learn("waiting", expected_s, spread, real_s)
@@ -41,10 +41,20 @@ def test_until_some_forecasts_have_come_true_errors_are_taken_to_be_normal() -> 
     calibration = IntervalCalibration()
     for _ in range(FEWEST - 1):
         calibration.learn("running", 1.0, 1.0, 50.0)
-    assert calibration.band("running") == Band(*UNKNOWN)
+    assert calibration.band("running", 1.0) == Band(*UNKNOWN)
     calibration.learn("running", 1.0, 1.0, 50.0)
-    assert calibration.band("running").middle == pytest.approx(np.log(50))
-    assert calibration.band("waiting") == Band(*UNKNOWN)
+    assert calibration.band("running", 1.0).middle == pytest.approx(np.log(50))
+    assert calibration.band("waiting", 1.0) == Band(*UNKNOWN)
+
+
+def test_forecasts_of_another_horizon_correct_none_that_has_enough_of_its_own() -> None:
+    calibration = IntervalCalibration()
+    for _ in range(FEWEST):
+        calibration.learn("waiting", 0.1, 1.0, 0.5)  # what a decision takes
+        calibration.learn("waiting", 60.0, 1.0, 66.0)
+    assert calibration.around("waiting", 0.1, 1.0).seconds == pytest.approx(0.5)
+    assert calibration.around("waiting", 60.0, 1.0).seconds == pytest.approx(66.0)
+    assert 1.1 < calibration.around("waiting", 5.0, 1.0).seconds / 5.0 < 5.0  # of all, as long as it has few
 
 
 @given(
@@ -58,7 +68,7 @@ def test_no_error_however_large_leads_out_of_the_calendar(
     calibration = IntervalCalibration()
     for one in [*errors, *FEWEST * [(1e-9, OTHER_SPREAD, 1e12)]]:
         calibration.learn("waiting", *one)
-    told = calibration.band("waiting").around(expected_s, spread)
+    told = calibration.around("waiting", expected_s, spread)
     assert 0 < told.low_s <= told.seconds <= told.high_s <= LONGEST_S
 
 

@@ -12,7 +12,7 @@ from scheduling.forecast.interval_calibration import FEWEST
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
-from tasks.planning.forecasts import EVERY_S, FIRST_S, SHARE, Forecasts
+from tasks.planning.forecasts import EVERY_S, FIRST_S, FRESH_S, SHARE, Forecasts, QueueFront
 from tasks.planning.policies_by_model import PoliciesByModel
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
@@ -58,7 +58,9 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     row = RunningRow(a_request("runs", predicted=50, upper=90), 10, NOW - 1)
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
-    published = forecasts.described({"small": [PresentWork(worker(row))]}, NOW)["small"]
+    published = forecasts.described(
+        {"small": [PresentWork(worker(row))]}, {"small": QueueFront(["r0", "r1", "r2"], 3)}, NOW
+    )["small"]
     assert published["at"] == NOW
     assert published["line"] is not None
     places = {name: job[0] for name, job in published["jobs"].items()}
@@ -76,7 +78,7 @@ def test_an_idle_service_without_arrivals_publishes_nothing() -> None:
     policies.of("small")
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
     forecasts.begin(policies, dict, NOW + EVERY_S)
-    assert forecasts.described({"small": [PresentWork(worker())]}, NOW) == {}
+    assert forecasts.described({"small": [PresentWork(worker())]}, {}, NOW) == {}
 
 
 def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
@@ -87,7 +89,7 @@ def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
         now += 0.05
         forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, now)
         forecasts.advance(no_ends, now)
-    assert forecasts.described({}, now)
+    assert forecasts.described({}, {}, now)
     assert forecasts.spent_s <= FIRST_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
 
 
@@ -108,7 +110,7 @@ def test_answers_that_came_teach_how_far_forecasts_err() -> None:
         work = {"small": [PresentWork(worker(row))]}
         forecasts.begin(policies, partial(dict, work), now)
         forecasts.advance(ends_of, now)
-        told.append(forecasts.described(work, now)["small"]["jobs"][name][1])
+        told.append(forecasts.described(work, {}, now)["small"]["jobs"][name][1])
         ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
     assert told[0] == pytest.approx(1.0)
     assert told[-1] == pytest.approx(3.0)
@@ -119,5 +121,25 @@ def test_a_running_row_is_expected_by_its_progress_whenever_a_snapshot_is_writte
     for generated, left_s in ((10, 4.0), (40, 1.0), (49, 0.1)):
         now = NOW + generated / 10
         row = RunningRow(request, generated, NOW)
-        published = forecasts.described({"small": [PresentWork(worker(row))]}, now)["small"]
+        published = forecasts.described({"small": [PresentWork(worker(row))]}, {}, now)["small"]
         assert published["at"] + published["jobs"]["runs"][1] == pytest.approx(now + left_s)
+
+
+def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_has_it_by_now() -> None:
+    requests = [a_request(f"r{n}", at=NOW - 1, predicted=10, upper=20) for n in range(3)]
+    forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests)
+    work = {"small": [PresentWork(worker())]}
+    forecasts.begin(policies, lambda: work, NOW)
+    forecasts.advance(no_ends, NOW)
+
+    def told(order: list[str], now: float) -> dict[str, list[Any]]:
+        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now)["small"]["jobs"]
+        return {name: job[:2] for name, job in jobs.items()}
+
+    fresh = told(["r0", "r1", "r2"], NOW)
+    assert told(["r1", "r0"], NOW + FRESH_S)["r1"] == [1, pytest.approx(fresh["r1"][1] - FRESH_S)]
+    old = told(["new", "r2", "r1", "r0"], NOW + FRESH_S + 1)
+    assert [old[name] for name in ("new", "r2", "r1")] == [fresh[name] for name in ("r0", "r1", "r2")]
+    assert old["r0"] == [4, pytest.approx(fresh["r2"][1] * 4 / 3, abs=0.001)]
+    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW)["small"]["behind"]
+    assert behind[0] == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9
