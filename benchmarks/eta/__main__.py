@@ -4,10 +4,12 @@
 
 Each policy and model gets one service. Requests that arrive all at once teach it, more than it can serve tell its
 saturation; each load then follows as arrivals at that share of it. An ETA is judged as the API would have shown it: at
-submission, when service began, and in the middle of the time from arrival to answer. Beside it stands how far the
-predicted lengths of the answers erred, which no ETA can do without. The planner's snapshots are kept
-while requests run and what they said is worked out afterwards, so that the benchmark takes no CPU from the service. An
-error is the difference between the expected and the real instant, as a share of the time that was left.
+submission, when service began, and in the middle of the time from arrival to answer. An error is the difference between
+the expected and the real instant, as a share of the time that was left. Beside it stands how far the predicted lengths
+of the answers erred, which no ETA can do without.
+
+The planner's snapshots are kept while requests run, and what they said is worked out afterwards: the benchmark takes
+next to no CPU from the service.
 """
 
 import json
@@ -23,7 +25,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from benchmarks.eta.told_etas import Job, Snapshots, judge
@@ -33,7 +35,7 @@ from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
-from models.client_requests import RequestView, select_views
+from models.client_requests import UNFINISHED, RequestView, select_views
 from models.planning.queue_position import read_queue_snapshot
 from models.session import make_engine, make_sessions
 from models.tables import RequestStatus, StoredRequest
@@ -46,7 +48,7 @@ SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is
 # larger one takes more of it than the loads that are judged. Not tuned.
 OVERLOAD = 1.2
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
-OPEN = text("select exists (select from requests where status in ('queued', 'in_progress'))")
+OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)
 
 
 @click.command()

@@ -1,14 +1,11 @@
 """What the API told of a job at any instant, worked out from the planner's snapshots, and how far it erred."""
 
 import bisect
-import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from cli.api_client import Json
@@ -17,16 +14,12 @@ from models.planning.queue_position import (
     STALE_AFTER,
     QueuePlace,
     QueueSnapshot,
-    parse_queue_snapshot,
     place_in_queue,
+    read_queue_snapshot,
 )
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 WHOLE_S = 0.05  # ETAs with less time left than this are not judged: a clock's tick and a network's way are that long
-NEWER_SNAPSHOT = text("""
-    select extract(epoch from updated_at)::float8, value::text from service_state
-    where name = 'planner' and updated_at > to_timestamp(:since)
-""")
 GIVEN = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # before it ends
 
 
@@ -65,40 +58,36 @@ class Job:
 
 
 class Snapshots:
-    """The planner's snapshots of one run, as it wrote them."""
+    """The planner's snapshots of one run."""
 
     def __init__(self) -> None:
-        self._at: list[float] = []
-        self._written: list[str] = []
+        self._kept: list[QueueSnapshot] = []
 
     def keep(self, session: Session) -> None:
-        """Keep the newest one, if there is a newer one."""
-        since = self._at[-1] if self._at else 0.0
-        for at, written in session.execute(NEWER_SNAPSHOT, {"since": since}):
-            self._at.append(at)
-            self._written.append(written)
+        """Keep the present one if it is new."""
+        snapshot = read_queue_snapshot(session)
+        if snapshot is not None and (not self._kept or snapshot.at > self._kept[-1].at):
+            self._kept.append(snapshot)
         session.rollback()
 
     def place(self, job: Job, at: float) -> QueuePlace:
         """What the API told of a job at this instant."""
-        number = bisect.bisect_right(self._at, at) - 1
-        known = number >= 0 and at - self._at[number] <= STALE_AFTER.total_seconds()
-        return place_in_queue(job.view_at(at), self._parsed(number) if known else None)
-
-    @lru_cache(maxsize=8)  # jobs are judged in order of time  # noqa: B019
-    def _parsed(self, number: int) -> QueueSnapshot:
-        return parse_queue_snapshot(json.loads(self._written[number]), datetime.fromtimestamp(self._at[number], UTC))
+        view = job.view_at(at)
+        number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
+        known = number >= 0 and view.now - self._kept[number].at <= STALE_AFTER
+        return place_in_queue(view, self._kept[number] if known else None)
 
 
 def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
     """A row for each moment: median error, share of answers within the interval, and how many were judged."""
     rows = []
     for moment, at_of in MOMENTS.items():
-        moments = sorted(((at, job) for job in jobs if (at := at_of(job)) is not None), key=lambda one: one[0])
         left = [
             (at, job.finished_at, place)
-            for at, job in moments
-            if job.finished_at - at > WHOLE_S and (place := _told(moment, job, at, snapshots)).eta_at is not None
+            for job in jobs
+            if (at := at_of(job)) is not None
+            and job.finished_at - at > WHOLE_S
+            and (place := _told(moment, job, at, snapshots)).eta_at is not None
         ]
         rows.append(
             {

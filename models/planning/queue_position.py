@@ -176,7 +176,7 @@ def _of_batch(view: RequestView) -> QueuePlace:
 
 
 def _share(request: StoredRequest, batch: StoredBatch) -> float:
-    """Of the batch's seconds: all of them, unless its rows leave one by one."""
+    """The share of the batch's seconds that this request takes: all, unless the rows leave one by one."""
     if not batch.joins or not request.predicted_tokens:
         return 1.0
     return min(1.0, request.predicted_tokens / max(1, batch.predicted_generation_length))

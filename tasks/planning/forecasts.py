@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from time import thread_time
 from typing import Any
@@ -22,8 +23,8 @@ AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than
 FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
 MOST_S = 1.0  # of computing for one forecast; what is not played by then is expected at the rate of what was. Not tuned
-# A forecast that is older says of a place in the queue when its turn comes, and no more of which request has it: others
-# have come and gone ahead meanwhile. Two snapshots; not tuned.
+# An older forecast still says when each place in the queue has its turn, but not which request has that place: others
+# have come and gone ahead meanwhile. Two snapshots long; not tuned.
 FRESH_S = 1.0
 MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; of others a client learns less
 # Forecasts of one request that are compared with its answer, each when it has waited this much longer than at the last.
@@ -54,15 +55,19 @@ class QueueFront:
     total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Concluded:
     """A forecast as it is told: what is expected of each request, in seconds from `at`."""
 
     at: float
     line: ResponseLine | None
-    waiting: Mapping[str, Expectation]
-    turns: Sequence[Expectation]  # the same, in the order in which they should be served
+    waiting: Mapping[str, Expectation]  # in the order in which they should be served
     running: Mapping[str, Expectation]
+
+    @cached_property
+    def turns(self) -> Sequence[Expectation]:
+        """What is expected of each place in the queue, the first one first."""
+        return tuple(self.waiting.values())
 
     def of_queue(self, order: Sequence[str], now: float) -> Iterator[tuple[str, Expectation]]:
         """What is expected, in seconds from now, of the requests that wait now, in the order of service."""
@@ -74,7 +79,7 @@ class _Concluded:
                 yield request_id, turn
 
     def turn(self, place: int) -> Expectation | None:
-        """What is expected of whoever has this place in the queue, in seconds from when that is; the first has 1."""
+        """Seconds to the answer of a request that has this place in the queue now; 1 is next. None: nothing waited."""
         if place <= len(self.turns):
             return self.turns[place - 1]
         return self.turns[-1].scaled(place / len(self.turns)) if self.turns else None
@@ -196,7 +201,7 @@ class Forecasts:
         told = {one: of.calibration.around(a.stage, a.seconds, a.spread) for one, a in expected.items()}
         waiting = {one: told[one] for one, answer in expected.items() if answer.stage == "waiting"}
         running = {one: told[one] for one, answer in expected.items() if answer.stage == "running"}
-        of.concluded = _Concluded(began_at, line, waiting, tuple(waiting.values()), running)
+        of.concluded = _Concluded(began_at, line, waiting, running)
 
 
 def _described(of: _OfModel, queue: QueueFront, now: float) -> dict[str, Any]:
@@ -228,7 +233,8 @@ def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]
     """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
     gone = [request_id for request_id in of.made if request_id not in expected and request_id not in of.running]
     ends = ends_of(gone) if gone else {}
-    # In the order of the answers: that of the forecasts would leave, of the last ones, only those that came soon.
+    # In the order of the answers. In that of the forecasts the newest scores, which are kept, would be those of quick
+    # answers alone: the slow ones of the same forecasts have not come yet.
     for request_id in sorted(ends, key=lambda one: ends[one] or 0.0):
         ended_at = ends[request_id]
         for made in of.made.pop(request_id):
