@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,7 +90,8 @@ def load_answers(
         for number, answer in enumerate(_generate(model, prompt_format, missing, limit), 1):
             known[answer.application, answer.instruction, answer.input] = answer
             if number % SAVE_EVERY == 0 or number == len(missing):
-                _write(cache, settings, known.values())
+                stored = {"settings": settings, "answers": [asdict(answer) for answer in known.values()]}
+                replace_file(cache, stored)
                 report(f"{number} of {len(missing)}")
     return [known[instruction] for instruction in instructions if instruction in known]
 
@@ -132,9 +133,8 @@ def _read(cache: Path, settings: dict[str, Any]) -> dict[Instruction, RealAnswer
     return {(answer.application, answer.instruction, answer.input): answer for answer in answers}
 
 
-def _write(cache: Path, settings: dict[str, Any], answers: Iterable[RealAnswer]) -> None:
-    """Replace the file at once, so that a killed run leaves the last whole one."""
-    written = cache.with_suffix(".part")
-    stored = {"settings": settings, "answers": [asdict(answer) for answer in answers]}
-    written.write_text(json.dumps(stored, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-    os.replace(written, cache)
+def replace_file(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON into the file at once, so that a killed run leaves the last whole one."""
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    os.replace(written, path)

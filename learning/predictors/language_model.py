@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learning.features.vector_cache import VectorCache, Vectors
@@ -40,11 +41,19 @@ class LanguageModel:
         self._numbers = VectorCache(self._say_numbers, 1)
 
     def render(self, prompt: Prompt, question: str = "") -> str:
-        """The prompt in the model's chat template, with a question of ours at its end."""
-        content = "\n\n".join(part for part in (prompt.instruction, prompt.input, question) if part)
+        """The prompt in the model's chat template as it is answered, with a question of ours at its end."""
+        asked = _joined(prompt.input, question)
         if not self.tokenizer.chat_template:
-            return content + "\n"
-        messages = [{"role": "user", "content": content}]
+            return _joined(prompt.instruction, asked) + "\n"
+        if not prompt.instruction:
+            return self._in_template(("user", asked))
+        try:
+            return self._in_template(("system", prompt.instruction), ("user", asked))
+        except TemplateError:  # some templates, such as Gemma's, refuse a system message
+            return self._in_template(("user", _joined(prompt.instruction, asked)))
+
+    def _in_template(self, *turns: tuple[str, str]) -> str:
+        messages = [{"role": role, "content": content} for role, content in turns]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def pooled_states(self, texts: Sequence[str]) -> Vectors:
@@ -89,6 +98,10 @@ class LanguageModel:
         ).to(self.device)
         batch.pop("token_type_ids", None)
         return batch
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 @lru_cache(maxsize=1)

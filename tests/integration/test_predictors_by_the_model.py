@@ -6,11 +6,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from inference.chat_template import compile_chat_template
+from inference.prompt_format import PromptFormat
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
+from learning.predictors.language_model import LanguageModel
 from learning.predictors.len_token import LenTokenPredictor
 from learning.predictors.length_bins import BIN_TOKENS, Target, bin_upper_bound, target_bins
-from learning.predictors.length_predictor import Outcome
+from learning.predictors.length_predictor import Outcome, Prompt
 from learning.predictors.perception import PerceptionPredictor
 from learning.predictors.pooled_states import PooledStatesPredictor
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, make_predictor
@@ -18,6 +21,8 @@ from learning.store import digest, dump, load
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
 MODEL = str(Path(__file__).parents[2] / "inference" / "bundled")
+TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+WITH_SYSTEM, NO_SYSTEM = TURNS, "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + TURNS
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -65,6 +70,17 @@ def test_pooled_states_tell_stories_from_names(pooled: PooledStatesPredictor) ->
     scores = score(pooled.predict([o.prompt for o in test]), [o.generated_tokens for o in test])
     assert scores.tau > 0.3
     assert scores.acc_50 > 0.8
+
+
+@pytest.mark.parametrize("instruction", ["Repeat the words.", ""])
+@pytest.mark.parametrize("template", [NO_SYSTEM, WITH_SYSTEM])
+def test_a_predictor_reads_the_prompt_that_is_answered(small_model: str, instruction: str, template: str) -> None:
+    vocabulary = (Path(MODEL) / "tokenizer.json").read_text()
+    answered = PromptFormat("any", vocabulary, compile_chat_template(template))
+    model = LanguageModel(small_model)
+    model.tokenizer.chat_template = template
+    read = model.render(Prompt("app", instruction, "red green", 10, 2, 64))
+    assert model.tokenizer(read, add_special_tokens=False)["input_ids"] == answered.encode(instruction, "red green")
 
 
 def test_a_pooled_states_predictor_survives_the_store(pooled: PooledStatesPredictor) -> None:

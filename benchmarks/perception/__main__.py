@@ -1,0 +1,117 @@
+"""How well a language model perceives its answers' lengths: `python -m benchmarks.perception --model DIR --answers F`.
+
+The model answers the repository's own instructions and, with --data, as many of other data sets, greedily and in
+bfloat16, through our engine. Answers are kept in a file and generated only once, those to prompts with a question in
+them in another file beside it. A part of the prompts, drawn by --seed, is the test split; predictors are fitted on the
+other part. Printed are Sequence Scheduling's Tables 2, errors of the stated words against the written ones, and 3,
+errors in tokens before and after tuning, with plain baselines. --json has these and, for Table 1, examples of what the
+model states. It is written after each row of Table 3; a run of the same settings adds to the rows that the file has,
+for example those of other --epochs.
+"""
+
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.perception.changed_answers import compare_answers, prompts_to_answer
+from benchmarks.perception.generated_texts import load_texts
+from benchmarks.perception.markdown_tables import predictor_table, word_table
+from benchmarks.perception.predictor_rows import contestants, measure
+from benchmarks.perception.stated_words import score_statements, words_in
+from benchmarks.real_lengths.real_answers import load_answers
+from inference.prompt_format import load_prompt_format
+from learning.predictors.language_model import shared_language_model
+from learning.retraining.known_lengths import known_lengths
+
+
+@click.command(help=__doc__)
+@click.option("--model", required=True, help="Directory of a fetched model, for example .magnus/models/smollm2.")
+@click.option(
+    "--answers", "cache", type=click.Path(path_type=Path), required=True, help="File of answers, outside git."
+)
+@click.option(
+    "--data", type=click.Path(exists=True, path_type=Path), help="Directory of data sets in requests/*.jsonl."
+)
+@click.option("--count", default=360, show_default=True, help="Answers; without --data there are 218 instructions.")
+@click.option("--limit", default=256, show_default=True, help="Tokens of an answer at most.")
+@click.option(
+    "--test-share", default=0.3, show_default=True, help="Share of the prompts that predictors are tested on."
+)
+@click.option("--epochs", default=1, show_default=True, help="Of instruction tuning and of the [LEN] token's.")
+@click.option("--longest", default=110, show_default=True, help="Prompts of more tokens are in neither split: time.")
+@click.option("--predictor-model", help="Directory of the model for the predictors that ask one; default: --model.")
+@click.option("--only", multiple=True, help="Name of a predictor, may be given several times; others are left out.")
+@click.option("--seed", default=0, show_default=True, help="Which instructions, and which of them are the test split.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), required=True, help="Write every figure here.")
+def main(
+    model: str,
+    cache: Path,
+    data: Path | None,
+    count: int,
+    limit: int,
+    test_share: float,
+    epochs: int,
+    longest: int,
+    predictor_model: str | None,
+    only: tuple[str, ...],
+    seed: int,
+    json_path: Path,
+) -> None:
+    """Generate, ask, fit, score, write, print."""
+    began = time.perf_counter()
+
+    def report(line: str) -> None:
+        click.echo(f"{time.perf_counter() - began:6.0f} s  {line}", err=True)
+
+    asked = predictor_model or model
+    chosen = contestants(asked, epochs)
+    if unknown := set(only) - set(chosen):
+        raise click.BadParameter(f"no predictor {', '.join(sorted(unknown))}; there are {', '.join(chosen)}")
+    answers = load_answers(cache, model, data, count, limit, seed, report)
+    random.Random(seed).shuffle(answers)
+    tested = round(test_share * len(answers))
+    test_answers, training_answers = (
+        [answer for answer in part if answer.prompt_tokens <= longest] for part in (answers[:tested], answers[tested:])
+    )
+    test = [answer.outcome(limit, at=float(i)) for i, answer in enumerate(test_answers)]
+    training = known_lengths([answer.outcome(limit, at=float(i)) for i, answer in enumerate(training_answers)])
+    prompts = [outcome.prompt for outcome in test]
+    cut = sum(outcome.censored for outcome in test) / len(test)
+    settings = {"model": Path(model).name, "data": data is not None, "answers": len(answers), "limit": limit}
+    settings |= {"longest": longest, "training": len(training), "test": len(test), "seed": seed}
+    settings |= {"dtype_of_predictors": str(shared_language_model(asked).model.dtype)}
+    figures: dict[str, Any] = {"settings": settings, "share_cut_in_test": round(cut, 4)}
+    report(f"{len(answers)} answers: {len(training)} to fit on, {len(test)} to test with, of which {cut:.0%} cut off")
+
+    render = shared_language_model(asked).render
+    to_answer = prompts_to_answer(prompts, render, limit)
+    texts = load_texts(cache.with_name(f"{cache.stem}_questioned.json"), model, to_answer, report)
+    number_of_tokens = load_prompt_format(model).count
+    usual = round(statistics.median(words_in(answer.text) for answer in training_answers))
+    figures |= compare_answers(test_answers, prompts, render, texts, number_of_tokens, limit, usual)
+
+    rows = figures["predictors"] = _known_rows(json_path, settings)
+    for name in only or chosen:
+        rows[name] = rows.get(name) or measure(chosen[name], training, test)
+        report(f"{name}: {json.dumps(rows[name]['scores'])}")
+        if "perception only" in rows:
+            words = [words_in(answer.text) for answer in test_answers]
+            numbers = rows["perception only"]["numbers"]
+            figures["words"]["perception only: the service's answer"] = score_statements(numbers, words)
+        json_path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    click.echo(f"{word_table(figures['words'])}\n\n{predictor_table(rows)}")
+
+
+def _known_rows(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The rows that an earlier run of the same settings wrote; none if there was none."""
+    written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return dict(written["predictors"]) if written.get("settings") == settings else {}
+
+
+if __name__ == "__main__":
+    main()
