@@ -32,6 +32,14 @@ class _Shape:
 SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "35x": _Shape(4, 1408, 8)}
 
 
+def kv_growth(size: ModelSize) -> float:
+    """How many times the bundled model's KV cache a token takes at this size."""
+    if size == "1x":
+        return 1.0
+    layers = int(json.loads((BUNDLED_MODEL / "config.json").read_text())["num_hidden_layers"])
+    return SHAPES[size].width_factor * SHAPES[size].layers / layers
+
+
 def enlarged_model(size: ModelSize, target: Path) -> Path:
     """Write the bundled model at this size into a new directory below `target`; returns the directory."""
     if size == "1x":

@@ -1,21 +1,24 @@
 """Compares our engine with those of transformers: same prompts, answer lengths and largest batch, interleaved runs.
 
     python -m benchmarks.engines --json engines.json --size 30m --batch 8 --batch 16
+    python -m benchmarks.engines --model smollm2 --dtype bfloat16 --lengths chat --threads 2 --peers vllm \\
+        --only continuous --batch 16 --batch 32 --json engines_vllm.json
 
-Prints one table. Answer lengths are forced by limits, from BATON's mix or from the real requests of --data DIR.
+Prints one table. Answer lengths are forced by limits: BATON's mix, chats', or those of the real requests of --data DIR.
 """
 
 import json
 import platform
+import tempfile
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import click
 import torch
@@ -23,8 +26,10 @@ import torch
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
 from benchmarks.engines.engine_workload import (
     SHAPES,
+    chat_lengths,
     load_for_serving,
     mixed_lengths,
+    model_of,
     random_model,
     real_lengths,
     sequences,
@@ -32,11 +37,25 @@ from benchmarks.engines.engine_workload import (
 from benchmarks.engines.memory_floor import bandwidth, floor_share, synchronized
 from benchmarks.engines.our_engines import Continuous, EngineRun, RunToCompletion
 from benchmarks.engines.transformers_engines import Generate, GenerateBatch
+from benchmarks.engines.vllm_engine import VllmEngine
+from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model
+from benchmarks.outside_engines.server_processes import Dtype
+from cli.options import settings_with
 from inference.local.model_loading import LoadedModel
 from inference.sequences import Sequence
 
 GENERATE, GENERATE_BATCH = "model.generate (Benchmark)", "generate_batch"
 RUN_TO_COMPLETION, CONTINUOUS = "ours, run-to-completion", "ours, continuous (BATON-PD)"
+VLLM = "vLLM"
+SHORT_NAMES = {
+    "generate": GENERATE,
+    "completion": RUN_TO_COMPLETION,
+    "pd": "PD",
+    "baton": "BATON",
+    "continuous": CONTINUOUS,
+    "generate_batch": GENERATE_BATCH,
+}
+IDENTICAL = {True: "yes", False: "no", None: "–"}
 CLOCKS = {"wall": perf_counter, "cpu": process_time}
 CLOCK_HELP = "cpu: the process's own seconds, for a machine that others use as well"
 
@@ -95,6 +114,11 @@ class Trial:
     checked: int  # of the first sequences, answers are compared with those of `model.generate` for each alone
     clock: Callable[[], float]
 
+    @property
+    def longest(self) -> int:
+        """Most tokens of a prompt with its answer."""
+        return max(len(row.prompt_ids) + row.limit for row in self.sequences)
+
 
 def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.nn.Module]) -> float:
     """Warm an engine up; returns the share of its time that it spends outside the forward pass."""
@@ -104,32 +128,42 @@ def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.n
     return 1 - forward.seconds / seconds
 
 
-def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[dict[str, Any]]:
-    """A table row for each engine: medians of interleaved runs, in one process.
+def compare(
+    model: torch.nn.Module, loaded: LoadedModel, trial: Trial, names: Several[str], vllm: VllmEngine | None = None
+) -> list[dict[str, Any]]:
+    """A table row for each engine of these names, and vLLM: medians of interleaved runs, ours in one process.
 
     `model` is as transformers loads it, `loaded` the same model as our engine loads it.
     """
     plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.decoder)}.values())
-    paged = GenerateBatch(plain, trial.batch, longest=max(len(row.prompt_ids) + row.limit for row in trial.sequences))
-    engines: dict[str, ComparedEngine] = {
-        GENERATE: Generate(plain),
-        RUN_TO_COMPLETION: RunToCompletion(loaded),
-        "PD": PrefillDecode(loaded),
-        "BATON": BatonBaseline(loaded),
-        CONTINUOUS: Continuous(loaded),
-        GENERATE_BATCH: paged,
+    makers: dict[str, Callable[[], ComparedEngine]] = {
+        GENERATE: lambda: Generate(plain),
+        RUN_TO_COMPLETION: lambda: RunToCompletion(loaded),
+        "PD": lambda: PrefillDecode(loaded),
+        "BATON": lambda: BatonBaseline(loaded),
+        CONTINUOUS: lambda: Continuous(loaded),
+        GENERATE_BATCH: lambda: GenerateBatch(plain, trial.batch, trial.longest),
     }
+    engines = {name: make() for name, make in makers.items() if name in names}
     try:
-        expected = Generate(plain).serve(trial.sequences[: trial.checked], 1).answers
-        outside = {name: overhead_share(engine, trial, models) for name, engine in engines.items()}
+        expected = Generate(plain).serve(trial.sequences[: trial.checked], 1).answers if trial.checked else {}
+        outside: dict[str, float | None] = {
+            name: overhead_share(engine, trial, models) for name, engine in engines.items()
+        }
+        if vllm is not None:
+            vllm.serve(trial.sequences[: 2 * trial.batch], trial.batch)
+            engines[VLLM], outside[VLLM] = vllm, None
         runs: dict[str, list[tuple[EngineRun, float]]] = {name: [] for name in engines}
         for _ in range(trial.repeats):
             for name, engine in engines.items():
                 runs[name].append(timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock))
     finally:
-        paged.close()
+        if isinstance(paged := engines.get(GENERATE_BATCH), GenerateBatch):
+            paged.close()
 
-    def speed_ratio(name: str, peer: str) -> float:
+    def speed_ratio(name: str, peer: str) -> float | None:
+        if peer not in runs:
+            return None
         return median(theirs / ours for (_, theirs), (_, ours) in zip(runs[peer], runs[name], strict=True))
 
     lines = []
@@ -146,9 +180,11 @@ def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[d
                 "idle_row_share": first.idle_rows / first.possible_rows if first.possible_rows else None,
                 "step_overhead_share": outside[name],
                 "peak_kv_bytes": first.peak_kv_bytes,
-                "identical": all(expected.items() <= run.answers.items() for run, _ in results),
+                "identical": all(expected.items() <= run.answers.items() for run, _ in results) if expected else None,
                 "times_generate": speed_ratio(name, GENERATE),
                 "times_generate_batch": speed_ratio(name, GENERATE_BATCH),
+                "times_vllm": speed_ratio(name, VLLM),
+                "seconds_of_each": [seconds for _, seconds in results],
             }
         )
     return lines
@@ -156,22 +192,31 @@ def compare(model: torch.nn.Module, loaded: LoadedModel, trial: Trial) -> list[d
 
 def table(lines: Several[dict[str, Any]]) -> str:
     """The rows as a table in Markdown."""
-    head = "batch | engine | valid tokens/s | × generate | × generate_batch | idle rows | outside forward | KV MiB"
-    rows = [f"| {head} | identical |", "|" + "---|" * 9]
+    heads = ["batch", "engine", "valid tokens/s", "× generate", "× generate_batch", "× vLLM", "idle rows"]
+    rows = [f"| {' | '.join([*heads, 'outside forward', 'KV MiB', 'identical'])} |", "|" + "---|" * 10]
     for line in lines:
-        idle = "–" if line["idle_row_share"] is None else f"{line['idle_row_share']:.1%}"
-        rows.append(
-            f"| {line['batch']} | {line['engine']} | {line['valid_tokens_per_s']:.0f} | {line['times_generate']:.2f} "
-            f"| {line['times_generate_batch']:.2f} | {idle} | {line['step_overhead_share']:.1%} "
-            f"| {line['peak_kv_bytes'] / 2**20:.1f} | {'yes' if line['identical'] else 'no'} |"
-        )
+        times = (_figure(line[name], ".2f") for name in ("times_generate", "times_generate_batch", "times_vllm"))
+        shares = (_figure(line[name], ".1%") for name in ("idle_row_share", "step_overhead_share"))
+        cells = [line["batch"], line["engine"], f"{line['valid_tokens_per_s']:.0f}", *times, *shares]
+        cells += [_figure(line["peak_kv_bytes"] / 2**20 or None, ".1f"), IDENTICAL[line["identical"]]]
+        rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(rows)
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
 
 
 @click.command()
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the lines here as well")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--size", "sizes", type=click.Choice(sorted(SHAPES)), multiple=True, default=("tiny",), show_default=True)
+@click.option("--model", help="A fetched model's name or a directory, in place of --size.")
+@click.option("--model-size", type=click.Choice(MODEL_SIZES), help="The bundled model enlarged, in place of --size.")
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), help="float32 on a CPU, bfloat16 on a GPU if unset.")
+@click.option("--only", default=",".join(SHORT_NAMES), show_default=True, help="Engines, comma-separated.")
+@click.option("--peers", type=click.Choice(["vllm"]), help="vLLM beside them; `make engines` installs it.")
+@click.option("--lengths", "mix", type=click.Choice(["mixed", "chat"]), default="mixed", show_default=True)
 @click.option("--batch", "batches", type=int, multiple=True, default=(8, 16, 32), show_default=True)
 @click.option("--prompts", default=96, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
@@ -184,6 +229,12 @@ def main(
     json_file: Path | None,
     device: str,
     sizes: tuple[str, ...],
+    model: str | None,
+    model_size: ModelSize | None,
+    dtype: Dtype | None,
+    only: str,
+    peers: str | None,
+    mix: str,
     batches: tuple[int, ...],
     prompts: int,
     repeats: int,
@@ -194,22 +245,45 @@ def main(
     seed: int,
 ) -> None:
     """Compare the engines."""
+    names = [SHORT_NAMES[name] for name in only.split(",") if name in SHORT_NAMES]
+    if len(names) != len(only.split(",")):
+        raise click.BadParameter(f"one of {', '.join(SHORT_NAMES)}", param_hint="--only")
+    if peers and clock != "wall":
+        raise click.BadParameter("vLLM's processes have CPU seconds of their own: --clock wall", param_hint="--clock")
     torch.set_num_threads(threads)
-    machine = torch.cuda.get_device_name() if device.startswith("cuda") else f"{platform.machine()}, {threads} threads"
-    lengths = real_lengths(data, prompts, seed) if data else mixed_lengths(prompts, seed)
+    on_gpu = device.startswith("cuda")
+    machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {threads} threads"
+    drawn = chat_lengths if mix == "chat" else mixed_lengths
+    lengths = real_lengths(data, prompts, seed) if data else drawn(prompts, seed)
+    dtype = dtype or ("bfloat16" if on_gpu else "float32")
     everything = []
-    for size in sizes:
-        model = random_model(size, device, torch.float32 if device == "cpu" else torch.bfloat16)
-        loaded = load_for_serving(model, size)
-        work = sequences(lengths, model.config.vocab_size, seed)
-        trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
-        lines = [line for trial in trials for line in compare(model, loaded, trial)]
-        bytes_per_s = bandwidth(model.device, CLOCKS[clock])
+    chosen = model or model_size
+    for size in (chosen,) if chosen else sizes:
+        with tempfile.TemporaryDirectory(prefix="magnus-engines-") as made:
+            made_in = Path(made)
+            if model:
+                directory = Path(settings_with(model=model).model)  # what the name of a fetched model means
+            elif model_size:
+                directory = enlarged_model(model_size, made_in)
+            else:
+                directory = made_in / size
+                random_model(size, device, getattr(torch, dtype)).save_pretrained(directory)
+            causal_lm = model_of(directory, device, dtype)
+            loaded = load_for_serving(causal_lm, size)
+            work = sequences(lengths, causal_lm.config.vocab_size, seed)
+            trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
+            lines = []
+            for trial in trials:
+                terms = (directory, dtype, trial.batch, trial.longest, threads, made_in / "vllm.log")
+                with VllmEngine(*terms) if peers else nullcontext() as vllm:
+                    lines += compare(causal_lm, loaded, trial, names, vllm)
+        bytes_per_s = bandwidth(loaded.device, CLOCKS[clock])
         shares = {batch: floor_share(loaded, batch, bytes_per_s, CLOCKS[clock]) for batch in batches}
         for line in lines:
             share = shares[line["batch"]] if line["engine"] == CONTINUOUS else None
-            everything.append({"size": size, "device": machine, **line, "bandwidth_floor_share": share})
-        click.echo(f"\n{size}, {machine}, {prompts} prompts, {'real' if data else 'mixed'} lengths\n\n{table(lines)}\n")
+            everything.append({"size": size, "dtype": dtype, "device": machine, **line, "bandwidth_floor_share": share})
+        kind = "real" if data else mix
+        click.echo(f"\n{size}, {dtype}, {machine}, {prompts} prompts, {kind} lengths\n\n{table(lines)}\n")
         for batch, share in shares.items():
             click.echo(f"batch {batch}: a decoding step reaches {share:.1%} of {bytes_per_s / 1e9:.0f} GB/s")
         if json_file is not None:

@@ -5,9 +5,10 @@ import json
 import random
 from collections.abc import Sequence as Several
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from inference.local.model_loading import LoadedModel, prepare_model
 from inference.sequences import Sequence
@@ -43,7 +44,14 @@ def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM
         return LlamaForCausalLM(config).to(dtype).eval()
 
 
-def load_for_serving(model: LlamaForCausalLM, size: str) -> LoadedModel:
+def model_of(directory: Path, device: str, dtype: str) -> Any:
+    """A causal LM without EOS, so that answers end at their limits."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device).eval()
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    return model
+
+
+def load_for_serving(model: Any, size: str) -> LoadedModel:
     """The model as our engine loads it; on a CPU a copy, because loading changes the memory layout of the weights."""
     return prepare_model(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
 
@@ -60,6 +68,12 @@ def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
 
     kinds = [(long, short), (short, long), (short, short), (short, short)]
     return [(length(), answer()) for length, answer in (rng.choice(kinds) for _ in range(prompts))]
+
+
+def chat_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
+    """Prompts of 20 to 84 tokens and answers of 148 to 200: 52 and 174 in the mean, as in a chat with a small LLM."""
+    rng = random.Random(seed)
+    return [(rng.randint(20, 84), rng.randint(148, 200)) for _ in range(prompts)]
 
 
 def real_lengths(data: Path, prompts: int, seed: int) -> list[tuple[int, int]]:

