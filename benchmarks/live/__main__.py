@@ -26,7 +26,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model
+from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
@@ -47,6 +47,7 @@ POLL_S = 0.5
 WARM_RATE = 8.0  # of the requests before the figures begin: more than a real model on a CPU answers, so that they batch
 # After the last of them, so that a predictor fitted to their answers is in service: the trainer looks each 5 s.
 SETTLE_S = 10.0
+SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
 COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     ("requests_per_s", "req/s", ".1f"),
     ("valid_tokens_per_s", "valid tok/s", ".0f"),
@@ -98,7 +99,7 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
     type=click.Choice(sorted(MACHINES)),
     help="Workers that keep this machine's pace, and the simulator beside.",
 )
-@click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker: six rows of Eq. (1).")
+@click.option("--kv-budget", help="Of each worker; six rows of Eq. (1) of the bundled model at its size if unset.")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
@@ -117,7 +118,7 @@ def main(
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
     paced: str | None,
-    kv_budget: str,
+    kv_budget: str | None,
     repeats: int,
     seed: int,
     json_file: Path | None,
@@ -137,7 +138,7 @@ def main(
         directory = str(enlarged_model(model_size, Path(made_in)))
     options = ServiceOptions(
         workers,
-        kv_budget,
+        kv_budget or f"{SIX_ROWS_MIB * kv_growth(model_size):.0f}MiB",
         directory,
         max_prompt_tokens,
         max_output_tokens,

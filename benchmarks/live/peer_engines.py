@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from benchmarks.live.peer_store import PeerAnswer, PeerRequest, PeerStore
@@ -24,7 +25,10 @@ class PeerModel:
     """The served model, called through `model.generate`."""
 
     def __init__(self, model: str) -> None:
-        self.loaded, self.prompts = load_model(model), load_prompt_format(model)
+        loaded = load_model(model)
+        # our engine may have taken the weights of its own copy into a layout that transformers cannot read
+        plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype).eval()
+        self.loaded, self.prompts = replace(loaded, model=plain), load_prompt_format(model)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[PeerRequest]) -> list[PeerAnswer]:
