@@ -1,4 +1,5 @@
-"""Measures how long the planner's decisions take while thousands of requests wait and two workers serve.
+"""Measures how long the planner's decisions take while thousands of requests wait and two workers serve, and what share
+of its time it spends on forecasts.
 
     python -m benchmarks.backlog [--policies fusion,magnus] [--waiting 20000] [--seconds 20] [--json F]
 
@@ -39,7 +40,8 @@ INSERT = text("""
 """)
 UNPREDICTED = text("select count(*) from requests where status = 'queued' and predicted_tokens is null")
 PLANNER = text("""
-    select value->>'waiting' as waiting, (value->>'decision_s')::float8 as decision_s, updated_at
+    select value->>'waiting' as waiting, (value->>'decision_s')::float8 as decision_s,
+        (value->>'forecasting_s')::float8 as forecasting_s, updated_at
     from service_state where name = 'planner'
 """)
 
@@ -55,10 +57,11 @@ def main(policies: str, waiting: int, seconds: float, json_file: Path | None) ->
     if unknown:
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: no policy ({', '.join(POLICIES)})")
     rows = [measured(name, waiting, seconds) for name in policies.split(",")]
-    table = Table("policy", "waiting", "decisions seen", "P50 ms", "P99 ms", "max ms")
+    table = Table("policy", "waiting", "decisions seen", "P50 ms", "P99 ms", "max ms", "forecasts' share")
     for row in rows:
         times = [f"{row[key]:.1f}" for key in ("decision_ms_p50", "decision_ms_p99", "decision_ms_max")]
-        table.add_row(row["policy"], str(row["waiting"]), str(row["decisions"]), *times)
+        share = f"{row['forecasting_share']:.1%}"
+        table.add_row(row["policy"], str(row["waiting"]), str(row["decisions"]), *times, share)
     Console().print(table)
     if json_file:
         json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -80,22 +83,25 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
                 if time.monotonic() > predicted_by:
                     raise click.ClickException(f"not all requests were predicted within {PREDICTED_WITHIN_S:.0f} s")
                 pause.wait(SAMPLE_EVERY_S)
-            seen, left = {}, waiting
+            seen = {}
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 snapshot = connection.execute(PLANNER).one()
                 connection.rollback()
-                seen[snapshot.updated_at], left = 1000 * snapshot.decision_s, int(snapshot.waiting)
+                seen[snapshot.updated_at] = snapshot
                 pause.wait(SAMPLE_EVERY_S)
         engine.dispose()
-    times = sorted(seen.values())
+    times = sorted(1000 * snapshot.decision_s for snapshot in seen.values())
+    first, last = seen[min(seen)], seen[max(seen)]
+    watched_s = (last.updated_at - first.updated_at).total_seconds()
     return {
         "policy": policy,
-        "waiting": left,
+        "waiting": int(last.waiting),
         "decisions": len(times),
         "decision_ms_p50": statistics.median(times),
         "decision_ms_p99": percentile(times, 0.99),
         "decision_ms_max": times[-1],
+        "forecasting_share": (last.forecasting_s - first.forecasting_s) / watched_s,
     }
 
 

@@ -36,16 +36,17 @@ ANSWERED_WITHIN_S = 600.0
 class Held:
     """Calls that wait and streams, and what became of them."""
 
-    def __init__(self, url: str, key: str, model: str) -> None:
+    def __init__(self, url: str, key: str, model: str, tokens: int) -> None:
+        """`tokens` of each answer."""
         self.ended: Counter[str] = Counter()
         self.first_text_s: list[float] = []
         self._body = {
             "model": model,
             "messages": [
                 {"role": "system", "content": APPLICATIONS["double"].instruction},
-                {"role": "user", "content": "river cloud " * 10},
+                {"role": "user", "content": "river cloud " * (tokens // 4)},
             ],
-            "max_tokens": HELD_TOKENS,
+            "max_tokens": tokens,
             "metadata": {"application": "held"},
         }
         self._client = httpx.AsyncClient(
@@ -84,10 +85,18 @@ class Held:
 
 
 async def hold_and_submit(
-    url: str, key: str, model: str, waiting: int, streams: int, idle: int, rate: float, seconds: float
+    url: str,
+    key: str,
+    model: str,
+    waiting: int,
+    streams: int,
+    idle: int,
+    rate: float,
+    seconds: float,
+    tokens: int = HELD_TOKENS,
 ) -> dict[str, Any]:
     """The submissions' figures while so many are held, and how the held ones ended."""
-    held, address = Held(url, key, model), urlsplit(url)
+    held, address = Held(url, key, model, tokens), urlsplit(url)
     idle_ones = [await asyncio.open_connection(address.hostname, address.port) for _ in range(idle)]
     opened_at = perf_counter()
     tasks = [asyncio.create_task(held.wait()) for _ in range(waiting)]

@@ -1,29 +1,34 @@
 """The control plane with 8 to 256 workers: the whole service on this machine, engines that keep a published pace.
 
     python -m benchmarks.scale --json F
-    python -m benchmarks.scale --workers 8,64 --load 0.8 --seconds 30
+    python -m benchmarks.scale --workers 8,64 --rate 60 --seconds 30
 
-The load grows with the fleet: a share of what so many machines can serve at full batches, which one simulation
-measures. CPU is by kind of process, so that what one more worker costs is told from what one more request costs.
-Prints one table.
+The load grows with the fleet: a share of what so many machines can serve at full batches. With --rate it stays the
+same, so that what one more worker costs is told from what one more request costs. CPU is by kind of process. Prints one
+table.
 """
 
 import json
 import os
+import statistics
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from time import process_time
+from time import monotonic, process_time
 
 import click
+import psutil
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import text
 
-from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.live.fresh_service import add_process, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
+from benchmarks.scale.fleet_figures import idle_since, served_since
 from benchmarks.scale.paced_machines import MACHINES
+from benchmarks.scale.roomy_postgres import FleetOptions, roomy_postgres
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
@@ -32,40 +37,12 @@ from models.session import make_engine
 from settings import read_settings
 
 POLL_S = 0.5  # between two looks; shorter takes CPU from the service. Not tuned
+SETTLE_S = 3.0  # after the start, before requests come: the workers' first heartbeats are over. Not tuned
+GIVE_UP_S = 180.0  # after the last submission; what is unanswered then is counted and left
 # Requests a second that one machine serves with toy requests of 30 words, so that --load means about the same for each.
 # A V100 at 25 rows: 43.6 + 20 + 5 ms an iteration and 36 tokens a request give 25 / (36 · 0.069) = 10.1.
 SERVED_BY_ONE = {"v100": 10.0, "a100": 32.0}
-
-SERVED = text("""
-    with served as (
-        select extract(epoch from arrived_at)::float8 as arrived, extract(epoch from finished_at)::float8 as finished
-        from requests where arrived_at >= to_timestamp(:since) and status = 'completed'
-    )
-    select count(*) as requests, count(*) / (max(finished) - min(arrived)) as requests_per_s,
-        avg(finished - arrived) as mean, percentile_cont(array[0.5, 0.99]) within group (order by finished - arrived)
-            as percentiles
-    from served
-""")
-
-# Seconds in which a worker ran nothing although some request waited all the while, over workers and the run's seconds.
-IDLE = text("""
-    with run as (
-        select to_timestamp(:since) as began, max(finished_at) as ended from requests
-        where arrived_at >= to_timestamp(:since)
-    ), busy as (
-        select worker, unnest(range_agg(tstzrange(started_at, finished_at))) as span
-        from batches where started_at >= to_timestamp(:since) and finished_at > started_at group by worker
-    ), waits as (
-        select unnest(range_agg(tstzrange(arrived_at + interval '0.25 s', started_at))) as span from requests
-        where arrived_at >= to_timestamp(:since) and started_at > arrived_at + interval '0.25 s'
-    ), waited as (
-        select coalesce(sum(extract(epoch from upper(span) - lower(span))), 0)::float8 as seconds from waits
-    ), both as (
-        select coalesce(sum(extract(epoch from upper(b.span * w.span) - lower(b.span * w.span))), 0)::float8 as seconds
-        from busy b join waits w on b.span && w.span
-    )
-    select waited.seconds as waited_s, both.seconds as busy_s from waited, both
-""")
+MIB = 2**20
 
 
 @click.command()
@@ -73,60 +50,106 @@ IDLE = text("""
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="v100", show_default=True)
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--load", default=0.8, show_default=True, help="Arrivals, as a share of what the fleet can serve.")
+@click.option("--most-rate", default=600.0, show_default=True, help="Arrivals a second at most.")
+@click.option("--rate", type=float, help="Arrivals a second of every fleet, in place of --load.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive, for each size.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
 def main(
-    workers: str, machine: str, policy: str, load: float, seconds: float, seed: int, json_file: Path | None
+    workers: str,
+    machine: str,
+    policy: str,
+    load: float,
+    most_rate: float,
+    rate: float | None,
+    seconds: float,
+    seed: int,
+    json_file: Path | None,
 ) -> None:
     """Measure fleets of these sizes, one after the other, each with a service of its own."""
     runs: list[Json] = []
     for size in map(int, workers.split(",")):
-        rate = load * SERVED_BY_ONE[machine] * size
-        arrivals = arrivals_of("toy", round(rate * seconds), rate, seed)
-        options = ServiceOptions(size, "40MiB", paced=machine)
-        with fresh_service(policy, options, arrivals, seed) as (service, state_dir):
-            run = measure(service, state_dir, arrivals, size)
-        runs.append({"workers": size, "machine": machine, "policy": policy, "rate": rate, **run})
-        Console(stderr=True).print(runs[-1])
+        offered = rate or min(most_rate, load * SERVED_BY_ONE[machine] * size)
+        arrivals = arrivals_of("toy", round(offered * seconds), offered, seed)
+        say(f"{size} workers: starting; {len(arrivals)} requests at {offered:.0f}/s come")
+        run = run_fleet(policy, machine, size, arrivals, seed)
+        runs.append({"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), **run})
+        say(json.dumps(runs[-1]))
         if json_file:
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
-    Console().print(table(runs))
+    Console(width=200).print(table(runs))
+
+
+def say(line: str) -> None:
+    """Progress, on standard error."""
+    click.echo(line, err=True)
+
+
+def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], seed: int) -> Json:
+    """Start a service with so many workers, measure it, and stop it."""
+    began = monotonic()
+    with tempfile.TemporaryDirectory(prefix="magnus-scale-") as directory:
+        Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
+        with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
+            options = FleetOptions(size, "40MiB", paced=machine, database_url=url)
+            with fresh_service(policy, options, arrivals, seed) as (service, state_dir):
+                add_process(state_dir, "postgres", postgres_pid)
+                start_s = monotonic() - began
+                say(f"{size} workers: started in {start_s:.0f} s")
+                Event().wait(SETTLE_S)
+                began_with = processes(state_dir)
+                fleet = psutil.Process(began_with["paced-workers"]).children()
+                run = measure(service, state_dir, arrivals, size)
+                own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
+                for worker in fleet:  # the end of 64 that stop by themselves took 27 s
+                    worker.kill()
+                ended = {name for name, pid in processes(state_dir).items() if began_with[name] != pid}
+                for name in ended:  # what its first process used is not known any more
+                    run["cpu_ms_a_request"].pop(name)
+                return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
+
+
+def processes(state_dir: Path) -> dict[str, int]:
+    """The service's processes by name. The supervisor lists its own again whenever it has started one anew."""
+    return {entry["name"]: entry["pid"] for entry in json.loads((state_dir / "processes.json").read_text())}
 
 
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival], workers: int) -> Json:
     """Send the requests, wait for all answers, and gather the figures."""
     url, key = api_address(read_settings(state_dir=state_dir))
-    pause = Event()
-    with Client(url, key) as client, ServiceMonitor(service, state_dir) as monitor:
+    stopping, pause = Event(), Event()
+    with (
+        Client(url, key) as client,
+        ServiceMonitor(service, state_dir) as monitor,
+        ThreadPoolExecutor(1) as sender,
+    ):
         since, sender_began = client.stats()["now"], process_time()
-        submissions = send_all(client, arrivals, pause, lambda *_: None)
-        for submission in submissions:
-            submission.result()
-        sender_s = process_time() - sender_began
-        while monitor.open_requests():
+        sending = sender.submit(send_all, client, arrivals, stopping, lambda *_: None)
+        while not sending.done():
+            pause.wait(POLL_S)
+            monitor.sample()
+        refused = sum(submission.exception() is not None for submission in sending.result())
+        sender_s, sent_at = process_time() - sender_began, monotonic()
+        say(f"{workers} workers: all sent, {refused} refused; {monitor.open_requests()} are open")
+        while (left := monitor.open_requests()) and monotonic() < sent_at + GIVE_UP_S:
             monitor.sample()
             pause.wait(POLL_S)
         monitor.stop_clock()
         figures = monitor.figures(since)
+        planner_share = monitor.cpu_ms_a_second()["planner"] / 1000
     database = make_engine(service.database_url, pool_size=1, name="benchmark")
     with database.connect() as connection:
-        served = connection.execute(SERVED, {"since": since}).one()
-        idle = connection.execute(IDLE, {"since": since}).one()
-    cpu = figures["cpu_ms_a_request"]
-    waited_s = workers * idle.waited_s
+        served, idle = served_since(connection, since), idle_since(connection, since, workers)
+    database.dispose()
     return {
-        "requests": served.requests,
-        "requests_per_s": round(served.requests_per_s, 2),
-        "response_s": {
-            "mean": round(float(served.mean), 3),
-            "p50": round(served.percentiles[0], 3),
-            "p99": round(served.percentiles[1], 3),
-        },
-        "cpu_ms_a_request": cpu,
-        "sender_ms_a_request": round(1000 * sender_s / served.requests, 3),
+        **served,
+        **idle,
+        "refused": refused,
+        "unanswered": left,
+        "cpu_ms_a_request": figures["cpu_ms_a_request"],
+        "sender_ms_a_request": round(1000 * sender_s / served["requests"], 3),
         "decision_ms": figures["decision_ms"],
-        "idle_while_waiting": round(1 - idle.busy_s / waited_s, 4) if waited_s else None,
+        "planner_core": round(planner_share, 3),
         "cores": round(sum(figures["cpu_share"].values()) * (os.cpu_count() or 1), 3),
     }
 
@@ -134,20 +157,25 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
 def table(runs: Sequence[Json]) -> Table:
     """A row for each size of the fleet; CPU in milliseconds a request."""
     kinds = ("web", "planner", "predictor", "postgres", "valkey", "paced-workers")
-    shown = Table("workers", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores", "decision ms", "idle")
+    shown = Table(
+        "workers", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores", "planner's core", "decision ms",
+        "idle", "MiB a worker",
+    )  # fmt: skip
     for run in runs:
         cpu, response = run["cpu_ms_a_request"], run["response_s"]
         shown.add_row(
             str(run["workers"]),
             f"{run['rate']:.0f}",
-            f"{run['requests_per_s']:.0f}",
+            f"{run['served_per_s']:.0f}",
             f"{response['mean']:.2f}",
             f"{response['p99']:.2f}",
             *(f"{cpu.get(kind, 0.0):.2f}" for kind in kinds),
             f"{sum(cpu.values()):.2f}",
             f"{run['cores']:.2f}",
+            f"{run['planner_core']:.0%}",
             "–" if run["decision_ms"] is None else f"{run['decision_ms']:.1f}",
             "–" if run["idle_while_waiting"] is None else f"{run['idle_while_waiting']:.1%}",
+            f"{run['worker_mib']:.0f}",
         )
     return shown
 

@@ -57,7 +57,9 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Let psycopg wait; raises DatabaseSilent after the bound, unless the caller gave one (for notifications)."""
-        if timeout is not None or self.silence is None:
+        if timeout is not None:  # psycopg wakes up every `interval` to hear Ctrl-C, which no thread of ours waits for
+            return super().wait(gen, max(interval, timeout), timeout)
+        if self.silence is None:
             return super().wait(gen, interval, timeout)
         try:
             answer = super().wait(gen, interval, self.silence.answer_within_s)

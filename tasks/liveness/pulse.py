@@ -1,4 +1,4 @@
-"""A process's sign of life to the supervisor that started it: a byte a second through a pipe.
+"""A process's sign of life to the supervisor that started it: a byte every two seconds through a pipe.
 
 A frozen process writes nothing. One that hangs stops writing by itself: it asks its own work whether it goes on. Pipes
 need no disk, no network and no clock.
@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 PULSE_FD = "PULSE_FD"  # the environment variable with the pipe's descriptor, set by `cli/hosting/signs_of_life.py`
 # Far below the 10 s of silence that a supervisor bears. Not tuned otherwise.
-PULSE_EVERY_S = 1.0
+PULSE_EVERY_S = 2.0
 
 
 class Pulse(Thread):

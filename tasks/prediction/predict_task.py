@@ -64,7 +64,9 @@ def listener() -> SubmissionListener:
 @cache
 def webhook_sender() -> WebhookSender:
     """What sends webhooks; here because there may be any number of predictors, and each has time to spare."""
-    return WebhookSender(make_engine(database_url, pool_size=1, name="magnus webhooks"), settings.private_webhooks)
+    # claims and results are one statement each: without round trips for begin and end
+    engine = make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True)
+    return WebhookSender(engine, settings.private_webhooks)
 
 
 def look() -> None:

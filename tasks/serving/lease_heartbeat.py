@@ -51,6 +51,8 @@ class LeaseHeartbeat(Thread):
         """`on_broken` is called with the reason why this process must end, after its batches went back to the queue."""
         super().__init__(name="lease heartbeat", daemon=True)
         self._database, self._engine, self._writer, self._jobs = database, engine, writer, jobs
+        # a renewal is one statement, and reads what ended only after it: without round trips for begin and commit
+        self._renewals = database.execution_options(isolation_level="AUTOCOMMIT")
         self._announcement, self._terms = announcement, terms
         self._on_broken, self._offer = on_broken, offer
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
@@ -124,7 +126,7 @@ class LeaseHeartbeat(Thread):
         """Renew all leases, drop lost batches, remove cancelled rows; returns why this process must end, if it must."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
-        with self._database.begin() as connection:
+        with self._renewals.connect() as connection:
             renewal = leases.renew(
                 connection,
                 self._announcement.name,

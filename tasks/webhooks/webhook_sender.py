@@ -66,7 +66,7 @@ class WebhookSender(Thread):
             max_connections=MOST_AT_ONCE, keepalive_expiry=CLAIM_S, network_backend=backend
         ) as pool:
             while not self._stopping.is_set():
-                claimed = await asyncio.to_thread(self._claim, MOST_AT_ONCE - len(in_flight), dict(running))
+                claimed = await self._claim_beside(in_flight, running)
                 running.update(delivery.endpoint_id for delivery in claimed)
                 in_flight |= {asyncio.create_task(deliver(pool, delivery)) for delivery in claimed}
                 in_flight = await self._collect(in_flight, running, self._look_every_s)
@@ -82,7 +82,7 @@ class WebhookSender(Thread):
     ) -> set[asyncio.Task[DeliveryResult]]:
         """Wait for results, write those that came, and return what is still in flight."""
         if not in_flight:
-            await asyncio.to_thread(self._stopping.wait, within_s)
+            self._stopping.wait(within_s)  # there is nothing else that this thread's loop could run
             return in_flight
         done, left = await asyncio.wait(in_flight, timeout=within_s, return_when=until)
         results = [task.result() for task in done]
@@ -90,6 +90,14 @@ class WebhookSender(Thread):
         if results:
             await asyncio.to_thread(self._write, results)
         return left
+
+    async def _claim_beside(
+        self, in_flight: set[asyncio.Task[DeliveryResult]], running: Counter[str]
+    ) -> list[ClaimedDelivery]:
+        """Claim what is due; in another thread only while deliveries are under way, which must go on meanwhile."""
+        if not in_flight:
+            return self._claim(MOST_AT_ONCE, {})
+        return await asyncio.to_thread(self._claim, MOST_AT_ONCE - len(in_flight), dict(running))
 
     def _claim(self, most: int, running: dict[str, int]) -> list[ClaimedDelivery]:
         try:
