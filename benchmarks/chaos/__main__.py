@@ -2,7 +2,7 @@
 
 Each promise breaks a whole `magnus up` from outside: real processes and signals, a real Postgres and broker, clients
 over HTTP. One row says what is promised, its bound, what was measured and whether the bound held. The long form
-(`make chaos`) takes about half an hour and then soaks for another; the short one is part of `make test`.
+(`make chaos`) takes three quarters of an hour and then soaks for another; the short one is part of `make test`.
 """
 
 import json
@@ -22,7 +22,7 @@ from cli.hosting.supervisor import stop_signals
 
 @click.command(help=__doc__)
 @click.option("--only", multiple=True, type=click.Choice(list(PROMISES)), help="Measure this one; may be repeated.")
-@click.option("--short", is_flag=True, help="Small counts and wide bounds on rates: under four minutes, no soak.")
+@click.option("--short", is_flag=True, help="Small counts and wide bounds on rates: under five minutes, no soak.")
 @click.option("--soak-minutes", type=click.FloatRange(0), help="Length of the soak; 0: none.")
 @click.option("--postgres-url", help="Measure on this Postgres, whose role may create databases; with --redis-url.")
 @click.option("--redis-url", help="Measure on this Redis database, which is emptied; with --postgres-url.")

@@ -2,6 +2,7 @@
 
 from benchmarks.chaos.promise_rows import Promise
 from benchmarks.chaos.promises import (
+    bulk_promises,
     client_promises,
     engine_promises,
     host_promises,
@@ -26,8 +27,10 @@ PROMISES = {
         Promise("leaders", host_promises.leaders),
         Promise("canary", client_promises.canary),
         Promise("migration", storage_promises.newer_migration),
+        Promise("bulk", bulk_promises.bulk_jobs),
         Promise("freezes", process_promises.freezes),
         Promise("cut", client_promises.cut_connections, own_service=True),
+        Promise("webhooks", bulk_promises.webhooks, own_service=True),
         Promise("poison", engine_promises.poison, own_service=True),
         Promise("memory", engine_promises.out_of_memory, own_service=True),
         Promise("clocks", host_promises.clocks, own_service=True),

@@ -24,6 +24,9 @@ class Size:
     freezes: int
     freeze_every_s: float
     freeze_requests: int
+    bulk_kills: int  # of each: while bulk jobs are served, while webhooks are sent
+    bulk_lines: int  # of each bulk job; there is one for every ten kills
+    webhook_requests: int
     rescues: int  # of each kind: killed workers, frozen workers
     broker_queue: int  # requests that wait while the broker breaks
     broker_frozen_s: float
@@ -54,6 +57,9 @@ LONG = Size(
     freezes=15,
     freeze_every_s=5.0,
     freeze_requests=600,
+    bulk_kills=50,
+    bulk_lines=1_500,
+    webhook_requests=3_000,
     rescues=5,
     broker_queue=5_000,
     broker_frozen_s=10.0,
@@ -72,7 +78,7 @@ LONG = Size(
     soak_s=1800.0,
     warm_up_s=300.0,
     slack=1.0,
-    budget_s=40 * 60.0,
+    budget_s=48 * 60.0,
 )
 SHORT = Size(
     kills=12,
@@ -81,6 +87,9 @@ SHORT = Size(
     freezes=6,
     freeze_every_s=1.5,
     freeze_requests=60,
+    bulk_kills=5,
+    bulk_lines=100,
+    webhook_requests=60,
     rescues=1,
     broker_queue=200,
     broker_frozen_s=3.0,
@@ -99,7 +108,7 @@ SHORT = Size(
     soak_s=0.0,
     warm_up_s=0.0,
     slack=0.5,
-    budget_s=4 * 60.0,
+    budget_s=5 * 60.0,
 )
 
 

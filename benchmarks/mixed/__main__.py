@@ -1,6 +1,7 @@
 """Interactive requests beside a bulk job, simulated and, with --live, on a real service; one table each.
 
-`python -m benchmarks.mixed [--live] [--json FILE]`
+`python -m benchmarks.mixed [--live] [--json FILE]`; with `--makespan` only a bulk job alone, and by how much it takes
+longer than the ideal.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from benchmarks.mixed.bulk_makespan import live_makespan, simulated_makespan
 from benchmarks.mixed.live_mix import measure_live
 from benchmarks.mixed.simulated_mix import Mix, measure
 from cli.terminal import make_console
@@ -24,7 +26,10 @@ from cli.terminal import make_console
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
 @click.option("--lines", default=3000, show_default=True, help="Lines of the live bulk job.")
-@click.option("--workers", default=1, show_default=True, help="Live workers.")
+@click.option(
+    "--workers", default=1, show_default=True, help="Live workers; of a makespan of our own workers at least 2."
+)
+@click.option("--makespan", is_flag=True, help="Only a bulk job alone, simulated, on paced workers and on ours.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
 def main(
@@ -35,11 +40,18 @@ def main(
     phase_s: float,
     lines: int,
     workers: int,
+    makespan: bool,
     seed: int,
     json_file: Path | None,
 ) -> None:
     """Measure what a bulk job costs interactive requests, and how much of the spare capacity it uses."""
     names = [name for name in policies.split(",") if name]
+    if makespan:
+        rows = [simulated_makespan(name, lines, seed) for name in names]
+        rows += [live_makespan(names[0], lines, max(2, workers), paced, seed) for paced in (True, False)]
+        make_console().print(table("makespan of a bulk job", rows))
+        write(json_file, {"makespan": rows})
+        return
     mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",") if load]
     figures: dict[str, Any] = {}
     if mixes:
@@ -48,6 +60,11 @@ def main(
     if live:
         figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in names[:1]]
         make_console().print(table("live", figures["live"]))
+    write(json_file, figures)
+
+
+def write(json_file: Path | None, figures: dict[str, Any]) -> None:
+    """Write the figures, if a file is given."""
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
 

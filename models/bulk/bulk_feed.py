@@ -9,12 +9,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
 
-from models.bulk.bulk_tables import BulkLine
 from models.client_requests import INSERTED_AS_GIVEN, NewRequest, new_id
-from models.tables import StoredRequest
 from scheduling.request import BACKGROUND_PRIORITY
+
+# One statement for all rows of a step: psycopg's executemany sends one for each.
+INSERT_REQUESTS = text("""
+    insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+        limit_tokens, priority, needs, deadline_at)
+    select id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,
+        limit_tokens, priority, needs, deadline_at
+    from jsonb_to_recordset(:rows) as row (id text, tenant text, model text, application text, instructions text,
+        input text, body jsonb, prompt_tokens int, input_tokens int, limit_tokens int, priority int, needs text[],
+        deadline_at timestamptz)
+""").bindparams(bindparam("rows", type_=JSONB))
+INSERT_LINES = text("""
+    insert into bulk_lines (job_id, line, custom_id, request_id, error)
+    select :job, line, custom_id, request_id, error
+    from jsonb_to_recordset(:rows) as row (line int, custom_id text, request_id text, error jsonb)
+""").bindparams(bindparam("rows", type_=JSONB))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,6 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
     requests = [_row(job, ids[line.line], line.request) for line in lines if line.request]
     rows = [
         {
-            "job_id": job.id,
             "line": line.line,
             "custom_id": line.custom_id,
             "request_id": ids.get(line.line),
@@ -95,9 +109,9 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
         for line in lines
     ]
     if requests:
-        connection.execute(insert(StoredRequest), requests)
+        connection.execute(INSERT_REQUESTS, {"rows": requests})
     if rows:
-        connection.execute(insert(BulkLine), rows)
+        connection.execute(INSERT_LINES, {"job": job.id, "rows": rows})
     connection.execute(
         text("""
             update bulk_jobs set next_line = :next_line, queued = queued + :queued, failed = failed + :failed,
@@ -124,5 +138,5 @@ def _row(job: ClaimedJob, request_id: str, new: NewRequest) -> dict[str, Any]:
         "id": request_id,
         "priority": BACKGROUND_PRIORITY + new.priority,
         "needs": list(new.needs),
-        "deadline_at": deadline_at,
+        "deadline_at": deadline_at.isoformat(),
     }

@@ -1,0 +1,103 @@
+"""A whole `magnus up` in a temporary directory for one figure, and the memory of its web process.
+
+With `paced`, so many workers that compute nothing and keep a published GPU's pace: as on GPU hosts, the cores are the
+service's alone.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from sqlalchemy import Engine
+
+from benchmarks.chaos.service_under_test import up_program
+from benchmarks.live.fresh_service import paced_workers
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.readiness import await_ready
+from cli.hosting.service_files import RunningService
+from models.session import make_engine
+
+MACHINE = "v100"  # whose pace the paced workers keep: the slower one, so that calls wait for longer
+
+
+@dataclass(frozen=True)
+class MeasuredService:
+    """Where it answers, the key of its first tenant, its database."""
+
+    state_dir: Path
+    key: str
+    facts: RunningService
+    database: Engine
+
+    @property
+    def url(self) -> str:
+        """The address of the API."""
+        return self.facts.url
+
+    def web_processes(self) -> list[psutil.Process]:
+        """The web process's parent and its workers."""
+        return self.processes("web")
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """A process of this name with all below it."""
+        entries = json.loads((self.state_dir / "processes.json").read_text())
+        parents = [psutil.Process(entry["pid"]) for entry in entries if entry["name"] == name]
+        return [process for parent in parents for process in (parent, *parent.children(recursive=True))]
+
+    def memory_mib(self, name: str = "web") -> float:
+        """What the processes of this name hold now."""
+        return sum(process.memory_info().rss for process in self.processes(name)) / 2**20
+
+    def cpu_s(self, name: str) -> float:
+        """CPU seconds that the processes of this name have taken so far."""
+        times = [process.cpu_times() for process in self.processes(name)]
+        return float(sum(one.user + one.system for one in times))
+
+    def forget_peak(self) -> None:
+        """Let the web process's peak begin anew; Linux only."""
+        for process in self.web_processes():
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+    def peak_mib(self) -> float:
+        """The most that the web process held since `forget_peak`, exactly, since the kernel keeps it; Linux only."""
+        return sum(_peak_bytes(process.pid) for process in self.web_processes()) / 2**20
+
+
+def _peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def measured_service(
+    *options: str, paced: int = 0, environment: Mapping[str, str] | None = None
+) -> Iterator[MeasuredService]:
+    """Start it, with the settings' defaults but for these, and stop it at the end."""
+    options = ("--workers", "0", *options) if paced else options
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-api-", ignore_cleanup_errors=True))
+        state_dir = Path(directory) / "state"
+        stack.enter_context(_running(up_program(state_dir, *options, environment=environment)))
+        facts = RunningService(**json.loads((state_dir / "service.json").read_text()))
+        if paced:
+            stack.enter_context(_running(paced_workers(MACHINE, paced, facts)))
+        database = make_engine(facts.database_url, pool_size=2, name="benchmark")
+        stack.callback(database.dispose)
+        yield MeasuredService(state_dir, (state_dir / "api-key").read_text().strip(), facts, database)
+
+
+@contextmanager
+def _running(program: ChildProgram) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="magnus-api-log-") as directory:
+        log = Path(directory) / "log"
+        process = start(program, log)
+        try:
+            await_ready(program, process, log)
+            yield
+        finally:
+            stop((program, process))
