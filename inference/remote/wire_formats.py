@@ -133,7 +133,8 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "stop": list(sequence.stop),
         "stream": True,
         "return_tokens": True,
-        "cache_prompt": True,
+        # What it kept of a prompt is rounded otherwise than what it computes: a seed might give another text.
+        "cache_prompt": sampling.greedy or sampling.seed is None,
     }
     if sequence.format is not None:
         schema = sequence.format.schema

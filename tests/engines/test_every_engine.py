@@ -15,6 +15,10 @@ from token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie
+# Of sampled answers. llama.cpp rounds otherwise in company, and a random number can fall to another token: seen with
+# 1 of 120 answers at top_k 5, with 22 of 80 without a top_k.
+SAME_SAMPLED_SHARE = 0.75
+SEEDS = range(1000, 1012)
 TRIES = 20  # a busy machine may let a server's whole answer arrive before a row is taken out
 WORDS = 55  # of a long row's input; the answer has twice as many
 ENDLESS = 1500  # tokens of a row that is taken out long before, where servers can be told to go on
@@ -63,7 +67,7 @@ def test_a_stop_string_ends_a_row(tested, right_answers):
 
 def seeded(tested, name: str, seed: int, **options):
     """A row whose next token the toy model does not know, at the highest temperature that clients may ask for."""
-    sampling = Sampling(temperature=2.0, seed=seed)
+    sampling = Sampling(temperature=2.0, top_k=5, seed=seed)
     return tested.sequence(name, "Repeat the text.", "qwxz pfft 93847 zzgh", sampling=sampling, limit=30, **options)
 
 
@@ -73,11 +77,13 @@ def test_a_seed_gives_the_same_text_in_any_company_and_another_seed_another(test
         assert refused.reason == "refused"
         assert "temperature" in refused.refusal
         return
-    alone = tested.text(tested.drain([seeded(tested, "a", 3)])["a"])
-    others = [seeded(tested, str(seed), seed) for seed in range(1000, 1006)]
-    company = tested.drain([*others[:3], *tested.toy_sequences(6), seeded(tested, "a", 3), *others[3:]])
-    assert tested.text(company["a"]) == alone
-    assert len({tested.text(company[one.id]) for one in others}) > 3
+    rows = [seeded(tested, str(seed), seed) for seed in SEEDS]
+    alone = [tested.text(tested.drain([row])[row.id]) for row in rows]
+    ended = tested.drain([*rows[:6], *(replace(row, id=f"toy {row.id}") for row in tested.toy_sequences(6)), *rows[6:]])
+    company = [tested.text(ended[row.id]) for row in rows]
+    same = sum(one == other for one, other in zip(alone, company, strict=True))
+    assert same >= (len(SEEDS) if tested.kind == "ours" else SAME_SAMPLED_SHARE * len(SEEDS))
+    assert len(set(company)) > len(SEEDS) / 2
 
 
 def test_a_seed_gives_the_same_text_after_an_interruption(tested):

@@ -59,6 +59,15 @@ def test_llamacpp_gets_ids_and_no_penalty_of_its_own() -> None:
     assert (body["prompt"], body["n_predict"], body["seed"], body["repeat_penalty"]) == ([1, 2, 3], 8, 7, 1.0)
 
 
+def test_llamacpp_uses_its_prompt_cache_only_where_no_seed_asks_for_the_same_text_again() -> None:
+    def cached(sampling: Sampling) -> bool:
+        return bool(
+            llamacpp_body(SERVER, replace(ROW, sequence=replace(ROW.sequence, sampling=sampling)))["cache_prompt"]
+        )
+
+    assert [cached(Sampling(0.5, seed=7)), cached(Sampling(0.5)), cached(Sampling(seed=7))] == [False, True, True]
+
+
 def test_chunks_are_read() -> None:
     chunk = {"choices": [{"text": "ab", "token_ids": [5, 6], "finish_reason": "stop", "stop_reason": None}]}
     assert read_completion(chunk) == Chunk((5, 6), "ab", None, "eos")
