@@ -7,7 +7,7 @@ only if it predicts the newest windows better than the curves that are in servic
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,20 +76,39 @@ class StepWindow:
 
 @dataclass(frozen=True, slots=True)
 class LearnedCurves:
-    """Curves with the median relative error of the newest windows under them, and the number of the fit."""
+    """Curves with the median relative error of the newest windows under them, and the number of the fit.
+
+    `typical`: rows, and cached tokens of each, of the median iteration of those windows.
+    """
 
     curves: ServingCurves
     error: float
     windows: int
     version: int
+    typical: tuple[float, float]
 
     def as_stored(self) -> dict[str, Any]:
         """As `workers.curves` holds them."""
         return {
             "prefill": list(self.curves.prefill),
             "decode": list(self.curves.decode),
-            "learned": {"error": round(self.error, 4), "windows": self.windows, "version": self.version},
+            "learned": {
+                "error": round(self.error, 4),
+                "windows": self.windows,
+                "version": self.version,
+                "typical": [round(self.typical[0], 1), round(self.typical[1], 1)],
+            },
         }
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> "LearnedCurves | None":
+        """Those of `workers.curves`; None where it holds a profile, or what an older version learned."""
+        learned = stored.get("learned", {})
+        if "typical" not in learned:
+            return None
+        curves = ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"]))
+        rows, tokens = learned["typical"]
+        return cls(curves, learned["error"], learned["windows"], learned["version"], (rows, tokens))
 
 
 class StepCosts:
@@ -128,8 +147,20 @@ class StepCosts:
         error = median_error(curves, self._newest)
         if curves.decode_step_s(1, 1) > 0 and error < median_error(present, self._newest) - LEAST_GAIN:
             self._versions += 1
-            self.in_service = LearnedCurves(curves, error, len(windows), self._versions)
+            typical = typical_iteration(self._newest)
+            self.in_service = LearnedCurves(curves, error, len(windows), self._versions, typical)
         return self.in_service
+
+
+def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
+    """Median rows of the iterations of these windows, and median cached tokens of a row; (1, 1) if there are none."""
+    iterations = [one for one in windows if one.row_steps]
+    if not iterations:
+        return 1.0, 1.0
+    return (
+        float(np.median([one.row_steps / one.steps for one in iterations])),
+        float(np.median([one.row_reads / one.row_steps for one in iterations])),
+    )
 
 
 def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:

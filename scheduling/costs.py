@@ -36,7 +36,7 @@ class ServingCurves:
         p1, p2, p3, p4 = self.prefill
         return max(0.0, p1 * size * length + p2 * size + p3 * length + p4)
 
-    def decode_step_s(self, size: int, cached: float) -> float:
+    def decode_step_s(self, size: float, cached: float) -> float:
         """Eq. (4): one iteration of `size` rows over `cached` tokens each."""
         d1, d2, d3, d4 = self.decode
         return max(0.0, d1 * size * cached + d2 * size + d3 * cached + d4)

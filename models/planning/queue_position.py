@@ -7,6 +7,7 @@ and waiting requests. Without a recent snapshot there is no position and no ETA 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import func, select
@@ -60,7 +61,7 @@ class Places:
         place = self._forecast(request.id)
         if place is not None and place.position is not None:
             return place
-        return self._by_batch(request.id) or self._behind(request)
+        return self._by_batch.get(request.id) or self._behind(request)
 
     def running(self, request_id: str) -> QueuePlace | None:
         """Of a request that the last forecast knew as running."""
@@ -83,14 +84,15 @@ class Places:
         began_at = datetime.fromtimestamp(of_model["at"], UTC)
         return QueuePlace(None, *(began_at + timedelta(seconds=some) for some in of_model["behind"]))
 
-    def _by_batch(self, request_id: str) -> QueuePlace | None:
+    @cached_property
+    def _by_batch(self) -> Mapping[str, QueuePlace]:
+        places: dict[str, QueuePlace] = {}
         ahead = 0
         for batch in self._batches:
-            if request_id in batch["ids"]:
-                eta_at = self._at + timedelta(seconds=batch["starts_in_s"] + batch["estimated_s"])
-                return QueuePlace(ahead + batch["ids"].index(request_id) + 1, eta_at)
+            eta_at = self._at + timedelta(seconds=batch["starts_in_s"] + batch["estimated_s"])
+            places |= {name: QueuePlace(place, eta_at) for place, name in enumerate(batch["ids"], start=ahead + 1)}
             ahead += batch["size"]
-        return None
+        return places
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class Planner:
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
             self._read_abilities(inputs.tau)  # a worker came that differs from those before
+        self._estimates.pool(live)
         self._feed(live, now)
         self._settle(now)
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)

@@ -1,13 +1,18 @@
 """Serving times of each worker: the trainer's estimator of whole batches, or the curves that the worker learned.
 
 Where rows join and leave, a batch's seconds say little about the next one's, and no estimator is fitted to them. There
-the curves count that the worker fits to its own steps; where batches run to completion they are what the trainer's
-estimator corrects.
+the curves count that workers fit to their own steps, those of one model put together as far as they agree. Where
+batches run to completion, a worker's own are what the trainer's estimator corrects.
 """
+
+from collections import defaultdict
+from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
+from learning.pooled_curves import pooled_curves
 from learning.serving_time import ServingTimes
+from learning.step_costs import LearnedCurves
 from models.planning.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves, ServingTime
 from tasks.published_models import load_active
@@ -20,6 +25,8 @@ class ServingEstimates:
         self._version: str | None = None
         self._times = ServingTimes()
         self._of_worker: dict[tuple[str, str, str, bool], ServingTime] = {}
+        self._learned: dict[tuple[str, str], LearnedCurves] = {}  # by model and worker's name
+        self._pooled: dict[tuple[str, str], ServingCurves] = {}
 
     def adopt(self, connection: Connection, version: str | None) -> None:
         """Load the active version if it is not the one in use; if it cannot be read, the last one that can."""
@@ -30,8 +37,22 @@ class ServingEstimates:
         self._times = published.model if published else ServingTimes()
         self._of_worker.clear()
 
+    def pool(self, live: Iterable[LiveWorker]) -> None:
+        """Put together what these workers have learned of their steps, anew if it has changed."""
+        learned = {(worker.model, worker.name): one for worker in live if (one := learned_curves(worker))}
+        if learned == self._learned:
+            return
+        self._learned, self._pooled = learned, {}
+        of_models: defaultdict[str, dict[str, LearnedCurves]] = defaultdict(dict)
+        for (model, name), curves in learned.items():
+            of_models[model][name] = curves
+        for model, of_model in of_models.items():
+            self._pooled |= {(model, name): curves for name, curves in pooled_curves(of_model).items()}
+
     def of(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
-        """How long batches take on this worker; where rows join and leave (`joins`), by its own curves alone."""
+        """How long batches take on this worker; where rows join and leave (`joins`), by what `pool` put together."""
+        if joins and (pooled := self._pooled.get((worker.model, worker.name))):
+            return pooled
         key = (worker.name, worker.model, repr(worker.curves), joins)
         if key not in self._of_worker:
             # what is learned of one worker may change every few seconds
@@ -40,6 +61,11 @@ class ServingEstimates:
             learned = curves if joins else None
             self._of_worker[key] = learned or self._times.of(worker.name, worker.model, curves)
         return self._of_worker[key]
+
+
+def learned_curves(worker: LiveWorker) -> LearnedCurves | None:
+    """What the worker has learned of its steps; None if it has not yet."""
+    return None if worker.curves is None else LearnedCurves.from_stored(worker.curves)
 
 
 def measured_curves(worker: LiveWorker) -> ServingCurves | None:

@@ -1,12 +1,16 @@
 """The official openai client over real HTTP: submit, poll, cancel, delete, list, wait, and its exceptions."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
+from models.planning import planner_state
+from models.session import make_sessions
+from models.tenants import tenant_settings
 from models.tenants.key_scopes import Scope
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
@@ -94,3 +98,25 @@ def test_a_missing_scope_is_its_error_of_permission(client: OpenAI, api: Api) ->
     with pytest.raises(openai.PermissionDeniedError, match="Missing scopes: submit") as caught:
         reader.responses.create(model="words", input="hello", background=True)
     assert caught.value.code == "missing_scope"
+
+
+def test_a_refused_call_is_made_again_when_the_service_says_and_not_before(api: Api, base_url: str) -> None:
+    with make_sessions(api.engine).begin() as session:
+        tenant_settings.change(session, "acme", {"queued_requests": 1})
+    waiting = api.submit()["id"]
+    with api.engine.begin() as connection:  # one of one has to go, in two seconds
+        planner_state.write_service_state(connection, "planner", {"waiting": 1, "backlog_s": 2.0, "typical_s": 1.0})
+    sent_at: list[float] = []
+
+    def sent(_: object) -> None:
+        sent_at.append(time.monotonic())
+        if len(sent_at) == 2:
+            api.sql("update requests set status = 'cancelled', finished_at = now() where id = :id", id=waiting)
+
+    with (
+        DefaultHttpxClient(event_hooks={"request": [sent]}) as http_client,
+        OpenAI(api_key=api.key, base_url=base_url, max_retries=1, http_client=http_client) as client,
+    ):
+        assert client.responses.create(model="words", input="hello", background=True).status == "queued"
+    first, second = sent_at
+    assert second - first >= 2.0  # by itself the client would have waited for half a second

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openai import APITimeoutError, OpenAI
 
 from models import notifications
 from settings import Settings
@@ -94,6 +95,18 @@ def test_a_client_that_leaves_cancels_what_nobody_else_will_read(web: WebProcess
     eventually(lambda: api.sql("select count(*) from requests where status = 'cancelled'")[0][0] == 2)
     cancelled = api.sql("select idempotency_key, body from requests where status = 'cancelled'")
     assert [(row.idempotency_key, row.body["background"]) for row in cancelled] == [(None, False)] * 2
+
+
+def test_a_client_that_retries_without_a_key_has_one_request_at_a_time(web: WebProcess, api: Api):
+    with (
+        OpenAI(api_key=api.key, base_url=f"{web.url}/v1", timeout=0.5, max_retries=2) as client,
+        pytest.raises(APITimeoutError),
+    ):
+        client.responses.create(model="words", input="eins zwei")
+    eventually(lambda: api.sql("select count(*) from requests where status = 'cancelled'")[0][0] == 3)
+    together = """select count(*) from requests one join requests next on next.arrived_at > one.arrived_at
+        and next.arrived_at < coalesce(one.finished_at, one.cancel_requested_at)"""
+    assert api.sql(together)[0][0] == 0
 
 
 def test_a_request_sent_ahead_is_no_sign_that_the_client_leaves(web: WebProcess, api: Api):

@@ -2,7 +2,8 @@
 
 Counting 100,000 rows takes too long for each call that submits. So a thread counts a tenant's rows at most once a
 second, and in between a process adds what it admits itself. A limit is therefore exceeded by at most what all web
-processes together admit within that second.
+processes together admit within that second. A call that would be refused by an older count waits for a new one: its
+client may have come back when it was told to.
 """
 
 import math
@@ -40,6 +41,16 @@ class TenantCount:
     tokens_since: int = 0
     next_count_at: float = 0.0
     counting: bool = False
+
+    @property
+    def requests(self) -> int:
+        """How many are queued, as far as this process knows."""
+        return self.counted.requests + self.requests_since
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens their prompts have."""
+        return self.counted.tokens + self.tokens_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,7 @@ class BacklogLimit:
         with self._lock:
             if (known := self._tenants.get(tenant)) is None:
                 return None
-            queued = known.counted.tokens + known.tokens_since
+            queued = known.tokens
         _, most = self._most(tenant)
         snapshot = self._snapshot()
         return TokenStanding(most, max(0, most - queued), snapshot.backlog_s if snapshot and queued else 0.0)
@@ -110,16 +121,22 @@ class BacklogLimit:
     def admit(self, tenant: str, tokens: int, now: float) -> None:
         """Count one request with a prompt of so many tokens; `now` is monotonic, seconds. Raises BacklogFull."""
         max_requests, max_tokens = self._most(tenant)
+
+        def full() -> bool:
+            return known.requests >= max_requests or known.tokens + tokens > max_tokens
+
         with self._lock:
             known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
-        if due:
+            was_full = full()
+        if due and was_full:
+            self._count_again(tenant, known)
+        elif due:
             self._beside(lambda: self._count_again(tenant, known))
         with self._lock:
-            requests = known.counted.requests + known.requests_since
-            all_tokens = known.counted.tokens + known.tokens_since
-            if requests < max_requests and all_tokens + tokens <= max_tokens:
+            requests, all_tokens = known.requests, known.tokens
+            if not full():
                 known.requests_since += 1
                 known.tokens_since += tokens
                 return

@@ -86,6 +86,21 @@ def test_a_tenant_is_admitted_again_once_its_queue_is_shorter() -> None:
     limit.admit("acme", 1, now=0.0)
 
 
+def test_a_client_that_comes_back_is_not_refused_by_what_was_counted_before() -> None:
+    queue = Queue()
+    queue.backlogs["acme"] = TenantBacklog(requests=1, tokens=5)
+    limit = queue.limit(max_requests=1)
+    limit.admit("acme", 1, now=0.0)
+    queue.run()
+    with pytest.raises(BacklogFull):
+        limit.admit("acme", 1, now=0.0)
+    queue.backlogs.clear()
+    with pytest.raises(BacklogFull):
+        limit.admit("acme", 1, now=0.0)  # counting is not due: however many come, rows are counted once a second
+    limit.admit("acme", 1, now=FAR)
+    assert queue.asked_for == []
+
+
 def test_rows_are_counted_at_most_once_a_second() -> None:
     queue = Queue()
     limit = queue.limit()

@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from models.planning.live_fleet import LiveWorker
 from scheduling.costs import ServingCurves
 from tasks.planning.serving_estimates import ServingEstimates, measured_curves
@@ -34,3 +36,22 @@ def test_where_rows_join_a_workers_own_curves_count_and_they_are_followed_as_it_
     learned = PROFILE | {"decode": [0.0, 0.0, 0.0, 0.7]}
     assert estimates.of(worker(learned), joins=True) == measured_curves(worker(learned))
     assert estimates.of(worker(None), joins=True).serve_s(1, 10, 4) > 0
+
+
+def test_where_rows_join_alike_workers_are_planned_with_what_they_learned_together():
+    def learned(name: str, step_s: float, version: int = 1) -> LiveWorker:
+        found = {"error": 0.2, "windows": 10, "version": version, "typical": [4.0, 20.0]}
+        return LiveWorker(name, "small", 1000, 1, PROFILE | {"decode": [0.0, 0.0, 0.0, step_s], "learned": found})
+
+    estimates, first, second = ServingEstimates(), learned("w1", 0.5), learned("w2", 0.6)
+    estimates.pool([first, second])
+    together = estimates.of(first, joins=True)
+    assert estimates.of(second, joins=True) == together
+    assert together.serve_s(2, 10, 4) == pytest.approx(1.0 + 4 * 0.55)
+    assert estimates.of(first).serve_s(1, 10, 4) == 1.0 + 4 * 0.5  # whole batches: its own
+    estimates.pool([first, second])
+    assert estimates.of(first, joins=True) is together  # nothing has changed
+    estimates.pool([first, learned("w2", 0.4, version=2)])
+    assert estimates.of(first, joins=True) != together
+    estimates.pool([first])
+    assert estimates.of(first, joins=True) == measured_curves(first)
