@@ -82,6 +82,14 @@ def received(client: socket.socket, until: bytes) -> bytes:
     return data
 
 
+def test_the_headers_of_a_stream_come_before_its_first_token(web: WebProcess, api: Api):
+    with posted(web, api, "Prefer: wait=60", stream=True) as stream:
+        headers, _, begun = received(stream, b"\r\n\r\n").partition(b"\r\n\r\n")
+        assert headers.startswith(b"HTTP/1.1 200")
+        assert b"text/event-stream" in headers
+        assert b"delta" not in begun
+
+
 def test_a_client_that_leaves_cancels_what_nobody_else_will_read(web: WebProcess, api: Api):
     with (
         posted(web, api),
