@@ -24,5 +24,6 @@ def test_it_has_more_parameters_and_gives_the_same_answers(size: ModelSize, para
     assert kv_layout(large, "large").token_bytes == kv_growth(size) * kv_layout(small, "small").token_bytes
     for request in drawn:
         ids = torch.tensor([prompts.encode(request.instruction, request.input)])
-        expected = small.generate(ids, max_new_tokens=40, do_sample=False)
-        assert large.generate(ids, max_new_tokens=40, do_sample=False).tolist() == expected.tolist()
+        answered = small.generate(ids, max_new_tokens=40, do_sample=False)
+        likeliest = large(answered).logits[0, ids.shape[1] - 1 : -1].argmax(-1)  # greedy: each token after those before
+        assert likeliest.tolist() == answered[0, ids.shape[1] :].tolist()
