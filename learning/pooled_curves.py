@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from learning.step_costs import LearnedCurves
-from scheduling.costs import Floats, ServingCurves
+from scheduling.costs import ServingCurves
 
 
 def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:
@@ -23,21 +23,12 @@ def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurv
     if not learned:
         return {}
     windows = [one.windows for one in learned.values()]
-    mean = np.average([_coefficients(one.curves) for one in learned.values()], axis=0, weights=windows)
-    return {name: _drawn_to(mean, one) for name, one in learned.items()}
+    mean = np.average([one.curves.coefficients for one in learned.values()], axis=0, weights=windows)
+    return {name: _drawn_to(ServingCurves.of_coefficients(mean), one) for name, one in learned.items()}
 
 
-def _drawn_to(mean: Floats, learned: LearnedCurves) -> ServingCurves:
-    own_s, mean_s = (curves.decode_step_s(*learned.typical) for curves in (learned.curves, _curves(mean)))
-    squared = math.log(own_s / mean_s) ** 2
+def _drawn_to(mean: ServingCurves, learned: LearnedCurves) -> ServingCurves:
+    ratio = learned.curves.decode_step_s(*learned.typical) / mean.decode_step_s(*learned.typical)
+    squared = math.log(ratio) ** 2
     own_share = max(0.0, 1 - learned.error**2 / squared) if squared else 0.0
-    return _curves(own_share * _coefficients(learned.curves) + (1 - own_share) * mean)
-
-
-def _coefficients(curves: ServingCurves) -> Floats:
-    return np.array([*curves.prefill, *curves.decode])
-
-
-def _curves(coefficients: Floats) -> ServingCurves:
-    p1, p2, p3, p4, d1, d2, d3, d4 = coefficients.tolist()
-    return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
+    return ServingCurves.of_coefficients(own_share * learned.curves.coefficients + (1 - own_share) * mean.coefficients)

@@ -153,20 +153,20 @@ class StepCosts:
 
 
 def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
-    """Median rows of the iterations of these windows, and median cached tokens of a row; (1, 1) if there are none."""
+    """Median rows of the iterations of these windows, and median cached tokens of a row.
+
+    Both are at least 1, as where there are no iterations: curves in service take some time there.
+    """
     iterations = [one for one in windows if one.row_steps]
-    if not iterations:
-        return 1.0, 1.0
-    return (
-        float(np.median([one.row_steps / one.steps for one in iterations])),
-        float(np.median([one.row_reads / one.row_steps for one in iterations])),
-    )
+    rows = float(np.median([one.row_steps / one.steps for one in iterations] or [1.0]))
+    tokens = float(np.median([one.row_reads / one.row_steps for one in iterations] or [1.0]))
+    return max(1.0, rows), max(1.0, tokens)
 
 
 def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:
     """Median of |predicted - real| / real seconds of these windows, at least one."""
     seconds, sums = _arrays(list(windows))
-    predicted = sums @ np.array([*curves.prefill, *curves.decode])
+    predicted = sums @ curves.coefficients
     return float(np.median(np.abs(predicted - seconds) / seconds))
 
 
@@ -182,14 +182,13 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
     prior_sums = _prior_sums()
     if any(window.steps and window.prefilled_tokens for window in windows):
         prior_sums = prior_sums[len(prior_sums) // 2 :]  # a server's: a prefill alone is nothing that it ever does
-    prior_s = prior_sums @ _at_level_of(np.array([*prior.prefill, *prior.decode]), windows)
+    prior_s = prior_sums @ _at_level_of(prior.coefficients, windows)
     known = prior_s > 0
     sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
     weights = np.concatenate([age_weights, np.full(known.sum(), PRIOR_WEIGHT)])
     trusted_at_first = np.concatenate([np.ones_like(age_weights), np.full(known.sum(), FIRST_PRIOR_WEIGHT)])
     coefficients = _robust_nnls(sums, seconds, weights, trusted_at_first)
-    p1, p2, p3, p4, d1, d2, d3, d4 = _at_level_of(coefficients, list(newest)).tolist()
-    return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
+    return ServingCurves.of_coefficients(_at_level_of(coefficients, list(newest)))
 
 
 def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:

@@ -31,6 +31,17 @@ class ServingCurves:
     prefill: tuple[float, float, float, float]
     decode: tuple[float, float, float, float]
 
+    @property
+    def coefficients(self) -> Floats:
+        """p1..p4 and d1..d4, (8,)."""
+        return np.array([*self.prefill, *self.decode])
+
+    @classmethod
+    def of_coefficients(cls, coefficients: Floats) -> "ServingCurves":
+        """The curves with these p1..p4 and d1..d4, (8,)."""
+        p1, p2, p3, p4, d1, d2, d3, d4 = coefficients.tolist()
+        return cls((p1, p2, p3, p4), (d1, d2, d3, d4))
+
     def prefill_s(self, size: int, length: int) -> float:
         """Eq. (3): prefill of `size` rows padded to `length` tokens."""
         p1, p2, p3, p4 = self.prefill

@@ -52,6 +52,10 @@ class TenantCount:
         """How many tokens their prompts have."""
         return self.counted.tokens + self.tokens_since
 
+    def has_room(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
+        """Whether one more request, with a prompt of so many tokens, stays within these limits."""
+        return self.requests < max_requests and self.tokens + tokens <= max_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class TokenStanding:
@@ -121,22 +125,18 @@ class BacklogLimit:
     def admit(self, tenant: str, tokens: int, now: float) -> None:
         """Count one request with a prompt of so many tokens; `now` is monotonic, seconds. Raises BacklogFull."""
         max_requests, max_tokens = self._most(tenant)
-
-        def full() -> bool:
-            return known.requests >= max_requests or known.tokens + tokens > max_tokens
-
         with self._lock:
             known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
-            was_full = full()
-        if due and was_full:
-            self._count_again(tenant, known)
-        elif due:
+            had_room = known.has_room(tokens, max_requests, max_tokens)
+        if due and had_room:
             self._beside(lambda: self._count_again(tenant, known))
+        elif due:
+            self._count_again(tenant, known)
         with self._lock:
             requests, all_tokens = known.requests, known.tokens
-            if not full():
+            if known.has_room(tokens, max_requests, max_tokens):
                 known.requests_since += 1
                 known.tokens_since += tokens
                 return

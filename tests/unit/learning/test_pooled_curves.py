@@ -68,5 +68,12 @@ def test_what_was_learned_is_read_back_and_a_profile_is_nothing_learned():
     assert LearnedCurves.from_stored({"prefill": [0, 0, 0, 1], "decode": [0, 0, 0, 1]}) is None
 
 
-def test_prefills_alone_have_no_typical_iteration():
-    assert typical_iteration([StepWindow(0.1, 0.0, prefilled_tokens=64, prefilled_rows=1)]) == (1.0, 1.0)
+@pytest.mark.parametrize(
+    "window",
+    [
+        StepWindow(0.1, 0.0, prefilled_tokens=64, prefilled_rows=1),
+        StepWindow(0.1, 0.0, row_steps=4, steps=8),  # a server that does not say how many tokens it holds
+    ],
+)
+def test_a_typical_iteration_has_a_row_and_a_token_so_that_it_takes_time(window: StepWindow):
+    assert typical_iteration([window]) == (1.0, 1.0)
