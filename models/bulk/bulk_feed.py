@@ -84,15 +84,20 @@ def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJ
 
 
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
-    """Which of these names earlier lines of the job have that became requests."""
+    """Which of these names earlier lines of the job have that became requests.
+
+    One look-up each: while the job is being read, the tables' statistics are those of before it, by which Postgres
+    would rather read all lines of the job.
+    """
     rows = connection.execute(
         text("""
-            select custom_id from bulk_lines
-            where job_id = :job and custom_id = any(cast(:names as text[])) and request_id is not null
+            select name from unnest(cast(:names as text[])) name cross join lateral (
+                select from bulk_lines where job_id = :job and custom_id = name and request_id is not null limit 1
+            ) earlier
         """),
         {"job": job_id, "names": list(names)},
     )
-    return {row.custom_id for row in rows}
+    return {row.name for row in rows}
 
 
 def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:

@@ -56,7 +56,7 @@ BULK_CASES = [
     Case("bulk_jobs.job_page", on_session(bulk_jobs.job_page, "tenant-0", after=JOB)),
     Case("bulk_jobs.cancel_job", on_session(bulk_jobs.cancel_job, "tenant-0", JOB)),
     Case("bulk_feed.claim_job", lambda c: bulk_feed.claim_job(c, ["nobody"])),
-    Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"]), LINES),
+    Case("bulk_feed.taken_names", lambda c: bulk_feed.taken_names(c, JOB, ["line-7", "new"])),
     Case("bulk_feed.write_lines", write_a_line),
     Case("bulk_feed.postpone", lambda c: bulk_feed.postpone(c, JOB)),
     Case("bulk_progress.take_job", bulk_progress.take_job),

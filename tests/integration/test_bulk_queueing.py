@@ -5,11 +5,14 @@ from dataclasses import replace
 import openai
 import pytest
 from openai import OpenAI
+from sqlalchemy import text
 
 from inference.request_tokens import TokenizerAway
+from models.bulk.bulk_feed import taken_names
 from tasks.bulk.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
+from tests.integration.query_plans import recorded_scans
 
 
 def test_a_line_whose_own_deadline_is_nearer_keeps_it(client: OpenAI, bulk: BulkStage) -> None:
@@ -20,6 +23,24 @@ def test_a_line_whose_own_deadline_is_nearer_keeps_it(client: OpenAI, bulk: Bulk
     )
     assert ages[0][0] <= 61
     assert ages[1][0] == 86_400
+
+
+def test_taken_names_are_looked_up_one_by_one_however_many_lines_the_job_has(client: OpenAI, bulk: BulkStage) -> None:
+    job = create(client, [chat_line("0")])
+    names = [f"line-{n}" for n in range(19_900, 20_400)]
+    with bulk.api.engine.connect() as connection:
+        connection.execute(
+            text("""
+                insert into bulk_lines (job_id, line, custom_id, request_id)
+                select :job, n, 'line-' || n, 'resp_' || n from generate_series(1, 20000) n
+            """),
+            {"job": job.id},
+        )
+        connection.execute(text("analyze bulk_lines"))
+        with recorded_scans(connection) as recorded:
+            assert taken_names(connection, job.id, names) == {f"line-{n}" for n in range(19_900, 20_001)}
+        connection.rollback()
+    assert max(scans.visited for scans in recorded) <= 2 * len(names)
 
 
 def test_a_full_queue_lets_a_batch_in_gradually(client: OpenAI, api: Api) -> None:
