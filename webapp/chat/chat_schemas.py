@@ -137,9 +137,11 @@ class CreateChatCompletion(CommonFields):
     @field_validator("messages")
     @classmethod
     def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuse a chat whose last message is not the user's, or a tool's, or is empty."""
-        if value[-1].role != "tool" and (value[-1].role != "user" or not value[-1].text.strip()):
-            raise ValueError("the last message must be the user's and not be empty")
+        """Refuse a chat that asks nothing; the last message may be an answer's, after which another one follows."""
+        if not any(message.role == "tool" or (message.role == "user" and message.text.strip()) for message in value):
+            raise ValueError("one message must be the user's, or a tool's, and not be empty")
+        if value[-1].tool_calls:
+            raise ValueError("the results of the last message's calls are missing")
         if any(message.role == "tool" and message.tool_call_id is None for message in value):
             raise ValueError("a tool's message needs tool_call_id")
         return value

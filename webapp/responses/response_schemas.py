@@ -135,22 +135,31 @@ class NoObfuscation(Body):
 
 
 def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
-    """The same input, if it asks something: its last item is the user's or a function's result; raises ValueError."""
+    """The same input, if it asks something: it has a text of the user or a function's result; raises ValueError.
+
+    The last item may be an answer, after which another one follows.
+    """
     if isinstance(value, str):
         if not value.strip():
             raise ValueError("must not be empty")
-    elif isinstance(value[-1], FunctionCallItem) or (isinstance(value[-1], Message) and value[-1].role != "user"):
-        raise ValueError("the last item must be the user's, or the result of a call")
-    elif isinstance(value[-1], Message) and not value[-1].text.strip():
-        raise ValueError("the last message must not be empty")
+    elif not any(_asks(item) for item in value):
+        raise ValueError("one item must be the user's, or the result of a call, and not be empty")
+    elif isinstance(value[-1], FunctionCallItem):
+        raise ValueError("the result of the last call is missing")
     return value
+
+
+def _asks(item: InputItem) -> bool:
+    if isinstance(item, Message):
+        return item.role == "user" and bool(item.text.strip())
+    return isinstance(item, FunctionOutputItem)
 
 
 class CreateResponse(MoreSampling):
     """POST /v1/responses."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")
-    input: Input = Field(description="The user input: a text, or items of which the last is the user's or a result")
+    input: Input = Field(description="The user input: a text, or items of which one is the user's or a result")
     instructions: Text | None = Field(
         default=None, description="What to do with the input; requests that share it alike"
     )

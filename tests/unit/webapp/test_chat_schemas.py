@@ -18,10 +18,24 @@ def test_an_empty_prompt_is_refused() -> None:
             CreateCompletion.model_validate({"model": "words", "prompt": prompt})
 
 
-@pytest.mark.parametrize("last", [{"role": "assistant", "content": "a"}, {"role": "user", "content": " "}])
-def test_a_chat_whose_last_message_asks_nothing_is_refused(last: dict[str, str]) -> None:
-    with pytest.raises(ValidationError, match="the last message must be the user's"):
-        CreateChatCompletion.model_validate({"model": "words", "messages": [{"role": "user", "content": "a"}, last]})
+CALLED = {"name": "weather", "arguments": "{}"}
+QUESTION = {"role": "user", "content": "a"}
+ANSWER = {"role": "assistant", "content": "b"}
+
+
+@pytest.mark.parametrize(
+    "messages", [[ANSWER], [{"role": "user", "content": " "}], [{"role": "system", "content": "a"}]]
+)
+def test_a_chat_that_asks_nothing_is_refused(messages: list[dict[str, str]]) -> None:
+    with pytest.raises(ValidationError, match="one message must be the user's, or a tool's, and not be empty"):
+        CreateChatCompletion.model_validate({"model": "words", "messages": messages})
+
+
+def test_a_chat_may_end_with_an_answer_but_not_with_calls_without_results() -> None:
+    CreateChatCompletion.model_validate({"model": "words", "messages": [QUESTION, ANSWER]})
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": CALLED}]}
+    with pytest.raises(ValidationError, match="the results of the last message's calls are missing"):
+        CreateChatCompletion.model_validate({"model": "words", "messages": [QUESTION, called]})
 
 
 def test_an_answers_message_can_be_sent_back_with_every_field_that_it_has() -> None:

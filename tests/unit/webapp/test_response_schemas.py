@@ -16,12 +16,22 @@ def test_the_parts_of_a_message_are_one_text() -> None:
 
 @pytest.mark.parametrize(
     "input",
-    [" \n", [{"role": "user", "content": " "}], [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]],
-    ids=["blank text", "blank last message", "last message not the user's"],
+    [
+        " \n",
+        [{"role": "user", "content": " "}],
+        [{"role": "assistant", "content": "a"}],
+        [{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}],
+    ],
+    ids=["blank text", "blank message", "nothing of the user", "a call without its result"],
 )
 def test_a_body_without_a_question_is_refused(input: object) -> None:
     with pytest.raises(ValidationError):
         CreateResponse.model_validate({"model": "words", "input": input})
+
+
+def test_the_last_item_may_be_an_answer() -> None:
+    items = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    CreateResponse.model_validate({"model": "words", "input": items})
 
 
 def test_an_unknown_field_is_refused() -> None:
