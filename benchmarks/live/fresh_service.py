@@ -88,10 +88,11 @@ def fresh_service(
             await_ready(*running[0], log)
             service = RunningService(**json.loads((state_dir / "service.json").read_text()))
             if is_peer:
-                for program in peer_programs(name, options.workers, service, options.model):
+                for program in peer_programs(name, options.workers, service, options.model, options.kv_budget):
                     peer_log = state_dir / f"{program.name}.log"
                     running.append((program, start(program, peer_log)))
                     await_ready(*running[-1], peer_log)
+                    add_process(state_dir, program.name, running[-1][1].pid)
             elif options.pretrained:
                 train_predictor(state_dir, arrivals, seed)
             if options.paced is not None:

@@ -20,6 +20,8 @@ ENGINES = ("worker", "peer", "paced")  # how the names of the processes begin th
 # The processes that serve no model; their CPU share is what the control plane costs.
 CONTROL_PLANE = ("web", "planner", "predictor", "beat")
 
+UNSUPERVISED = ("peer", "paced", "publisher")  # nobody starts these again
+
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
 
 ANSWERED = text("select count(*) from requests where arrived_at >= to_timestamp(:since) and finished_at is not null")
@@ -85,7 +87,10 @@ class ServiceMonitor:
             return int(connection.execute(OPEN).scalar_one())
 
     def sample(self) -> None:
-        """Record how long the planner's last decision took."""
+        """Record how long the planner's last decision took; raises RuntimeError if a process has ended for good."""
+        for name, process in self._processes.items():
+            if name.startswith(UNSUPERVISED) and not _lives(process):
+                raise RuntimeError(f"{name} has ended, so that its requests stay open")
         with self._engine.connect() as connection:
             decision_s = connection.execute(DECISION).scalar()
         if decision_s:
@@ -142,6 +147,10 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _cpu_s(process: psutil.Process) -> float:

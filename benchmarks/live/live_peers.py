@@ -20,12 +20,14 @@ from settings import read_settings
 PEERS = ("celery", "window", "generate_batch")
 
 
-def peer_programs(name: str, workers: int, service: RunningService, model: str | None) -> list[ChildProgram]:
+def peer_programs(
+    name: str, workers: int, service: RunningService, model: str | None, kv_budget: str
+) -> list[ChildProgram]:
     """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
     environment |= {"MAGNUS_MODEL": model} if model else {}
-    engine = environment | {"OMP_NUM_THREADS": str(threads)}
+    engine = environment | {"OMP_NUM_THREADS": str(threads), "MAGNUS_KV_BUDGET": kv_budget}
     python = (sys.executable, "-m")
     if name != "celery":
         return [
@@ -54,7 +56,7 @@ def main(kind: str) -> None:
         publish(store)
     else:
         serve = {"window": windows, "generate_batch": continuous}[kind]
-        serve(store, PeerModel(settings.model))
+        serve(store, PeerModel(settings.model, settings.kv_budget))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from benchmarks.live.peer_store import PeerAnswer, PeerRequest, PeerStore
+from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import load_model
 from inference.prompt_format import load_prompt_format
 
 WINDOW_S = 0.05  # how long a batch waits to fill; longer makes fuller batches and later answers, not tuned
 WINDOW_SIZE = 10  # what Magnus Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget, as for `vs`
 POLL_S = 0.01  # between two looks for requests; any value well below a batch's time does
-WORKER_BUDGET_BYTES = 64 * 2**20  # the KV budget of our workers by default
 PAGE_TOKENS = 32  # one of the fastest on a CPU, see `benchmarks.engines.transformers_engines`
 BATCH_TOKENS = 512  # the largest of those tried there
 MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with the rows
@@ -24,8 +24,10 @@ MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with th
 class PeerModel:
     """The served model, called through `model.generate`."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, kv_budget: str) -> None:
+        """`kv_budget`: as of our workers."""
         loaded = load_model(model)
+        self.budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
         # our engine may have taken the weights of its own copy into a layout that transformers cannot read
         plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype).eval()
         self.loaded, self.prompts = replace(loaded, model=plain), load_prompt_format(model)
@@ -72,7 +74,7 @@ def continuous(store: PeerStore, model: PeerModel) -> None:
     tokens = GenerationConfig(do_sample=False, eos_token_id=sorted(model.loaded.eos_ids), pad_token_id=0)
     paged = ContinuousBatchingConfig(
         page_size=PAGE_TOKENS,
-        num_blocks=WORKER_BUDGET_BYTES // model.loaded.delta_bytes // PAGE_TOKENS,
+        num_blocks=model.budget_bytes // model.loaded.delta_bytes // PAGE_TOKENS,
         max_batch_tokens=BATCH_TOKENS,
         max_requests_per_batch=MAX_ROWS,
         allow_block_sharing=False,

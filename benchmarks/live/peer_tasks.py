@@ -36,4 +36,4 @@ def publish(store: PeerStore) -> None:
 
 @cache
 def _store_and_model() -> tuple[PeerStore, PeerModel]:
-    return PeerStore(str(settings.database_url)), PeerModel(settings.model)
+    return PeerStore(str(settings.database_url)), PeerModel(settings.model, settings.kv_budget)
