@@ -17,7 +17,7 @@ from torch import Tensor
 
 from settings import BUNDLED_MODEL
 
-ModelSize = Literal["1x", "8x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
+ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
 UNUSED_STD = 0.02  # of weights whose products are multiplied by zero: any numbers that are neither zero nor denormal do
 
@@ -29,7 +29,7 @@ class _Shape:
     layers: int
 
 
-SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "35x": _Shape(4, 1408, 8)}
+SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "20x": _Shape(3, 1056, 8), "35x": _Shape(4, 1408, 8)}
 
 
 def kv_growth(size: ModelSize) -> float:

@@ -13,7 +13,7 @@ from inference.toy.toy_applications import APPLICATIONS, draw_request
 from settings import BUNDLED_MODEL
 
 
-@pytest.mark.parametrize(("size", "parameters"), [("8x", 5.9e6), ("35x", 26.3e6)])
+@pytest.mark.parametrize(("size", "parameters"), [("8x", 5.9e6), ("20x", 14.9e6), ("35x", 26.3e6)])
 @torch.inference_mode()
 def test_it_has_more_parameters_and_gives_the_same_answers(size: ModelSize, parameters: float, tmp_path):
     prompts, rng = load_prompt_format(str(BUNDLED_MODEL)), random.Random(0)
