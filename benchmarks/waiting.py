@@ -11,18 +11,19 @@ process, and how its latency changes. At the end all held calls must have been a
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
-import httpx
 import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accept import figures, submit_all
+from benchmarks.plain_calls import connect, post, status_of
 from cli.api_client import Client
 from cli.hosting.service_files import api_address
 from cli.options import service_options, settings_with
@@ -40,6 +41,7 @@ class Held:
         """`tokens` of each answer."""
         self.ended: Counter[str] = Counter()
         self.first_text_s: list[float] = []
+        self._url, self._key = url, key
         self._body = {
             "model": model,
             "messages": [
@@ -49,39 +51,38 @@ class Held:
             "max_tokens": tokens,
             "metadata": {"application": "held"},
         }
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {key}"},
-            limits=httpx.Limits(max_connections=None),
-            timeout=httpx.Timeout(ANSWERED_WITHIN_S, connect=60.0),
-        )
 
     async def wait(self) -> None:
         """One chat that waits."""
-        try:
-            answer = await self._client.post("/v1/chat/completions", json=self._body)
-            self.ended[f"waiting: {answer.status_code}"] += 1
-        except httpx.HTTPError as error:
-            self.ended[f"waiting: {type(error).__name__}"] += 1
+        await self._hold("waiting", self._body, status_of)
 
     async def stream(self) -> None:
         """One chat that streams."""
-        started, body, whole = perf_counter(), self._body | {"stream": True}, False
-        try:
-            async with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
-                first = True
-                async for line in answer.aiter_lines():
-                    if first and '"content":' in line and '"content":""' not in line:
-                        self.first_text_s.append(perf_counter() - started)
-                        first = False
-                    whole = whole or line == "data: [DONE]"
-            self.ended[f"streams: {answer.status_code if whole else 'cut off'}"] += 1
-        except httpx.HTTPError as error:
-            self.ended[f"streams: {type(error).__name__}"] += 1
+        await self._hold("streams", self._body | {"stream": True}, self._read_stream)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    async def _hold(
+        self, kind: str, body: Mapping[str, Any], read: Callable[[asyncio.StreamReader], Awaitable[object]]
+    ) -> None:
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                reader, writer = await connect(self._url)
+                writer.write(post("/v1/chat/completions", self._key, body))
+                self.ended[f"{kind}: {await read(reader)}"] += 1
+                writer.close()
+        except (OSError, EOFError) as error:  # among them a time-out, and a connection that ends within an answer
+            self.ended[f"{kind}: {type(error).__name__}"] += 1
+
+    async def _read_stream(self, reader: asyncio.StreamReader) -> int | str:
+        """The status, if the stream came to its end; each event is a line within a chunk."""
+        started, status, whole, first = perf_counter(), await reader.readline(), False, True
+        async for line in reader:
+            if first and b'"content":' in line and b'"content":""' not in line:
+                self.first_text_s.append(perf_counter() - started)
+                first = False
+            whole = line == b"data: [DONE]\n"
+            if whole:
+                break
+        return int(status[9:12]) if whole else "cut off"
 
 
 async def hold_and_submit(
@@ -96,20 +97,18 @@ async def hold_and_submit(
     tokens: int = HELD_TOKENS,
 ) -> dict[str, Any]:
     """The submissions' figures while so many are held, and how the held ones ended."""
-    held, address = Held(url, key, model, tokens), urlsplit(url)
-    idle_ones = [await asyncio.open_connection(address.hostname, address.port) for _ in range(idle)]
+    held, idle_ones = Held(url, key, model, tokens), [await connect(url) for _ in range(idle)]
     opened_at = perf_counter()
     tasks = [asyncio.create_task(held.wait()) for _ in range(waiting)]
     tasks += [asyncio.create_task(held.stream()) for _ in range(streams)]
     await asyncio.sleep(SETTLE_S)
     open_before = sum(not task.done() for task in tasks)
     latencies, failures = await submit_all(url, key, rate, seconds, seed=2)
-    open_after, memory = sum(not task.done() for task in tasks), memory_mib(address.port or 80)
+    open_after, memory = sum(not task.done() for task in tasks), memory_mib(urlsplit(url).port or 80)
     await asyncio.gather(*tasks)
     answered_s = perf_counter() - opened_at
     for _, writer in idle_ones:
         writer.close()
-    await held.close()
     first = sorted(held.first_text_s)
     return figures(latencies, failures, rate, seconds) | {
         "open_before": open_before,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import select, union_all
+from sqlalchemy import ARRAY, Text, any_, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from models.client_requests import UNFINISHED, RequestView, read_views, select_views, select_whole_views
@@ -24,9 +24,8 @@ def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
 def finished(session: Session, ids: Iterable[str]) -> set[str]:
     """Which of these requests are final or deleted, so that nobody needs to wait for them any longer."""
     ids = list(ids)
-    unfinished = session.scalars(
-        select(StoredRequest.id).where(StoredRequest.id.in_(ids), StoredRequest.status.in_(UNFINISHED))
-    )
+    theirs = StoredRequest.id == any_(literal(ids, ARRAY(Text)))  # one parameter: a thousand take a waiting call's time
+    unfinished = session.scalars(select(StoredRequest.id).where(theirs, StoredRequest.status.in_(UNFINISHED)))
     return set(ids) - set(unfinished)
 
 

@@ -44,6 +44,7 @@ from webapp.transport.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting.announcer import Announcer
 from webapp.waiting.ended_notices import EndedNotices
+from webapp.waiting.turns import in_turns
 from webapp.waiting.waiting_calls import WaitingCalls
 from webapp.webhooks import webhooks_api
 
@@ -116,6 +117,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     context = make_context(settings, settings.database_url)
     app.url_map.strict_slashes = False  # with a slash at its end an address is the same
     app.extensions["magnus"] = context
+    app.wsgi_app = in_turns(app.wsgi_app)  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
     health.register_metrics(app, context)
     cross_origin.register(app, settings.cors_origin_list)

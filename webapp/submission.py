@@ -134,7 +134,8 @@ def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCal
     call = context.waiting_calls.begin(id)
     stop_watching = patience.connection.on_close(call.leave) if patience.connection else None
     try:
-        call.wait_until_over(patience.wait_s)
+        with patience.turn.given_up():
+            call.wait_until_over(patience.wait_s)
     finally:
         if stop_watching is not None:
             stop_watching()

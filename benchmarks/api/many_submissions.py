@@ -1,17 +1,14 @@
 """Single submissions from 16 connections, each of which sends the next as soon as it has its answer; one job for a key.
 
-The service has no workers. The sender speaks HTTP by itself, because a library's client would take as much of two cores
-as the service; its own share is measured too.
+The service has no workers. The sender's own share of the two cores is measured too.
 """
 
 import asyncio
-import json
 import random
 import uuid
 from collections.abc import Iterator
 from time import perf_counter, process_time
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -20,6 +17,7 @@ from sqlalchemy import text
 from benchmarks.accept import body
 from benchmarks.api.measured_figure import MeasuredFigure
 from benchmarks.api.measured_service import MeasuredService, measured_service
+from benchmarks.plain_calls import connect, post, status_of
 
 CONNECTIONS, RACING = 16, 100  # of the issue
 RATE, P99_MS = 400, 100
@@ -30,42 +28,26 @@ WARM_S = 3.0  # before the clock begins: connections, plans and caches
 def posts(model: str, key: str) -> Iterator[bytes]:
     """Requests as bytes, without end."""
     rng = random.Random(1)
-    made = []
-    for _ in range(BODIES):
-        content = json.dumps(body(model, rng)).encode()
-        head = (
-            f"POST /v1/responses HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        made.append(head.encode() + content)
+    made = [post("/v1/responses", key, body(model, rng)) for _ in range(BODIES)]
     while True:
         yield from made
 
 
-async def send_on_one(address: tuple[str, int], requests: Iterator[bytes], until: float) -> list[tuple[int, float]]:
+async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list[tuple[int, float]]:
     """Statuses and seconds of one connection's calls, one after the other."""
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await connect(url)
     answers = []
     while (began := perf_counter()) < until:
         writer.write(next(requests))
-        head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(content_length(head))
-        answers.append((int(head[9:12]), perf_counter() - began))
+        answers.append((await status_of(reader), perf_counter() - began))
     writer.close()
     return answers
 
 
-def content_length(head: bytes) -> int:
-    """The length that an answer's head names."""
-    (value,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    return int(value)
-
-
 async def send(service: MeasuredService, model: str, connections: int, seconds: float) -> dict[str, Any]:
     """Figures of so many connections that send for so long."""
-    url, requests = urlsplit(service.url), posts(model, service.key)
-    address, began, cpu = (url.hostname or "", url.port or 80), perf_counter(), process_time()
-    calls = [send_on_one(address, requests, began + seconds) for _ in range(connections)]
+    requests, began, cpu = posts(model, service.key), perf_counter(), process_time()
+    calls = [send_on_one(service.url, requests, began + seconds) for _ in range(connections)]
     answers = [answer for each in await asyncio.gather(*calls) for answer in each]
     took_s = perf_counter() - began
     ms = [1000 * latency for status, latency in answers if status == 200]

@@ -59,9 +59,10 @@ def submit_all_and_wait(
         stop_watching = patience.connection.on_close(leave) if patience.connection else None
         until = time.monotonic() + patience.wait_s
         try:
-            for call, view in zip(calls, stored, strict=True):
-                if not view.request.status.final:
-                    call.wait_until_over(until - time.monotonic())
+            with patience.turn.given_up():
+                for call, view in zip(calls, stored, strict=True):
+                    if not view.request.status.final:
+                        call.wait_until_over(until - time.monotonic())
         finally:
             if stop_watching is not None:
                 stop_watching()

@@ -7,6 +7,8 @@ from typing import Protocol, cast
 
 from werkzeug import Request
 
+from webapp.waiting.turns import TURN, Turn
+
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that tells when clients leave
 WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
 
@@ -21,9 +23,10 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How many seconds a call waits, and the client's connection where the server tells when it closes."""
+    """How many seconds a call waits, its turn, and the client's connection where the server tells when it closes."""
 
     wait_s: float
+    turn: Turn
     connection: Connection | None = None
 
 
@@ -36,7 +39,8 @@ def preferred_wait_s(request: Request) -> int | None:
 def patience_of(request: Request, longest_s: float) -> Patience:
     """As long as the client prefers, at most and by default `longest_s`."""
     preferred_s = preferred_wait_s(request)
-    return Patience(longest_s if preferred_s is None else min(preferred_s, longest_s), connection_of(request))
+    wait_s = longest_s if preferred_s is None else min(preferred_s, longest_s)
+    return Patience(wait_s, request.environ[TURN], connection_of(request))
 
 
 def connection_of(request: Request) -> Connection | None:
