@@ -90,7 +90,7 @@ class PromptFormat:
 
     def count(self, text: str) -> int:
         """Number of tokens in a text, without the chat template."""
-        return len(self._literal.encode(text, add_special_tokens=False).ids)
+        return len(self._literal.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
         """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD.

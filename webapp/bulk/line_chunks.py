@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from webapp.client_errors import InvalidRequest
 
-# Bytes of a chunk, which is one row of the database and is read and checked in one transaction. Smaller ones cost more
-# statements; larger ones hold the job's row for longer, during which it cannot be cancelled. Not tuned.
-CHUNK_BYTES = 128 * 1024
+# Bytes of a chunk, which is one row of the database. A step of a job reads one and takes lines from it: of smaller ones
+# a file of long lines needs more steps, larger ones are held by the web process and read again by more steps.
+CHUNK_BYTES = 1024 * 1024
 MOST_LINES = 50_000  # OpenAI's bound of a batch
 MOST_BLANK_LINES = 50_000  # beside them; any bound does that keeps what is read bounded
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
