@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,21 +88,35 @@ def test_a_decision_without_workers_assigns_nothing() -> None:
 def joiners(policy: SpareCapacity, rows: int, now: float) -> int:
     """How many more rows join a worker with so many, of a hundred tokens each, and memory for ten."""
     lines = tuple(a_line(f"running{number}", 90) for number in range(rows))
-    worker = a_worker(tokens=1000).given(Assignment("w", lines, joins=True), now)
+    worker = a_worker(tokens=1000)
+    worker = worker.given(Assignment("w", lines, joins=True), now) if lines else worker
     policy.assign([worker], now)  # they wait until joining as a group is worth its cost
     return sum(len(one.requests) for one in policy.assign([worker], now + 10.0))
 
 
-def test_a_quarter_of_the_memory_stays_free_beside_running_rows_while_others_come() -> None:
+def others_came(at: float) -> SpareCapacity:
+    """None of them waits any more."""
+    policy = SpareCapacity(Fusion)
+    policy.add(a_request("other"), at)
+    policy.discard("other")
+    return policy
+
+
+@pytest.mark.parametrize("running", [0, 2])
+def test_most_of_the_memory_stays_free_of_background_requests_while_others_come(running: int) -> None:
     counts = []
     for other_at in (100.0, 0.0):  # lately, and long ago
-        policy = SpareCapacity(Fusion)
-        policy.add(a_request("other"), other_at)
-        policy.discard("other")
+        policy = others_came(other_at)
         for number in range(50):
             policy.add(a_line(f"b{number:02}", 90), 0.0)
-        counts.append(2 + joiners(policy, 2, 120.0))
-    assert counts[0] <= 7 < counts[1] <= 10
+        counts.append(running + joiners(policy, running, 120.0))
+    assert 0 < counts[0] <= 4 < counts[1] <= 10
+
+
+def test_what_needs_more_than_that_part_runs_on_an_empty_worker_though_others_come() -> None:
+    policy = others_came(0.0)
+    policy.add(a_request("large", length=900, predicted=90, priority=BACKGROUND_PRIORITY), 0.0)
+    assert ids(policy.assign([a_worker(tokens=1000)], 1.0)) == {"w": [["large"]]}
 
 
 def test_a_request_with_half_of_its_time_over_waits_among_the_others() -> None:
