@@ -28,9 +28,14 @@ async def connect(url: str) -> Connection:
     return await asyncio.open_connection(address.hostname, address.port or 80)
 
 
+def content_length(head: bytes) -> int:
+    """The length that an answer's head names."""
+    (value,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(value)
+
+
 async def status_of(reader: asyncio.StreamReader) -> int:
     """The status of the next answer, whose body is read too."""
     head = await reader.readuntil(b"\r\n\r\n")
-    (length,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    await reader.readexactly(int(length))
+    await reader.readexactly(content_length(head))
     return int(head[9:12])
