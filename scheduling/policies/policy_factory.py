@@ -15,6 +15,7 @@ from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
+from scheduling.policies.wrapping.offload_shares import OffloadShares
 from scheduling.policies.wrapping.spare_capacity import SpareCapacity
 from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Policy
@@ -97,7 +98,8 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
 
 
 def _with_shares(name: str, settings: PolicySettings) -> Policy:
-    """The policy, with tenants' shares of the fleet around it unless it shares out by itself, or cannot."""
-    if name == "fusion" or POLICIES[name](settings).mode == "queue":
+    """The policy, with tenants' shares of the fleet around it unless it shares out by itself."""
+    if name == "fusion":
         return POLICIES[name](settings)
-    return TenantShares(partial(POLICIES[name], settings))
+    shares = OffloadShares if POLICIES[name](settings).mode == "queue" else TenantShares
+    return shares(partial(POLICIES[name], settings))

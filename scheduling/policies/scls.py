@@ -106,8 +106,8 @@ class SliceLevel(Policy):
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """The end of the interval; None if nothing waits or if it is over."""
-        return self._next_at if len(self) and self._next_at > now else None
+        """The end of the interval, even if nothing waits here: what is around it may hold requests back. None: over."""
+        return self._next_at if self._next_at > now else None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """The batch is split into two sealed halves, which are offloaded at the end of the interval."""

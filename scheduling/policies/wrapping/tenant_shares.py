@@ -2,8 +2,8 @@
 
 The least served tenant, by its weight (VTC), chooses first; what it leaves is the next one's, so no worker idles while
 anybody waits. Batches never mix tenants. With one tenant this is the policy itself. `fusion` weighs tenants within its
-decisions and needs none of this; a policy of mode `queue` gives all that waits to its workers at once, so that nothing
-is left to choose.
+decisions and needs none of this; a policy of mode `queue` gives all that waits to its workers at once: see
+`offload_shares`.
 
 Starvation: what a policy promises holds for each tenant by itself, within the tenant's share. A row too long for the
 memory that is free is not kept out by other tenants' shorter ones: they go ahead by no more than a batch.

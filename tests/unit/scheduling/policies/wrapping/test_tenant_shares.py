@@ -1,4 +1,4 @@
-"""Tenants share a busy fleet by their weights, under every policy that can; alone, a tenant has all of it."""
+"""Tenants share a busy fleet by their weights, under every policy; alone, a tenant has all of it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from tests.unit.scheduling.scheduling_builders import (
 )
 
 SETTINGS = PolicySettings(max_prompt_tokens=60, max_output_tokens=60, wma_threshold=2_000)
-SHARING = sorted(name for name in POLICIES if name != "scls")
+SHARING = sorted(POLICIES)
 FLEET = (Instance("w0", a_memory(900)), Instance("w1", a_memory(600)))
 
 
@@ -85,7 +85,7 @@ def test_in_overload_each_tenants_share_of_the_tokens_is_that_of_its_weight(
 def test_what_others_leave_is_for_whoever_waits(name: str) -> None:
     alone = serve(name, backlog({"a": 200})).makespan_s
     beside = serve(name, backlog({"a": 200, "idle": 3}), {"a": 0.1, "idle": 100.0}).makespan_s
-    assert beside < 1.1 * alone
+    assert beside < (1.2 if name == "scls" else 1.1) * alone  # of fewer requests it makes batches of less similar ones
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
