@@ -44,7 +44,7 @@ from webapp.transport.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting.announcer import Announcer
 from webapp.waiting.ended_notices import EndedNotices
-from webapp.waiting.turns import in_turns
+from webapp.waiting.turns import in_turns, take_turn
 from webapp.waiting.waiting_calls import WaitingCalls
 from webapp.webhooks import webhooks_api
 
@@ -123,6 +123,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     cross_origin.register(app, settings.cors_origin_list)
     app.before_request(auth.require_api_key)
     app.before_request(compressed_bodies.unfold_body)
+    app.before_request(take_turn)
     client_errors.register(app)
     apis = [
         responses_api.api,

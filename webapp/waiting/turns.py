@@ -11,6 +11,8 @@ from threading import Semaphore
 from typing import Self
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from flask import request
+
 TURN = "magnus.turn"  # in the WSGI environment
 WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for its answer, or streams it
 # Calls that are taken in at once, and those that are answered at once. One alone leaves the process idle while Postgres
@@ -54,17 +56,22 @@ class Turn:
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
-    """The app, to which calls that wait come in turns; each call finds its own in its environment.
+    """The app, each of whose calls finds a turn in its environment, to begin with `take_turn`.
 
-    A stream has its turn until its first byte.
+    It ends with the call, of a stream with its first byte.
     """
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 
     def taken(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         with Turn(taken_in, answered) as turn:
             environ[TURN] = turn
-            if environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"].rstrip("/") in WAITING_CALLS:
-                turn.begin()
             return app(environ, start_response)
 
     return taken
+
+
+def take_turn() -> None:
+    """Before each call that waits, once its client is known: a client that sends its body slowly holds no turn."""
+    if request.method == "POST" and request.path.rstrip("/") in WAITING_CALLS:
+        request.get_data()
+        request.environ[TURN].begin()
