@@ -8,6 +8,7 @@ from openai import OpenAI
 
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, jsonl, results, upload
+from webapp.bulk.line_chunks import CHUNK_BYTES
 
 
 def test_a_file_is_uploaded_retrieved_listed_read_and_deleted(client: OpenAI) -> None:
@@ -27,13 +28,13 @@ def test_a_file_is_uploaded_retrieved_listed_read_and_deleted(client: OpenAI) ->
 
 
 def test_a_file_of_many_chunks_comes_back_byte_by_byte(client: OpenAI, api: Api) -> None:
-    lines = [chat_line(f"line {n}", "ä" * (n % 700)) for n in range(2000)]
+    lines = [chat_line(f"line {n}", "ä" * (n % 1500)) for n in range(2000)]
     content = jsonl(lines) + b"\n \r\n" + jsonl([chat_line("last")]).strip()
     made = upload(client, content)
     assert client.files.content(made.id).content == content
     ((chunks, longest),) = api.sql("select count(*), max(length(data)) from file_chunks")
     assert chunks > 5
-    assert longest < 400_000
+    assert longest < 2 * CHUNK_BYTES
     assert api.sql("select lines, last_line from files") == [(2001, 2003)]
 
 
