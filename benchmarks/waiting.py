@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accept import figures, submit_all
-from benchmarks.plain_calls import connect, post, status_of
+from benchmarks.api.plain_calls import connect, post, status_of
 from cli.api_client import Client
 from cli.hosting.service_files import api_address
 from cli.options import service_options, settings_with

@@ -43,8 +43,8 @@ from webapp.transport import compressed_bodies, cross_origin
 from webapp.transport.strict_json import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
 from webapp.waiting.announcer import Announcer
+from webapp.waiting.cpu_turns import in_turns, take_turn
 from webapp.waiting.ended_notices import EndedNotices
-from webapp.waiting.turns import in_turns, take_turn
 from webapp.waiting.waiting_calls import WaitingCalls
 from webapp.webhooks import webhooks_api
 

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from benchmarks.accept import body
 from benchmarks.api.measured_figure import MeasuredFigure
 from benchmarks.api.measured_service import MeasuredService, measured_service
-from benchmarks.plain_calls import connect, post, status_of
+from benchmarks.api.plain_calls import connect, post, status_of
 
 CONNECTIONS, RACING = 16, 100  # of the issue
 RATE, P99_MS = 400, 100

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from werkzeug import Request
 
-from webapp.waiting.turns import TURN, Turn
+from webapp.waiting.cpu_turns import TURN, CpuTurn
 
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that tells when clients leave
 WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
@@ -26,7 +26,7 @@ class Patience:
     """How many seconds a call waits, its turn, and the client's connection where the server tells when it closes."""
 
     wait_s: float
-    turn: Turn
+    turn: CpuTurn
     connection: Connection | None = None
 
 

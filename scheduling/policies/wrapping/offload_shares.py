@@ -57,10 +57,12 @@ class OffloadShares(Policy):
         self._costs = workers[0].costs
         capacity_tokens = sum(worker.memory.capacity_tokens for worker in workers)
         alone = len(self._waiting_tenants()) == 1
+        if not len(self._policy):  # what it had been shown was assigned, or discarded
+            self._shown_tokens = 0
         self._show(math.inf if alone else SHOWN_AT_ONCE * capacity_tokens, now)
         assignments = self._policy.assign(workers, now)
         if assignments:
-            self._shown_tokens, self._slice_tokens = 0, assignments[0].iteration_limit
+            self._slice_tokens = assignments[0].iteration_limit
         return assignments
 
     def _show(self, most: float, now: float) -> None:

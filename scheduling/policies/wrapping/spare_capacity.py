@@ -89,9 +89,10 @@ class SpareCapacity(Policy):
         self._by_length = len(self._held) <= LAST_PER_WORKER * len(left)
         while may_take := self._may_take(left.values(), now):
             self._feed(now)
-            # what needs more than its share of an empty worker would wait for ever
-            empty = [worker for worker in left.values() if worker.idle]
-            assignments = self._background.assign(may_take, now) or self._background.assign(empty, now)
+            assignments = self._background.assign(may_take, now)
+            # what needs more than its part of an empty worker would wait for ever
+            if not assignments and (empty := [one for one in left.values() if one.idle and one not in may_take]):
+                assignments = self._background.assign(empty, now)
             for assignment in assignments:
                 left[assignment.worker] = left[assignment.worker].given(assignment, now)
                 for request in assignment.requests:

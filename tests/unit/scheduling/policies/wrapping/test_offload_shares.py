@@ -57,6 +57,20 @@ def test_it_wants_to_be_asked_at_the_end_of_the_interval_while_anything_waits() 
     assert policy.wake_at(end) is None
 
 
+def test_others_are_shown_in_place_of_requests_that_were_discarded_meanwhile() -> None:
+    policy = sharing()
+    for number in range(30):
+        for tenant in ("heavy", "light"):
+            policy.add(of(tenant, number), 0.0)
+    given(policy, 0.0)
+    end = policy.wake_at(0.0)
+    assert end is not None
+    assert given(policy, end - 0.01) == []  # shown, and not assigned before the interval is over
+    shown = [request.id for batch in policy.waiting(end) for request in batch.requests][:ROWS]
+    assert all(policy.discard(one) for one in shown)
+    assert len(given(policy, end)) >= ROWS - 1
+
+
 def test_what_waits_is_listed_as_it_will_be_shown() -> None:
     policy = sharing()
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Turns: calls that wait for answers are taken in, and answered, a few at a time.
+"""Turns at the CPU: calls that wait for answers are taken in, and answered, a few at a time.
 
 A process uses one core. When a thousand chats come at once, or a hundred answers, each of them takes milliseconds of
 it; what clients send meanwhile and do not wait with, such as submissions, would be served behind all of them. Only
@@ -20,7 +20,7 @@ WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for it
 AT_ONCE = 4
 
 
-class Turn:
+class CpuTurn:
     """One call's turn; while it waits for its answer, others have theirs."""
 
     def __init__(self, taken_in: Semaphore, answered: Semaphore) -> None:
@@ -63,7 +63,7 @@ def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 
     def taken(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        with Turn(taken_in, answered) as turn:
+        with CpuTurn(taken_in, answered) as turn:
             environ[TURN] = turn
             return app(environ, start_response)
 

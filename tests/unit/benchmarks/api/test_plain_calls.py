@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks.plain_calls import content_length, post, status_of
+from benchmarks.api.plain_calls import content_length, post, status_of
 
 HEAD = b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nCONTENT-LENGTH: 12\r\n\r\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from webapp.waiting.turns import TURN, in_turns, take_turn
+from webapp.waiting.cpu_turns import TURN, in_turns, take_turn
 
 CHAT, SUBMISSION = "/v1/chat/completions", "/v1/responses"
 SOON_S, LONG_S = 0.05, 20.0
