@@ -26,7 +26,9 @@ from scheduling.simulation.simulator import Arrival, simulate
 
 MOST_OFF = 10  # percent: the bound
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
-BACKLOG = 900  # requests of each tenant, simulated: hundreds of services until the heaviest has none left
+# Requests of each tenant, simulated. Requests in flight count for nobody, and each tenant's shortest go first: with 900 fusion
+# is 11.5 % off, with 3,600 0.8.
+BACKLOG = 1800
 LIVE_BACKLOG = 800
 SERVED_WITHIN_S = 240.0  # any value well above what the backlog takes does
 # Of the requests of the tenant that is served fastest, those that have ended when counting begins and when it ends.
