@@ -26,8 +26,8 @@ from scheduling.simulation.simulator import Arrival, simulate
 
 MOST_OFF = 10  # percent: the bound
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
-# Requests of each tenant, simulated. Requests in flight count for nobody, and each tenant's shortest go first: with 900 fusion
-# is 11.5 % off, with 3,600 0.8.
+# Requests of each tenant, simulated. Requests in flight count for nobody, and each tenant's shortest go first: with 900
+# fusion is 11.5 % off, with 3,600 0.8.
 BACKLOG = 1800
 LIVE_BACKLOG = 800
 SERVED_WITHIN_S = 240.0  # any value well above what the backlog takes does
