@@ -20,8 +20,9 @@ class Claim:
 def claim_batches(connection: Connection, assignments: Sequence[Assignment], policy: str, epoch: int) -> list[Claim]:
     """Insert a batch for each assignment and move its requests from queued to in progress, in one statement.
 
-    Requests that were cancelled or requeued meanwhile drop out; a batch that is left without requests is not made.
-    An assignment that only preempts becomes a batch of size 0. The claims come in the assignments' order.
+    Requests that were cancelled or requeued meanwhile, or whose deadline has passed, drop out; a batch that is left
+    without requests is not made. An assignment that only preempts becomes a batch of size 0. The claims come in the
+    assignments' order.
     """
     wanted = [(n, request) for n, assignment in enumerate(assignments) for request in assignment.requests]
     rows = connection.execute(
@@ -33,7 +34,9 @@ def claim_batches(connection: Connection, assignments: Sequence[Assignment], pol
                 ) as w (request_id, n, generated, prefill, remaining)
             ), taken as (
                 select r.id, w.* from requests r join wanted w on w.request_id = r.id
-                where r.status = 'queued' and r.planner_epoch = :epoch for update of r
+                where r.status = 'queued' and r.planner_epoch = :epoch
+                    and (r.deadline_at is null or r.deadline_at >= statement_timestamp())
+                for update of r
             ), sizes as (
                 select n, count(*) as size, max(prefill) as length, max(remaining) as generation_length
                 from taken group by n

@@ -101,3 +101,13 @@ def test_a_model_without_tools_says_so(client: OpenAI) -> None:
             model=MODEL, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "weather"}}]
         )
     assert caught.value.param == "tools"
+
+
+def test_a_deadline_that_cannot_be_met_fails_the_request_and_says_so(client: OpenAI) -> None:
+    response = client.responses.create(
+        model=MODEL, input="How large is an ant?", extra_body={"magnus": {"deadline_s": 1e-4}}
+    )
+    assert response.status == "failed"
+    assert response.error is not None
+    assert str(response.error.code) == "deadline_exceeded"
+    assert response.output_text == ""

@@ -155,6 +155,18 @@ def test_a_cancel_asked_for_while_running_ends_a_request_that_comes_back(stage: 
     leader.resign()
 
 
+def test_a_request_never_starts_after_its_deadline(stage: Stage):
+    leader = Leader(stage.database, replace(RULES, recover_every_s=3600.0))
+    stage.worker("w1")
+    leader.step()  # looks for passed deadlines, and not again within this test
+    stage.request("r1")
+    stage.request("r2")
+    stage.sql("update requests set deadline_at = clock_timestamp() where id = 'r1'")
+    leader.step()
+    assert stage.requests("status", "attempts") == {"r1": ("queued", 0), "r2": ("in_progress", 1)}
+    leader.resign()
+
+
 def test_a_deadline_that_passes_while_waiting_ends_the_request_and_says_so(stage: Stage):
     leader = Leader(stage.database, replace(RULES, recover_every_s=0.0))
     stage.request("r1")
