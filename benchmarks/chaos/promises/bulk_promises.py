@@ -23,6 +23,7 @@ from cli.bulk_run import ENDED
 READERS = "predictor"  # the process that reads a job's lines, counts its ends and sends webhooks
 KILLS_A_JOB = 10  # so that a job is being read, served and counted at some of them
 READERS_EVERY = 5  # kills: it hits the readers of lines so often, the first time while a new job is being read
+SENDERS_EVERY = 2  # kills: the same process sends the webhooks, so it is hit by every other one
 READ_WITHIN_S = 10.0  # from a job's creation until its first lines are read, after which the first kill comes
 ENDED_WITHIN_S = 300.0  # what has not ended by then counts as lost
 # A sender that is killed leaves what it had claimed to others after a minute (`tasks/webhooks/webhook_sender.py`).
@@ -40,10 +41,8 @@ def bulk_jobs(service: ServiceUnderTest, size: Size) -> list[Row]:
             body = {"input_file_id": file, "endpoint": "/v1/responses", "completion_window": "24h"}
             batches.append(client.create_batch(body, f"chaos-{job}"))
             until(partial(lines_are_read, service, batches[-1]), READ_WITHIN_S)
-            for kill in range(min(KILLS_A_JOB, size.bulk_kills - job * KILLS_A_JOB)):
-                kind = next(kinds) if kill % READERS_EVERY else READERS
-                hit[kind] += service.signal(kind, signal.SIGKILL) is not None
-                time.sleep(size.kill_every_s)
+            kills = min(KILLS_A_JOB, size.bulk_kills - job * KILLS_A_JOB)
+            hit += kill_in_turn(service, with_readers(kinds, READERS_EVERY), kills, size.kill_every_s)
         ended_s, ended = await_ended(client, batches)
         outputs = [named_lines(client, batch["output_file_id"]) for batch in ended]
         refused = sum((named_lines(client, batch["error_file_id"]) for batch in ended), Counter[str]())
@@ -70,6 +69,24 @@ def bulk_jobs(service: ServiceUnderTest, size: Size) -> list[Row]:
             states == {"completed": jobs},
         ),
     ]
+
+
+def with_readers(kinds: Iterator[str], every: int) -> Iterator[str]:
+    """The readers first and at every so many kills, the other kinds of process in turn between."""
+    while True:
+        yield READERS
+        yield from itertools.islice(kinds, every - 1)
+
+
+def kill_in_turn(service: ServiceUnderTest, kinds: Iterator[str], kills: int, every_s: float) -> Counter[str]:
+    """How often each kind got a SIGKILL, `kills` in all; one that has no process now is passed over."""
+    hit = Counter[str]()
+    while hit.total() < kills:
+        kind = next(kinds)
+        if service.signal(kind, signal.SIGKILL) is not None:
+            hit[kind] += 1
+            time.sleep(every_s)
+    return hit
 
 
 def lines_are_read(service: ServiceUnderTest, batch: Json) -> bool:
@@ -109,7 +126,7 @@ def named_lines(client: Client, file_id: str | None) -> Counter[str]:
 
 def webhooks(directory: Path, size: Size) -> list[Row]:
     """SIGKILL to every kind of process in turn while a receiver is told of answers; it refuses some attempts."""
-    kills, hit = size.bulk_kills, Counter[str]()
+    kills = size.bulk_kills
     rate = size.webhook_requests / (kills * size.kill_every_s)
     environment = {"MAGNUS_PRIVATE_WEBHOOKS": "true"}
     with (
@@ -120,11 +137,7 @@ def webhooks(directory: Path, size: Size) -> list[Row]:
         with Client(service.url, service.key) as own:
             own.create_webhook(receiver.url, ())
         with in_background(client, bodies(size.webhook_requests, seed=32), rate):
-            turns = zip(itertools.cycle((True, False)), kinds_in_turn(service), strict=False)
-            for senders_turn, kind in itertools.islice(turns, kills):
-                chosen = READERS if senders_turn else kind
-                hit[chosen] += service.signal(chosen, signal.SIGKILL) is not None
-                time.sleep(size.kill_every_s)
+            hit = kill_in_turn(service, with_readers(kinds_in_turn(service), SENDERS_EVERY), kills, size.kill_every_s)
         answered_s = service.answered_within(ENDED_WITHIN_S)
         events = {one.replace("resp_", "evt_") for one in client.accepted}
         began = time.monotonic()
