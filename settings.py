@@ -132,6 +132,12 @@ class Settings(BaseSettings):
     slice_tokens: int | None = Field(
         None, ge=1, description="Slice length S of scls; chosen from the lengths and costs seen if unset"
     )
+    background_share: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="Memory that bulk jobs may fill while other requests come; with less those wait for less",
+    )
     tick_s: float = Field(2.5, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(
         10.0, gt=0, description="A batch whose worker has not renewed its lease for so long goes back to the queue"

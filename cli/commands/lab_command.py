@@ -60,6 +60,7 @@ def _policy_settings(settings: Settings) -> PolicySettings:
         max_output_tokens=settings.max_output_tokens,
         wma_threshold=settings.wma_threshold,
         slice_tokens=settings.slice_tokens,
+        background_share=settings.background_share,
     )
 
 

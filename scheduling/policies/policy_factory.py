@@ -16,7 +16,7 @@ from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policies.wrapping.offload_shares import OffloadShares
-from scheduling.policies.wrapping.spare_capacity import SpareCapacity
+from scheduling.policies.wrapping.spare_capacity import BACKGROUND_SHARE, SpareCapacity
 from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Policy
 
@@ -29,6 +29,7 @@ class PolicySettings:
     max_output_tokens: int = 1024  # Gmax
     wma_threshold: int | None = PUBLISHED_THRESHOLD  # Φ of Magnus's Algorithm 1; None: chosen from lengths and costs
     slice_tokens: int | None = PUBLISHED_SLICE  # S of SCLS; None: chosen from lengths and costs
+    background_share: float = BACKGROUND_SHARE  # of the memory that is not kept free for others
 
 
 class UnknownPolicy(Exception):
@@ -94,7 +95,8 @@ def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
     """A new policy of this name, which also serves apart what has to be, where it can be; raises UnknownPolicy."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
-    return IsolatingPolicy(SpareCapacity(lambda: AbilityGroups(partial(_with_shares, name, settings))))
+    by_ability = partial(AbilityGroups, partial(_with_shares, name, settings))
+    return IsolatingPolicy(SpareCapacity(by_ability, settings.background_share))
 
 
 def _with_shares(name: str, settings: PolicySettings) -> Policy:

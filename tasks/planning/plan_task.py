@@ -59,6 +59,7 @@ def leader() -> Leader:
             max_output_tokens=settings.max_output_tokens,
             wma_threshold=settings.wma_threshold,
             slice_tokens=settings.slice_tokens,
+            background_share=settings.background_share,
         ),
         alive_s=min(settings.lease_s, 8 * settings.heartbeat_s),
         on_time_s=4 * settings.heartbeat_s,

@@ -1,9 +1,10 @@
 """Serves background requests, the lines of bulk jobs, with the capacity that all others leave, whatever the policy.
 
 Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
-And if others came lately, a part of each worker's memory stays free, so that the next one that comes need not wait for
-a row to end. Background requests go in order of arrival, and the last ones longest first, so that a bulk job does not
-end with a few long rows on an empty fleet (longest processing time first).
+And if others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
+so that the others find room at once, and their steps on the other workers take no longer. Background requests go in
+order of arrival, and the last ones longest first, so that a bulk job does not end with a few long rows on an empty
+fleet (longest processing time first).
 
 Starvation: a background request with a deadline counts as any other once half of its time has passed. One without a
 deadline waits as long as others do.
@@ -21,10 +22,13 @@ from scheduling.costs import ServingTime
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
-# Of a worker's memory, what background requests may fill while others come. The rest is what those find free at once,
-# and fewer rows make quicker steps. In the simulator the background still gets four fifths of the capacity that the
-# others leave; more, and the others wait for longer: docs/results/api.md.
-MEMORY_SHARE = 0.4
+# What background requests may fill while others come, as a share of the fleet's memory that is not kept free for those.
+# Simulated at 0.1, 0.3 and 0.6 of capacity, this share and the number below together give the background four fifths of
+# the spare capacity, and the others wait for 1.1 to 1.25 times as long as alone: docs/results/api.md.
+BACKGROUND_SHARE = 0.6
+# Bytes that are kept free for each byte that the others' rows will hold at their ends, these included: they come in
+# bursts. With 2 they wait for 1.4 times as long at 0.6 of capacity, with 4 the background has three quarters.
+KEPT_FREE = 3.5
 # Without another request for so long nobody is expected, and background requests may fill all memory: the first one
 # that comes then waits for a row to end. Some times the gap between the calls of a person at work; not tuned.
 QUIET_S = 60.0
@@ -39,7 +43,9 @@ FED_AT_ONCE = 16
 class SpareCapacity(Policy):
     """Two policies of the same kind: one for the others, and one for background requests that gets what is left."""
 
-    def __init__(self, make_policy: Callable[[], Policy]) -> None:
+    def __init__(self, make_policy: Callable[[], Policy], share: float = BACKGROUND_SHARE) -> None:
+        """`share`: see BACKGROUND_SHARE; with less the others wait for less."""
+        self._share = share
         self._others, self._background = make_policy(), make_policy()
         self.mode = self._others.mode
         self._held: dict[str, Request] = {}  # background requests that the policy has not seen yet
@@ -91,7 +97,7 @@ class SpareCapacity(Policy):
             self._feed(now)
             assignments = self._background.assign(may_take, now)
             # what needs more than its part of an empty worker would wait for ever
-            if not assignments and (empty := [one for one in left.values() if one.idle and one not in may_take]):
+            if not assignments and (empty := [left[one.name] for one in may_take if one.idle]):
                 assignments = self._background.assign(empty, now)
             for assignment in assignments:
                 left[assignment.worker] = left[assignment.worker].given(assignment, now)
@@ -105,8 +111,7 @@ class SpareCapacity(Policy):
         """The workers as background requests see them; where rows do not join, and while others wait, idle ones."""
         if self.mode != "continuous" or len(self._others):
             return [worker for worker in workers if worker.idle]
-        is_quiet = now - self._other_at > QUIET_S
-        return [worker if is_quiet else _with_room(worker) for worker in workers]
+        return list(workers) if now - self._other_at > QUIET_S else background_part(workers, self._share)
 
     def _feed(self, now: float) -> None:
         order = self._orders[self._by_length]
@@ -172,6 +177,30 @@ def _entry(request: Request, by_length: bool) -> tuple[int, int, float, str]:
     return -request.priority, -request.remaining if by_length else 0, request.arrived_at, request.id
 
 
-def _with_room(worker: Worker) -> Worker:
-    """The worker with a part of its memory."""
-    return replace(worker, memory=replace(worker.memory, theta_bytes=int(MEMORY_SHARE * worker.memory.theta_bytes)))
+def background_part(workers: Iterable[Worker], share: float) -> list[Worker]:
+    """The workers that background requests may use, with the memory that these may fill there.
+
+    Of workers that can serve the same it is first all memory of the largest one, then of the next one, and of the last
+    one a part. So on most workers the others' rows are alone.
+    """
+    by_ability: dict[frozenset[str], list[Worker]] = {}
+    for worker in workers:
+        by_ability.setdefault(worker.lacks, []).append(worker)
+    return [part for alike in by_ability.values() for part in _largest_first(alike, share)]
+
+
+def _largest_first(alike: Sequence[Worker], share: float) -> Iterator[Worker]:
+    not_kept = sum(worker.memory.theta_bytes - KEPT_FREE * _others_bytes(worker) for worker in alike)
+    left_bytes = max(0, int(share * not_kept))
+    for worker in sorted(alike, key=lambda one: (-one.memory.theta_bytes, one.name)):
+        theta_bytes = min(left_bytes, worker.memory.theta_bytes)
+        left_bytes -= theta_bytes
+        if theta_bytes >= worker.memory.delta_bytes:
+            yield replace(worker, memory=replace(worker.memory, theta_bytes=theta_bytes))
+
+
+def _others_bytes(worker: Worker) -> int:
+    """What the rows of requests that are not in the background will hold at their predicted ends."""
+    others = (row for row in worker.rows if not row.request.background)
+    tokens = sum(row.request.length + max(row.generated, row.request.predicted) for row in others)
+    return tokens * worker.memory.delta_bytes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduling.policies.fusion.policy import Fusion
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
-from scheduling.policies.wrapping.spare_capacity import LAST_PER_WORKER, SpareCapacity
+from scheduling.policies.wrapping.spare_capacity import LAST_PER_WORKER, SpareCapacity, background_part
 from scheduling.policies.wrapping.tenant_shares import TenantShares
 from scheduling.policy import Assignment
 from scheduling.request import BACKGROUND_PRIORITY, Request
@@ -103,14 +103,40 @@ def others_came(at: float) -> SpareCapacity:
 
 
 @pytest.mark.parametrize("running", [0, 2])
-def test_most_of_the_memory_stays_free_of_background_requests_while_others_come(running: int) -> None:
+def test_a_part_of_the_memory_stays_free_of_background_requests_while_others_come(running: int) -> None:
     counts = []
     for other_at in (100.0, 0.0):  # lately, and long ago
         policy = others_came(other_at)
         for number in range(50):
             policy.add(a_line(f"b{number:02}", 90), 0.0)
         counts.append(running + joiners(policy, running, 120.0))
-    assert 0 < counts[0] <= 4 < counts[1] <= 10
+    assert 0 < counts[0] <= 6 < counts[1] <= 10  # memory for ten rows, of which the background may fill 0.6
+
+
+def test_on_most_workers_the_others_are_alone_while_they_come() -> None:
+    policy = others_came(0.0)
+    for number in range(100):
+        policy.add(a_line(f"b{number:02}", 90), 0.0)
+    workers = [a_worker(name, tokens=1000) for name in ("a", "b", "c", "d", "e")]
+    policy.assign(workers, 1.0)  # they wait until joining as a group is worth its cost
+    assert {assignment.worker for assignment in policy.assign(workers, 10.0)} == {"a", "b", "c"}
+
+
+def test_the_more_the_others_hold_the_less_the_background_may_fill() -> None:
+    tokens = []
+    for rows in (0, 2, 4, 40):
+        others = tuple(a_request(f"other{number}", length=10, predicted=90) for number in range(rows))
+        busy = a_worker("busy", tokens=1000).given(Assignment("busy", others, joins=True), 0.0)
+        parts = background_part([busy, a_worker("idle", tokens=1000)], share=0.5)
+        tokens.append(sum(part.memory.capacity_tokens for part in parts))
+    assert tokens == [1000, 650, 300, 0]  # half of 2000 less 3.5 times 0, 200, 400, 4000
+
+
+def test_workers_of_every_ability_serve_the_background_the_largest_first() -> None:
+    small, large = a_worker("a", tokens=100), a_worker("b", tokens=300)
+    unable = replace(a_worker("c", tokens=200), lacks=frozenset({"logprobs"}))
+    parts = background_part([small, large, unable], share=0.5)
+    assert [(part.name, part.memory.capacity_tokens) for part in parts] == [("b", 200), ("c", 100)]
 
 
 def test_what_needs_more_than_that_part_runs_on_an_empty_worker_though_others_come() -> None:
