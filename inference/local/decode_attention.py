@@ -1,11 +1,16 @@
-"""Attention of a decoding step on a CPU, in two ways; which one is faster on this CPU is measured when a model loads.
+"""Attention of a decoding step on a CPU, in three ways; which is fastest on this CPU is measured when a model loads.
 
 A step multiplies very few queries by many keys. torch's attention kernel leaves bfloat16 products to MKL, whose code is
 generic on AMD. Two batched products go through oneDNN instead, with the keys on the left: in that order the scores take
 less than half as long. They are rounded to the model's data type in between, as in transformers' eager attention.
+
+In bfloat16 torch copies the columns for oneDNN unless they are whole blocks of the cache, and oneDNN packs the values
+of each head for only a few queries. The third way reads whole blocks and leaves the hidden scores unused, and sums the
+values as weighted bags of rows of a table, which copies nothing.
 """
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from statistics import median
 from time import perf_counter
 
@@ -15,12 +20,16 @@ from torch.nn import functional
 
 from inference.local.memory.kv_layout import KvLayout
 
-TRIAL_ROWS, TRIAL_COLUMNS = 16, 256  # a typical decoding step; not tuned
+TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned
 CLEARLY_FASTER = 0.9  # a smaller gain is noise, and both starts of one machine should choose alike; not tuned
+# Shapes of which the bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of rows of
+# mixed lengths is read in so many pieces at most, as a rule; not tuned.
+KEPT_BAGS = 32
 
-# From queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, columns, dim] and a mask
-# [rows, 1, 1, columns] to [rows, heads * dim].
+# From queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and a mask
+# [rows, 1, 1, width] to [rows, heads * dim]. Keys and values are the first columns of neighbouring blocks, [blocks, key
+# heads, columns, dim].
 DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -33,28 +42,79 @@ def by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tens
 def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """The scores as one batched product, the weighted values as another."""
     rows, key_heads, queries, dim = query.shape
-    by_head = query.reshape(-1, queries, dim)
-    scores = torch.bmm(keys.flatten(0, 1), by_head.transpose(1, 2)).transpose(1, 2).contiguous()
+    scores = _scores_of_columns(query.reshape(-1, queries, dim), keys)
     scores = torch.add(mask, scores.view(rows, key_heads, queries, -1), alpha=dim**-0.5)
     return torch.bmm(scores.softmax(-1).flatten(0, 1), values.flatten(0, 1)).view(rows, -1)
 
 
+def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_until: float = 1) -> Tensor:
+    """The scores as a product with whole blocks, the weighted values as bags.
+
+    A block that has more than `whole_until` times the width is read only up to the width.
+    """
+    rows, key_heads, queries, dim = query.shape
+    columns, width = keys.stride(1) // dim, keys.shape[2]
+    by_head = query.reshape(-1, queries, dim)
+    is_whole = columns <= whole_until * width
+    scores = _scores_of_blocks(by_head, keys)[..., :width] if is_whole else _scores_of_columns(by_head, keys)
+    scores = torch.add(mask, scores.view(rows, key_heads, queries, width), alpha=dim**-0.5)
+    table = values.as_strided((rows * key_heads * columns, values.shape[-1]), (values.shape[-1], 1))
+    places, starts = _bags(rows * key_heads, queries, columns, width)
+    weights = scores.softmax(-1).view(-1)
+    return functional.embedding_bag(places, table, starts, mode="sum", per_sample_weights=weights).view(rows, -1)
+
+
+def _scores_of_columns(by_head: Tensor, keys: Tensor) -> Tensor:
+    """Queries [rows * key heads, queries, dim] by the keys of the width: [rows * key heads, queries, width]."""
+    return torch.bmm(keys.flatten(0, 1), by_head.transpose(1, 2)).transpose(1, 2).contiguous()
+
+
+def _scores_of_blocks(by_head: Tensor, keys: Tensor) -> Tensor:
+    """The same by all columns of the blocks, [rows * key heads, queries, columns], which are read where they are."""
+    of_head, dim = keys.stride(1), keys.shape[-1]
+    blocks = keys.as_strided((len(by_head), dim, of_head // dim), (of_head, 1, dim))
+    return torch.bmm(by_head, blocks)
+
+
+@lru_cache(maxsize=KEPT_BAGS)
+def _bags(heads: int, queries: int, columns: int, width: int) -> tuple[Tensor, Tensor]:
+    """The places of the values of each query of each row's key heads, bag after bag, and the bags' starts."""
+    first = torch.arange(0, heads * columns, columns, dtype=torch.int32)[:, None, None]
+    places = (first + torch.arange(width, dtype=torch.int32)).expand(-1, queries, -1).reshape(-1)
+    return places, torch.arange(0, len(places), width, dtype=torch.int32)
+
+
 @torch.inference_mode()
 def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
-    """The faster of the two for a model of so many query heads, tried for some milliseconds on a CPU."""
+    """The fastest of the three for a model of so many query heads, tried for some milliseconds on a CPU."""
     if layout.device.type != "cpu":
         return by_kernel
     keys, values = (
-        torch.randn(TRIAL_ROWS, layout.heads, TRIAL_COLUMNS, dim).to(layout.dtype)
+        torch.randn(TRIAL_ROWS, layout.heads, TRIAL_COLUMNS, dim).to(layout.dtype)[:, :, :TRIAL_WIDTH]
         for dim in (layout.key_dim, layout.value_dim)
     )
     query = torch.randn(TRIAL_ROWS, layout.heads, heads // layout.heads, layout.key_dim).to(layout.dtype)
-    mask = torch.zeros(TRIAL_ROWS, 1, 1, TRIAL_COLUMNS, dtype=layout.dtype)
-    took_s: dict[DecodeAttention, list[float]] = {by_kernel: [], by_products: []}
+    mask = torch.zeros(TRIAL_ROWS, 1, 1, TRIAL_WIDTH, dtype=layout.dtype)
+    by_head = query.flatten(0, 1)
+    columns_s, blocks_s = _medians_s(
+        [lambda: _scores_of_columns(by_head, keys), lambda: _scores_of_blocks(by_head, keys)]
+    )
+    ways: list[DecodeAttention] = [
+        by_kernel,
+        by_products,
+        partial(by_bags, whole_until=columns_s / TRIAL_WIDTH / (blocks_s / TRIAL_COLUMNS)),
+    ]
+    took_s = _medians_s([partial(attend, query, keys, values, mask) for attend in ways])
+    fastest = took_s.index(min(took_s))
+    return ways[fastest] if took_s[fastest] < CLEARLY_FASTER * took_s[0] else by_kernel
+
+
+def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
+    """How long each call takes, tried in turns."""
+    timings: list[list[float]] = [[] for _ in calls]
     for _ in range(TRIALS):
-        for attend, timings in took_s.items():
+        for call, seconds in zip(calls, timings, strict=True):
             started = perf_counter()
-            attend(query, keys, values, mask)
-            timings.append(perf_counter() - started)
-    faster = median(took_s[by_products]) < CLEARLY_FASTER * median(took_s[by_kernel])
-    return by_products if faster else by_kernel
+            call()
+            seconds.append(perf_counter() - started)
+    return [median(seconds) for seconds in timings]

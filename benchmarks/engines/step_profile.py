@@ -1,0 +1,148 @@
+"""Where the time of a decoding step goes: its matrix products alone, and the share of each kind of operation.
+
+    python -m benchmarks.engines.step_profile --model DIR --rows 16,32,64 --dtype bfloat16,float32 [--json F]
+
+All rows begin at once with prompts of 52 random tokens, and only steps are timed. "products" are the linear layers
+alone, called in the step's order with as many rows, in turns with the steps. Shares are those of a second run under
+torch's profiler, which makes small operations look larger than they are.
+"""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter, process_time
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.engines.our_engines import KV_BUDGET_BYTES
+from inference.local.engine import Engine
+from inference.local.fused_model import FusedModel
+from inference.local.model_loading import LoadedModel, load_model
+from inference.sequences import Sequence
+
+PROMPT_TOKENS = 52  # a chat message
+WARM_UP, PROFILED = 5, 20  # steps; the cache grows in none of the profiled ones with 100 timed steps
+CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
+# The kind of an operation by a part of its name, the first that fits; what fits none is "other".
+KINDS = {
+    "linear": "matrix products",
+    "addmm": "matrix products",
+    "aten::mm": "matrix products",
+    "bmm": "attention",
+    "attention": "attention",
+    "softmax": "attention",
+    "embedding_bag": "attention",
+    "index_copy": "cache writes",
+    "copy_": "copies",
+    "silu": "activation",
+    "pow": "norms",
+    "mean": "norms",
+    "rsqrt": "norms",
+    "norm": "norms",
+    "aten::cat": "rotation",
+    "roll": "rotation",
+    "addcmul": "rotation",
+}
+
+
+@click.command()
+@click.option("--model", required=True, help="Directory of a model that FusedModel runs.")
+@click.option("--rows", default="16,32,64", show_default=True, help="Numbers of rows.")
+@click.option("--dtype", "dtypes", default="bfloat16,float32", show_default=True, help="Data types.")
+@click.option("--steps", default=100, show_default=True, help="Timed steps.")
+@click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
+@click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+def main(model: str, rows: str, dtypes: str, steps: int, threads: int, clock: str, json_file: Path | None) -> None:
+    """Print ms a step, ms of its matrix products alone, their ratio, and the share of each kind of operation."""
+    if threads:
+        torch.set_num_threads(threads)
+    figures: list[dict[str, Any]] = []
+    table = Table("dtype", "rows", "ms a step", "mean", "ms of products", "ratio", "shares by operation (profiled)")
+    for dtype in dtypes.split(","):
+        loaded = replace(load_model(model, "cpu", dtype), eos_ids=frozenset())
+        for count in map(int, rows.split(",")):
+            found = step_figures(loaded, count, steps, CLOCKS[clock])
+            figures.append({"dtype": dtype, "rows": count, **found})
+            shares = ", ".join(f"{kind} {share:.1%}" for kind, share in found["shares"].items())
+            numbers = (f"{found[key]:.2f}" for key in ("step_ms", "mean_step_ms", "products_ms", "ratio"))
+            table.add_row(dtype, str(count), *numbers, shares)
+    Console(width=160).print(table)
+    if json_file:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+@torch.inference_mode()
+def step_figures(loaded: LoadedModel, rows: int, steps: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """Medians of a step and of its products, in turns; the mean of a step has the growth of the cache as well."""
+    decoder = loaded.decoder
+    if not isinstance(decoder, FusedModel):
+        raise click.UsageError(f"{loaded.name} is not run by FusedModel")
+    rng, engine = random.Random(0), Engine(loaded, KV_BUDGET_BYTES)
+    vocabulary, tokens = loaded.model.config.get_text_config().vocab_size, WARM_UP + steps + PROFILED + 2
+    prompts = [tuple(rng.randrange(vocabulary) for _ in range(PROMPT_TOKENS)) for _ in range(rows)]
+    engine.insert([Sequence(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
+    multiply = products_of(decoder, rows)
+    for _ in range(WARM_UP):
+        engine.step()
+        multiply()
+    steps_s, products_s = [], []
+    for _ in range(steps):
+        started = clock()
+        engine.step()
+        between = clock()
+        multiply()
+        steps_s.append(between - started)
+        products_s.append(clock() - between)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        for _ in range(PROFILED):
+            engine.step()
+    step_s, product_s = median(steps_s), median(products_s)
+    return {
+        "step_ms": round(1000 * step_s, 3),
+        "mean_step_ms": round(1000 * mean(steps_s), 3),
+        "products_ms": round(1000 * product_s, 3),
+        "ratio": round(step_s / product_s, 3),
+        "shares": shares_of({each.key: each.self_cpu_time_total for each in profiled.key_averages()}),
+    }
+
+
+def products_of(decoder: FusedModel, rows: int) -> Callable[[], None]:
+    """Calls a step's linear layers with random inputs of so many rows."""
+    embedding = decoder._embedding
+    x = torch.randn(rows, embedding.shape[1]).to(embedding.dtype)
+    first = decoder._layers[0]
+    attended = torch.randn(rows, decoder._heads * decoder._dim).to(x.dtype)
+    activated = first.gate_up(x).chunk(2, -1)[0].contiguous()
+
+    def multiply() -> None:
+        for layer in decoder._layers:
+            layer.qkv(x)
+            layer.output.add_to(x, attended)
+            layer.gate_up(x)
+            layer.down.add_to(x, activated)
+        decoder._head(x)
+
+    return multiply
+
+
+def shares_of(took: dict[str, float]) -> dict[str, float]:
+    """The share of each kind of operation, the largest first, from the seconds of each operation by its name."""
+    seconds: dict[str, float] = defaultdict(float)
+    for name, own in took.items():
+        seconds[next((kind for part, kind in KINDS.items() if part in name), "other")] += own
+    total = sum(seconds.values())
+    return {kind: round(seconds[kind] / total, 4) for kind in sorted(seconds, key=lambda kind: -seconds[kind])}
+
+
+if __name__ == "__main__":
+    main()
