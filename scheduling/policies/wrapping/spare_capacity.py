@@ -2,7 +2,7 @@
 
 Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
 And if others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
-so that the others find room at once, and their steps on the other workers take no longer. Background requests go in
+so that the others find room at once on the remaining ones, where their steps take no longer. Background requests go in
 order of arrival, and the last ones longest first, so that a bulk job does not end with a few long rows on an empty
 fleet (longest processing time first).
 
@@ -23,8 +23,8 @@ from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # What background requests may fill while others come, as a share of the fleet's memory that is not kept free for those.
-# Simulated at 0.1, 0.3 and 0.6 of capacity, this share and the number below together give the background four fifths of
-# the spare capacity, and the others wait for 1.1 to 1.25 times as long as alone: docs/results/api.md.
+# Simulated on four workers at 0.3 and 0.6 of capacity, with the number below: the background has 86 and 83 % of what is
+# spare, and the others' P99 is 1.17 and 1.23 times as long as alone: docs/results/api.md. One worker wants less.
 BACKGROUND_SHARE = 0.6
 # Bytes that are kept free for each byte that the others' rows will hold at their ends, these included: they come in
 # bursts. With 2 they wait for 1.4 times as long at 0.6 of capacity, with 4 the background has three quarters.
@@ -181,7 +181,7 @@ def background_part(workers: Iterable[Worker], share: float) -> list[Worker]:
     """The workers that background requests may use, with the memory that these may fill there.
 
     Of workers that can serve the same it is first all memory of the largest one, then of the next one, and of the last
-    one a part. So on most workers the others' rows are alone.
+    one a part. On the workers that are left out the others' rows are alone.
     """
     by_ability: dict[frozenset[str], list[Worker]] = {}
     for worker in workers:

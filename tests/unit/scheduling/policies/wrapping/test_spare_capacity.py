@@ -113,7 +113,7 @@ def test_a_part_of_the_memory_stays_free_of_background_requests_while_others_com
     assert 0 < counts[0] <= 6 < counts[1] <= 10  # memory for ten rows, of which the background may fill 0.6
 
 
-def test_on_most_workers_the_others_are_alone_while_they_come() -> None:
+def test_some_workers_are_left_to_the_others_while_they_come() -> None:
     policy = others_came(0.0)
     for number in range(100):
         policy.add(a_line(f"b{number:02}", 90), 0.0)
