@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         "auto",
         description="KV cache budget a worker, for example 20GiB; auto: 70 % of the free GPU memory, 64MiB on CPU",
     )
-    torch_threads: int = Field(0, ge=0, description="CPU threads a worker; 0: cores divided by workers")
+    torch_threads: int = Field(0, ge=0, description="Most CPU threads a worker; 0: cores divided by workers")
 
     # engines of others
     engine_urls: str | None = Field(

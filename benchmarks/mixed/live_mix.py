@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
@@ -90,6 +91,8 @@ def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) 
     time.sleep(max(0.0, began + phase_s - time.monotonic()))
     tokens = bulk_tokens(client, batch) - before
     took_s = time.monotonic() - began
+    if client.batch(batch["id"])["status"] == "completed":
+        raise click.ClickException("the bulk job ended within its phase: give it more --lines")
     client.cancel_batch(batch["id"])
     while client.batch(batch["id"])["status"] != "cancelled":
         time.sleep(POLL_S)

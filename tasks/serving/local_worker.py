@@ -14,6 +14,7 @@ from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
+from inference.local.thread_count import worthwhile_threads
 from inference.prompt_format import load_prompt_format
 from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves
@@ -39,8 +40,6 @@ T = TypeVar("T")
 def run_worker(name: str, device: str, kv_budget: str) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit status."""
     prepare_process(name)
-    if settings.torch_threads:
-        torch.set_num_threads(settings.torch_threads)
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     loaded, budget_bytes, curves = _in_a_thread_that_ends(partial(_load_and_measure, device, kv_budget))
@@ -79,9 +78,13 @@ def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
 
 def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, ServingCurves | None]:
     """The model, Θ in bytes, and the measured curves."""
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
     budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
     require_a_row(budget_bytes, loaded.delta_bytes)
+    if loaded.device.type == "cpu":
+        torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
     return loaded, budget_bytes, _measured_curves(loaded, budget_bytes)
 
 

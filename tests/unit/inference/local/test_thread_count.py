@@ -1,0 +1,54 @@
+"""How many CPU threads a worker takes."""
+
+import pytest
+import torch
+
+from inference.local import thread_count
+from inference.local.engine_profile import Measured
+from inference.local.thread_count import worthwhile_threads
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def measured_as(monkeypatch, step_s):
+    """Let a step take what `step_s` says for torch's present number of threads; returns those that were measured."""
+    asked = []
+
+    def measure(loaded, kv_budget_bytes, grid):
+        asked.append(torch.get_num_threads())
+        return Measured((), ((8, 20.0, step_s[asked[-1]]),))
+
+    monkeypatch.setattr(thread_count, "measure", measure)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("step_s", "threads"),
+    [
+        ({1: 0.0006, 2: 0.0005, 4: 0.00049}, 1),  # more gain little
+        ({1: 0.004, 2: 0.0021, 4: 0.0020}, 2),  # two gain much, four no more
+        ({1: 0.004, 2: 0.0021, 4: 0.0011}, 4),
+        ({1: 0.0006, 2: 0.004, 4: 0.2}, 1),  # another process holds a core
+    ],
+)
+def test_a_worker_takes_more_threads_only_where_they_make_a_step_shorter(monkeypatch, step_s, threads):
+    measured_as(monkeypatch, step_s)
+    assert worthwhile_threads(loaded=None, kv_budget_bytes=0, most=4) == threads
+
+
+def test_a_large_model_takes_all_threads_after_one_measurement(monkeypatch):
+    asked = measured_as(monkeypatch, {6: 0.3})
+    assert (worthwhile_threads(loaded=None, kv_budget_bytes=0, most=6), asked) == (6, [6])
+
+
+def test_a_model_is_measured_with_each_number_of_threads(llama):
+    assert worthwhile_threads(llama.loaded, 2**22, most=2) in (1, 2)
+
+
+def test_a_worker_without_memory_for_some_rows_takes_one_thread(llama):
+    assert worthwhile_threads(llama.loaded, llama.loaded.delta_bytes, most=4) == 1
