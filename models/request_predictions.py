@@ -20,6 +20,7 @@ class Unpredicted:
     input_tokens: int
     prompt_tokens: int
     limit_tokens: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ class Predicted:
 def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
     """Lock up to `limit` of the oldest unpredicted requests of the highest priority until the transaction ends.
 
-    A bulk job's lines therefore keep nobody waiting. Requests that another predictor has locked are skipped.
+    Requests that another predictor has locked are skipped.
     """
     rows = connection.execute(
         text("""
-            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
+            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
+                priority
             from requests
             where status = 'queued' and predicted_tokens is null
             order by priority desc, arrived_at limit :limit for update skip locked
@@ -56,7 +58,8 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
     """
     rows = connection.execute(
         text("""
-            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens
+            select id, tenant || '/' || application, instructions, input, input_tokens, prompt_tokens, limit_tokens,
+                priority
             from requests
             where status = 'queued' and predictor_version like 'running-%' and predictor_version < :before
                 and generated_ids = '{}' and sealed_group is null and suspect_group is null

@@ -25,7 +25,7 @@ from cli.terminal import make_console
 @click.option("--live", is_flag=True, help="Also on a real service, for some four minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
-@click.option("--lines", default=8000, show_default=True, help="Lines of the live bulk job.")
+@click.option("--lines", default=16000, show_default=True, help="Lines of the live bulk job.")
 @click.option(
     "--workers", default=1, show_default=True, help="Live workers; of a makespan of our own workers at least 2."
 )

@@ -1,7 +1,7 @@
 """The live half of `benchmarks.mixed`: a real service with the bundled model, in three phases of equal length.
 
-Interactive alone, a bulk job alone, both together. Response times are the service's own, from arrival to the stored
-answer; tokens of a phase are those of its answers.
+A bulk job alone, first: it may fill all memory, since nobody else came yet. Then interactive alone, then both together.
+Response times are the service's own, from arrival to the stored answer; tokens of a phase are those of its answers.
 """
 
 import json
@@ -44,8 +44,8 @@ def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: 
         with Client(url, key) as client, tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "lines.jsonl"
             write_lines(path, client.model(), lines, seed + 1)
-            alone = interactive_phase(client, arrivals)
             bulk_tokens, _ = bulk_phase(client, path, phase_s, [])
+            alone = interactive_phase(client, arrivals)
             beside_tokens, beside = bulk_phase(client, path, phase_s, arrivals)
     spare_tokens = bulk_tokens - alone["tokens"]
     return {

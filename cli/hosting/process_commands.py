@@ -32,8 +32,8 @@ GUNICORN_FLAGS = (
     "--no-control-socket",
 )
 # libgomp: how often a thread that waits for the others of its team looks before it sleeps. The default, 300,000, keeps
-# the core from the very thread that it waits for where there are more threads to run than cores: with one of two cores
-# busy a step of SmolLM2 with 16 rows then took seconds, and with this 0.06 s; with both free 30 ms instead of 28.
+# the core from the very thread that it waits for where more threads are to run than there are cores: beside a busy
+# process a step of SmolLM2 with 16 rows then takes seconds, and so 0.06 s; with both cores free 34 ms instead of 28.
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
 BACKGROUND_NICE = 10  # below the workers as well: of trainer and Flower, for which no request waits; not tuned

@@ -9,6 +9,7 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome, Promp
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 from models import model_versions, training_log
+from scheduling.request import BACKGROUND_PRIORITY
 from tasks.prediction.outcome_cursor import OutcomeCursor
 from tasks.prediction.predictor_in_service import CHUNK, PredictorInService, running_version
 from tests.integration.database_stage import Stage
@@ -53,6 +54,19 @@ def test_more_than_a_chunk_is_predicted_in_one_run(stage: Stage):
     wait_for_prediction(stage, *(f"r{n}" for n in range(CHUNK + 1)))
     assert PredictorInService(stage.database, untrained()).run(lambda: None) == CHUNK + 1
     assert set(stage.requests("predicted_tokens").values()) == {3}
+
+
+def test_lines_of_bulk_jobs_are_predicted_after_all_others_and_in_transactions_of_their_own(stage: Stage):
+    wait_for_prediction(stage, "line", "other1", "other2")
+    stage.sql(f"update requests set priority = {BACKGROUND_PRIORITY} where id = 'line'")
+    predicted: list[set[str]] = []
+
+    def note() -> None:
+        lengths = stage.requests("predicted_tokens")
+        predicted.append({one for one, tokens in lengths.items() if tokens is not None})
+
+    assert PredictorInService(stage.database, untrained()).run(note) == 3
+    assert predicted == [{"other1", "other2"}, {"line", "other1", "other2"}]
 
 
 def test_a_published_version_is_adopted_without_a_restart(stage: Stage):

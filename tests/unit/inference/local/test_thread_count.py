@@ -36,14 +36,15 @@ def measured_as(monkeypatch, step_s):
         ({1: 0.0006, 2: 0.004, 4: 0.2}, 1),  # another process holds a core
     ],
 )
-def test_a_worker_takes_more_threads_only_where_they_make_a_step_shorter(monkeypatch, step_s, threads):
+def test_a_worker_takes_more_threads_only_where_they_make_a_step_shorter(monkeypatch, llama, step_s, threads):
     measured_as(monkeypatch, step_s)
-    assert worthwhile_threads(loaded=None, kv_budget_bytes=0, most=4) == threads
+    assert worthwhile_threads(llama.loaded, 2**22, most=4) == threads
 
 
-def test_a_large_model_takes_all_threads_after_one_measurement(monkeypatch):
-    asked = measured_as(monkeypatch, {6: 0.3})
-    assert (worthwhile_threads(loaded=None, kv_budget_bytes=0, most=6), asked) == (6, [6])
+def test_a_large_model_takes_all_threads_unmeasured(monkeypatch, llama):
+    asked = measured_as(monkeypatch, {})
+    monkeypatch.setattr(thread_count, "LARGE_MODEL_PARAMETERS", 1)
+    assert (worthwhile_threads(llama.loaded, 2**22, most=6), asked) == (6, [])
 
 
 def test_a_model_is_measured_with_each_number_of_threads(llama):
