@@ -51,19 +51,23 @@ def make_engine(
     pool_timeout_s: float = 10.0,
     name: str = "magnus",
     autocommit: bool = False,
+    generic_plans: bool = False,
 ) -> Engine:
     """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows. Errors show no values.
 
     `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process gives one, the
     background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it an
     OperationalError is raised, and other threads get one at once until the server answers again. None: no bound, for
-    migrations. With `autocommit` every statement is its own transaction, without round trips for begin and end.
+    migrations. With `autocommit` every statement is its own transaction, without round trips for begin and end. With
+    `generic_plans` Postgres plans a statement once and not at each run: for those that look up few rows by their ids.
     """
     session_settings = {"idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
     if answer_within_s is not None:
         session_settings["lock_timeout"] = str(round(LOCK_WITHIN_S * 1000))
     if statement_timeout_s is not None:
         session_settings["statement_timeout"] = str(round(statement_timeout_s * 1000))
+    if generic_plans:
+        session_settings["plan_cache_mode"] = "force_generic_plan"
     engine = create_engine(
         database_url(url),
         pool_size=pool_size,

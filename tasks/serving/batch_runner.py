@@ -38,6 +38,7 @@ class BatchRunner:
         prompt_format: RequestTokens,
         announcement: WorkerRegistration,
         terms: LeaseTerms,
+        renewals: Database,
         kick_planner: Callable[[], None],
         on_broken: Callable[[str], None],
         live_rows: LiveRows,
@@ -46,6 +47,7 @@ class BatchRunner:
     ) -> None:
         """Make the engine and the threads; nothing runs before `start`.
 
+        `renewals` has a connection for the leases' renewals alone, with autocommit.
         `salt_key` is what the salts of tenants are made with: the same for all workers, and unknown to tenants.
         """
         self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
@@ -60,7 +62,7 @@ class BatchRunner:
         )
         self._engine = EngineThread(make_engine, self._writer.record, live_rows)
         self._heartbeat = LeaseHeartbeat(
-            database, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer
+            database, renewals, self._engine, self._writer, self._jobs, announcement, terms, on_broken, offer
         )
 
     def start(self) -> None:

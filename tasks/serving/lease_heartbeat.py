@@ -40,6 +40,7 @@ class LeaseHeartbeat(Thread):
     def __init__(
         self,
         database: Database,
+        renewals: Database,
         engine: EngineThread,
         writer: ResultWriter,
         jobs: OpenJobs,
@@ -48,11 +49,13 @@ class LeaseHeartbeat(Thread):
         on_broken: Callable[[str], None],
         offer: Callable[[], WorkerOffer] = WorkerOffer,
     ) -> None:
-        """`on_broken` is called with the reason why this process must end, after its batches went back to the queue."""
+        """`on_broken` is called with the reason why this process must end, after its batches went back to the queue.
+
+        `renewals` has autocommit: a renewal is one statement, and reads what ended only after it.
+        """
         super().__init__(name="lease heartbeat", daemon=True)
-        self._database, self._engine, self._writer, self._jobs = database, engine, writer, jobs
-        # a renewal is one statement, and reads what ended only after it: without round trips for begin and commit
-        self._renewals = database.execution_options(isolation_level="AUTOCOMMIT")
+        self._database, self._renewals = database, renewals
+        self._engine, self._writer, self._jobs = engine, writer, jobs
         self._announcement, self._terms = announcement, terms
         self._on_broken, self._offer = on_broken, offer
         self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back

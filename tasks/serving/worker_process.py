@@ -57,11 +57,15 @@ def serve_until_signal(
     live_rows = LiveRows(publisher.put)
     asks = ask_listener(redis_url, installation, live_rows.ask)
     runner = BatchRunner(
-        make_engine(database_url, pool_size=8, name=f"magnus worker {name}"),
+        make_engine(database_url, pool_size=7, name=f"magnus worker {name}"),
         make_serving_engine,
         prompt_format,
         announcement,
         LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
+        # one statement each, of few rows by their ids: planned anew it costs Postgres 0.35 ms in place of 0.06
+        renewals=make_engine(
+            database_url, pool_size=1, name=f"magnus worker {name} renews", autocommit=True, generic_plans=True
+        ),
         kick_planner=Messages(app, redis_url).kick_planner,
         on_broken=_exit_at_once,
         live_rows=live_rows,

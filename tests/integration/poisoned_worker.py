@@ -57,6 +57,7 @@ def serve(database_url: str, directory: Path, batch_ids: Connection) -> None:
         prompt_format,
         WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
         TERMS,
+        renewals=make_engine(database_url, autocommit=True),
         kick_planner=lambda: None,
         live_rows=LiveRows(lambda step: None),
         on_broken=lambda _: os._exit(1),

@@ -55,6 +55,7 @@ class Serving:
             prompt_format,
             WorkerRegistration("w1", MODEL, "cpu", budget, loaded.delta_bytes, curves=None),
             terms,
+            renewals=stage.database.execution_options(isolation_level="AUTOCOMMIT"),
             kick_planner=lambda: None,
             on_broken=self.broken.append,
             live_rows=self.live_rows,

@@ -68,6 +68,7 @@ class Fleet:
             self.format,
             announcement,
             TERMS,
+            renewals=self.stage.database.execution_options(isolation_level="AUTOCOMMIT"),
             kick_planner=lambda: None,
             on_broken=lambda reason: None,
             offer=offer,

@@ -233,8 +233,8 @@ def _largest_first(alike: Sequence[Worker], share: float, row: TypicalRow) -> It
 
 
 def enough_rows(worker: Worker, row: TypicalRow) -> int:
-    """The fewest such rows that give `ENOUGH_THROUGHPUT` of what all give that the worker's memory holds."""
-    most = max(1, worker.memory.theta_bytes // (row.tokens * worker.memory.delta_bytes))
+    """The fewest such rows that give `ENOUGH_THROUGHPUT` of what all give that the worker can run at once."""
+    most = max(1, min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows))
     sizes = np.arange(1, most + 1)
     lengths, generated = np.full_like(sizes, row.length), np.full_like(sizes, row.remaining)
     rows_per_s = sizes / (worker.costs.serve_many_s(sizes, lengths, generated) + REFILL_S)
