@@ -10,6 +10,11 @@ COVERAGE = 0.9
 BACKGROUND_PRIORITY = -1000
 
 
+def is_background(priority: int) -> bool:
+    """Whether a request of this priority is served only with capacity that others leave."""
+    return priority < BACKGROUND_PRIORITY / 2
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as policies see it; lengths in tokens, instants in seconds of one clock.
@@ -42,7 +47,7 @@ class Request:
     @property
     def background(self) -> bool:
         """Whether it is served only with capacity that other requests leave."""
-        return self.priority < BACKGROUND_PRIORITY / 2
+        return is_background(self.priority)
 
     @property
     def prefill(self) -> int:

@@ -22,7 +22,7 @@ from cli.terminal import make_console
 @click.option(
     "--loads", default="0.3,0.6", show_default=True, help="Interactive shares of capacity; empty: none simulated."
 )
-@click.option("--live", is_flag=True, help="Also on a real service, for some four minutes.")
+@click.option("--live", is_flag=True, help="Also on a real service, for some three minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
 @click.option("--lines", default=16000, show_default=True, help="Lines of the live bulk job.")

@@ -41,6 +41,7 @@ def profile(
     import torch
 
     from inference.engine_errors import InferenceError
+    from inference.local.cpu.thread_count import worthwhile_threads
     from inference.local.engine_profile import FULL, QUICK, measure
     from inference.local.kv_budget import kv_budget_bytes
     from inference.local.model_loading import load_model
@@ -55,6 +56,8 @@ def profile(
         budget_bytes = kv_budget_bytes(settings.kv_budget, loaded.device)
     except InferenceError as error:
         raise CommandFailed(str(error)) from error
+    if loaded.device.type == "cpu":  # as a worker does
+        torch.set_num_threads(worthwhile_threads(loaded, budget_bytes, most=torch.get_num_threads()))
     measured = measure(loaded, budget_bytes, QUICK if quick else FULL)
     curves = fit_curves(measured.prefills, measured.decode_steps)
     if worker:

@@ -33,7 +33,7 @@ from cli.hosting.service_files import (
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
-from inference.local.cpu_dtype import FEWEST_PARAMETERS, parameters_of
+from inference.local.cpu.cpu_dtype import LARGE_MODEL_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain
 from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade
@@ -239,7 +239,7 @@ def _own_devices(settings: Settings) -> list[str]:
 
 def _cpu_workers(settings: Settings) -> int:
     """Two, or one for a large model, whose step reads the weights once for all rows: one batch beats two halves."""
-    return 1 if (parameters_of(Path(settings.model)) or 0) >= FEWEST_PARAMETERS else 2
+    return 1 if (parameters_of(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
 
 
 def _requested_workers(settings: Settings) -> int | None:

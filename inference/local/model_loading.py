@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
-from inference.local.cpu_dtype import cpu_dtype
+from inference.local.cpu.cpu_dtype import cpu_dtype
 from inference.local.decode_attention import fastest_attention
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible

@@ -169,8 +169,13 @@ def running_requests(session: Session) -> list[RunningRequest]:
             select r.id, b.worker, r.application, b.id as batch_id,
                 cardinality(r.generated_ids) + b.progress_tokens as tokens, r.predicted_tokens, r.limit_tokens,
                 extract(epoch from clock_timestamp() - b.started_at)::float8 as running_s
-            from (select * from batches where status = 'running' and started_at is not null order by id) b
-            cross join lateral (select * from requests where batch_id = b.id and status = 'in_progress' order by id) r
+            from (
+                select id, worker, progress_tokens, started_at from batches
+                where status = 'running' and started_at is not null order by id
+            ) b cross join lateral (
+                select id, application, generated_ids, predicted_tokens, limit_tokens from requests
+                where batch_id = b.id and status = 'in_progress' order by id
+            ) r
             order by b.id, r.id limit :most
         """),
         {"most": MOST_ROWS},

@@ -11,7 +11,7 @@ from learning.predictors.length_predictor import LengthPredictor, Prompt
 from learning.predictors.running_regression import RunningRegression
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
-from scheduling.request import BACKGROUND_PRIORITY
+from scheduling.request import is_background
 from tasks.outcomes import outcome_of
 from tasks.prediction.outcome_cursor import OutcomeCursor
 from tasks.published_models import load_active
@@ -152,5 +152,5 @@ class PredictorInService:
 
 def those_to_predict_now(claimed: Sequence[Unpredicted]) -> Sequence[Unpredicted]:
     """All that may not wait for the lines of bulk jobs; the lines, if there are no others."""
-    others = [request for request in claimed if request.priority > BACKGROUND_PRIORITY / 2]
+    others = [request for request in claimed if not is_background(request.priority)]
     return others or claimed

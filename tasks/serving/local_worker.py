@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import torch
 
+from inference.local.cpu.thread_count import worthwhile_threads
 from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
-from inference.local.thread_count import worthwhile_threads
 from inference.prompt_format import load_prompt_format
 from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves

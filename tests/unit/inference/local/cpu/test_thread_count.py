@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inference.local import thread_count
-from inference.local.engine_profile import Measured
-from inference.local.thread_count import worthwhile_threads
+from inference.local.cpu import thread_count
+from inference.local.cpu.thread_count import worthwhile_threads
+from inference.local.engine_profile import Measured, measure
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,16 @@ def test_a_large_model_takes_all_threads_unmeasured(monkeypatch, llama):
     assert (worthwhile_threads(llama.loaded, 2**22, most=6), asked) == (6, [])
 
 
-def test_a_model_is_measured_with_each_number_of_threads(llama):
-    assert worthwhile_threads(llama.loaded, 2**22, most=2) in (1, 2)
+def test_a_small_model_is_measured_with_each_number_of_threads(monkeypatch, llama):
+    asked = []
+
+    def noted(*arguments):
+        asked.append(torch.get_num_threads())
+        return measure(*arguments)
+
+    monkeypatch.setattr(thread_count, "measure", noted)
+    assert worthwhile_threads(llama.loaded, 2**22, most=5) in asked
+    assert asked == thread_count.TURNS * [5, 2, 1]
 
 
 def test_a_worker_without_memory_for_some_rows_takes_one_thread(llama):

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 import torch
 
+from inference.local.cpu.cpu_dtype import LARGE_MODEL_PARAMETERS
 from inference.local.engine_profile import Grid, measure
 from inference.local.model_loading import LoadedModel
 
 # So many times as long may a step take with fewer threads. The bundled model's takes 1.1 times as long with one thread
 # as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
 WORTH = 1.25
-# A model with more has operations that are large enough for every thread, and measuring it would take long. The
-# smallest that people serve has 135 million parameters, the bundled one 0.7. Any value between does.
-LARGE_MODEL_PARAMETERS = 50_000_000
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
 TURNS = 3  # the shortest counts: whatever else runs only lengthens steps
 
@@ -27,7 +25,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> 
 
     At most `most`. No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
     """
-    if loaded.model.num_parameters() > LARGE_MODEL_PARAMETERS:
+    if loaded.model.num_parameters() > LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
         return most
     step_s: dict[int, float] = {}
     for _ in range(TURNS):

@@ -10,7 +10,7 @@ CpuDtype = Literal["float32", "bfloat16"]
 
 # A smaller model's step is bound by its number of operations, to which bfloat16 adds conversions (the bundled model has
 # 0.7 million); a larger one's by reading the weights, which bfloat16 halves. Any value from 5 to 100 million would do.
-FEWEST_PARAMETERS = 50_000_000
+LARGE_MODEL_PARAMETERS = 50_000_000
 NATIVE_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's matrix units, AVX-512 of both makes, Arm; best first
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -30,7 +30,7 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
     feature = native_bfloat16(cpu_info)
     if feature is None:
         return "float32", "this CPU has no native bfloat16"
-    if parameters < FEWEST_PARAMETERS:
+    if parameters < LARGE_MODEL_PARAMETERS:
         return "float32", f"a model of {parameters / 1e6:.1f} million parameters gains nothing from bfloat16"
     return (
         "bfloat16",

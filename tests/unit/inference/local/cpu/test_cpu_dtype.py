@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.local.cpu_dtype import cpu_dtype, native_bfloat16, parameters_of
+from inference.local.cpu.cpu_dtype import cpu_dtype, native_bfloat16, parameters_of
 from settings import BUNDLED_MODEL
 
 
