@@ -7,7 +7,8 @@
 `python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
 
 Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
-repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`).
+repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`), or the server of others without it
+(`benchmarks.live.direct_server`), of which only the clients' figures are known.
 """
 
 import json
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
+from benchmarks.live.direct_server import DIRECT_SERVERS, run_direct
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
@@ -70,7 +72,7 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 
 @click.command()
 @click.option("--policies", default="vs,magnus,scls,baton,fusion", show_default=True, help="Comma-separated.")
-@click.option("--peers", default="", help=f"Comma-separated, of {', '.join(PEERS)}.")
+@click.option("--peers", default="", help=f"Comma-separated, of {', '.join((*PEERS, *DIRECT_SERVERS))}.")
 @click.option("--rates", default="180", show_default=True, help="Arrivals a second, comma-separated.")
 @click.option("--workers", default=2, show_default=True, help="Workers of each service, or processes of a peer.")
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
@@ -126,7 +128,7 @@ def main(
 ) -> None:
     """Run each policy and peer at each rate on a fresh stack and compare."""
     names = [name for name in (*policies.split(","), *peers.split(",")) if name]
-    unknown = [name for name in names if name not in POLICIES and name not in PEERS]
+    unknown = [name for name in names if name not in (*POLICIES, *PEERS, *DIRECT_SERVERS)]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
     if model and model_size != "1x":
@@ -151,18 +153,11 @@ def main(
         drawn = arrivals_of(workload, warm_requests + settling + requests, rate, seed + repeat)
         warm, settle = drawn[:warm_requests], _from_zero(drawn[warm_requests : warm_requests + settling])
         arrivals = _from_zero(drawn[warm_requests + settling :])
-        with fresh_service(name, options, arrivals, seed) as (service, state_dir):
-            if warm:
-                answer_first(service, state_dir, [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(warm)])
-            if settle:
-                answer_first(service, state_dir, settle)
-            with ServiceMonitor(service, state_dir) as monitor:
-                learned = monitor.learned()
-            began = time.monotonic()
-            run = measure(service, state_dir, arrivals)
-            run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
-            if paced is not None:
-                run |= simulated_beside(service, name, options, run["since"])
+        warm = [replace(one, at_s=n / WARM_RATE) for n, one in enumerate(warm)]
+        if name in DIRECT_SERVERS:
+            run = run_direct(options, warm, arrivals)
+        else:
+            run = run_service(name, options, [part for part in (warm, settle) if part], arrivals, seed)
         runs.append(
             {
                 **run,
@@ -175,7 +170,7 @@ def main(
                 "model": model or f"bundled-{model_size}",
             }
         )
-        if paced is not None:
+        if "service_over_simulator" in run:
             console.print(f"service over simulator: {run['service_over_simulator']}")
         console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
         if json_file:  # after each run, so that an interrupted comparison keeps its runs
@@ -186,6 +181,23 @@ def main(
     short = [run for run in runs if run["completed"] != run["requests"]]
     if short:
         raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))
+
+
+def run_service(
+    name: str, options: ServiceOptions, before: list[list[DemoArrival]], arrivals: list[DemoArrival], seed: int
+) -> Json:
+    """Measure a new service under this policy or peer, once what comes `before` is answered."""
+    with fresh_service(name, options, arrivals, seed) as (service, state_dir):
+        for part in before:
+            answer_first(service, state_dir, part)
+        with ServiceMonitor(service, state_dir) as monitor:
+            learned = monitor.learned()
+        began = time.monotonic()
+        run = measure(service, state_dir, arrivals)
+        run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
+        if options.paced is not None:
+            run |= simulated_beside(service, name, options, run["since"])
+        return run
 
 
 def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
@@ -259,7 +271,7 @@ def table(runs: list[Json]) -> Table:
 
 
 def _cell(run: Json, key: str) -> Any:
-    return run["response_s"][key] if key in run["response_s"] else run[key]
+    return run["response_s"][key] if key in run["response_s"] else run.get(key)
 
 
 def _median(values: list[float | None], form: str) -> str:

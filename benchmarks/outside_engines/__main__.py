@@ -19,7 +19,6 @@ import json
 import os
 import sys
 import tempfile
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,14 +31,13 @@ from rich.table import Table
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.outside_engines.load_samples import LoadSampler
-from benchmarks.outside_engines.open_loop import Target, TimedAnswer, replay
+from benchmarks.outside_engines.open_loop import Target, TimedAnswer, figures, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
 from cli.api_client import Client
 from cli.command_errors import CommandFailed
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
 from cli.options import settings_with
-from cli.run_report import percentile
 from settings import read_settings
 
 Json = dict[str, Any]
@@ -185,23 +183,6 @@ def _saturation(target: Target, workload: str, seed: int, limit: int) -> float:
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10
     return (len(done) - 2 * tenth) / (done[-1 - tenth] - done[tenth])
-
-
-def figures(answers: list[TimedAnswer]) -> Json:
-    """The figures of one run; only whole answers count, the others are counted by status, 0 for a lost connection."""
-    good = [answer for answer in answers if answer.status == 200]
-    times = sorted(answer.response_s for answer in good)
-    last = max((answer.done_s for answer in good), default=0.0)
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-    rounded = {name: round(percentile(times, share) or 0.0, 3) for name, share in shares.items()}
-    return {
-        "completed": len(good),
-        "failed": len(answers) - len(good),
-        "failed_with": dict(Counter(str(answer.status) for answer in answers if answer.status != 200)),
-        "tokens": sum(answer.tokens for answer in good),
-        "requests_per_s": round(len(good) / last, 4) if last else None,
-        "response_s": {"mean": round(sum(times) / len(times), 3) if times else None, **rounded},
-    }
 
 
 def table(rows: list[Json]) -> Table:

@@ -5,6 +5,7 @@ The same client speaks to an engine's server and to Magnus: both have `/v1/chat/
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -14,7 +15,9 @@ from typing import Any
 import httpx
 
 from cli.demo_workload import DemoArrival
+from cli.run_report import percentile
 
+OK = 200
 NO_ANSWER = 0  # in place of a status: the connection broke
 CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
 
@@ -61,6 +64,23 @@ def replay(
     replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals))
     with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
         return thread.submit(asyncio.run, replay).result()
+
+
+def figures(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
+    """The figures of one run; only whole answers count, the others are counted by status, 0 for a lost connection."""
+    good = [answer for answer in answers if answer.status == OK]
+    times = sorted(answer.response_s for answer in good)
+    last = max((answer.done_s for answer in good), default=0.0)
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    rounded = {name: round(percentile(times, share) or 0.0, 3) for name, share in shares.items()}
+    return {
+        "completed": len(good),
+        "failed": len(answers) - len(good),
+        "failed_with": dict(Counter(str(answer.status) for answer in answers if answer.status != OK)),
+        "tokens": sum(answer.tokens for answer in good),
+        "requests_per_s": round(len(good) / last, 4) if last else None,
+        "response_s": {"mean": round(sum(times) / len(times), 3) if times else None, **rounded},
+    }
 
 
 async def _replay(

@@ -2,10 +2,11 @@
 
     python -m benchmarks.scale --json F
     python -m benchmarks.scale --workers 8,64 --rate 60 --seconds 30
+    python -m benchmarks.scale --workers 8 --rate 40 --finished 0,10000000
 
 The load grows with the fleet: a share of what so many machines can serve at full batches. With --rate it stays the
-same, so that what one more worker costs is told from what one more request costs. CPU is by kind of process. Prints one
-table.
+same, so that what one more worker costs is told from what one more request costs. With --finished the database has so
+many ended requests before the first one comes. CPU is by kind of process. Prints one table.
 """
 
 import json
@@ -14,6 +15,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from threading import Event
 from time import monotonic, process_time
@@ -22,7 +24,9 @@ import click
 import psutil
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import text
 
+from benchmarks.filled_database import fill
 from benchmarks.live.fresh_service import add_process, fresh_service
 from benchmarks.live.live_arrivals import arrivals_of
 from benchmarks.live.live_figures import ServiceMonitor
@@ -33,8 +37,9 @@ from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
+from inference.prompt_format import load_prompt_format
 from models.session import make_engine
-from settings import read_settings
+from settings import BUNDLED_MODEL, read_settings
 
 POLL_S = 0.5  # between two looks; shorter takes CPU from the service. Not tuned
 SETTLE_S = 3.0  # after the start, before requests come: the workers' first heartbeats are over. Not tuned
@@ -53,6 +58,7 @@ MIB = 2**20
 @click.option("--most-rate", default=600.0, show_default=True, help="Arrivals a second at most.")
 @click.option("--rate", type=float, help="Arrivals a second of every fleet, in place of --load.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive, for each size.")
+@click.option("--finished", default="0", show_default=True, help="Ended requests in the database, comma-separated.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
 def main(
@@ -63,17 +69,19 @@ def main(
     most_rate: float,
     rate: float | None,
     seconds: float,
+    finished: str,
     seed: int,
     json_file: Path | None,
 ) -> None:
     """Measure fleets of these sizes, one after the other, each with a service of its own."""
     runs: list[Json] = []
-    for size in map(int, workers.split(",")):
+    for size, ended in product(map(int, workers.split(",")), map(int, finished.split(","))):
         offered = rate or min(most_rate, load * SERVED_BY_ONE[machine] * size)
         arrivals = arrivals_of("toy", round(offered * seconds), offered, seed)
         say(f"{size} workers: starting; {len(arrivals)} requests at {offered:.0f}/s come")
-        run = run_fleet(policy, machine, size, arrivals, seed)
-        runs.append({"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), **run})
+        run = run_fleet(policy, machine, size, arrivals, ended, seed)
+        terms = {"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), "finished": ended}
+        runs.append({**terms, **run})
         say(json.dumps(runs[-1]))
         if json_file:
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
@@ -85,13 +93,14 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], seed: int) -> Json:
-    """Start a service with so many workers, measure it, and stop it."""
-    began = monotonic()
+def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], finished: int, seed: int) -> Json:
+    """Start a service with so many workers on a database with so many ended requests, measure it, and stop it."""
     with tempfile.TemporaryDirectory(prefix="magnus-scale-") as directory:
         Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
         with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
-            options = FleetOptions(size, "40MiB", paced=machine, database_url=url)
+            if finished:
+                fill_database(url, finished)
+            began, options = monotonic(), FleetOptions(size, "40MiB", paced=machine, database_url=url)
             with fresh_service(policy, options, arrivals, seed) as (service, state_dir):
                 add_process(state_dir, "postgres", postgres_pid)
                 start_s = monotonic() - began
@@ -107,6 +116,19 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
                 for name in ended:  # what its first process used is not known any more
                     run["cpu_ms_a_request"].pop(name)
                 return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
+
+
+def fill_database(url: str, finished: int) -> None:
+    """Ended requests of a day, vacuumed as months of service leave them."""
+    began, database = monotonic(), make_engine(url, pool_size=1, name="benchmark")
+    with database.connect() as connection:
+        fill(connection, finished, 0, load_prompt_format(str(BUNDLED_MODEL)).name)
+    with database.connect() as connection:
+        settled = connection.execution_options(isolation_level="AUTOCOMMIT")
+        settled.execute(text("vacuum analyze"))
+        settled.execute(text("checkpoint"))
+    database.dispose()
+    say(f"{finished} ended requests after {monotonic() - began:.0f} s")
 
 
 def processes(state_dir: Path) -> dict[str, int]:
@@ -158,13 +180,14 @@ def table(runs: Sequence[Json]) -> Table:
     """A row for each size of the fleet; CPU in milliseconds a request."""
     kinds = ("web", "planner", "predictor", "postgres", "valkey", "paced-workers")
     shown = Table(
-        "workers", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores", "planner's core", "decision ms",
-        "idle", "MiB a worker",
+        "workers", "ended before", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores",
+        "planner's core", "decision ms", "idle", "MiB a worker",
     )  # fmt: skip
     for run in runs:
         cpu, response = run["cpu_ms_a_request"], run["response_s"]
         shown.add_row(
             str(run["workers"]),
+            f"{run['finished']:,}",
             f"{run['rate']:.0f}",
             f"{run['served_per_s']:.0f}",
             f"{response['mean']:.2f}",

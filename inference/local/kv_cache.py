@@ -1,13 +1,14 @@
-"""The KV cache: preallocated, written in place, never concatenated; a rectangle, or blocks when memory is scarce.
+"""The KV cache: memory of the whole budget, taken once and written in place; a rectangle, or blocks.
 
-Each layer has one tensor for keys and one for values, viewed as [blocks, heads, block tokens, dim]. A token's column is
-its position in the sequence, whatever else is in the batch: a joiner of any length moves no other row and needs no
-padding in front. The mask hides what lies behind a row's last token.
+Each layer has one tensor for keys and one for values, of which the rows have the first [blocks, heads, block tokens,
+dim]. A token's column is its position in the sequence, whatever else is in the batch: a joiner of any length moves no
+other row and needs no padding in front. The mask hides what lies behind a row's last token.
 
-In a rectangle each row has one block, as wide as the longest row needs, grown in steps. Attention then reads
-neighbouring rows by one view, which is fastest. Where rows join and leave (`use_blocks`) and a rectangle would exceed
-the budget, the whole budget is divided into blocks of BLOCK_TOKENS, and each row has as many as its own tokens need.
-Once the rows need half of the budget as a rectangle, they are one again.
+In a rectangle each row has one block, as wide as the longest row needs, grown in steps, each of which moves all rows:
+run-to-completion batches, whose memory the papers count so, and models that `FusedModel` does not compute. In blocks of
+BLOCK_TOKENS each row has as many as its own tokens need, and nothing is ever moved.
+
+What no row holds is zero: hidden columns are multiplied by 0, and 0 times an old NaN would be NaN.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,11 @@ from transformers import Cache
 from inference.local.memory.arrangement import Arrangement
 from inference.local.memory.block_tables import BlockIndex, BlockTables, blocks_for
 from inference.local.memory.kv_layout import KvLayout
+from inference.local.memory.lazy_memory import zeros
 from inference.local.memory.pieces import Piece, split_into_pieces
 
-# Columns are allocated in such steps. Each growth copies the cache once: a smaller step costs more copies, a larger one
-# more memory that is not filled. Not tuned.
+# A rectangle's columns grow in such steps. Each moves its rows: a smaller step costs more copies, a larger one more
+# memory that is not filled. Not tuned.
 COLUMN_STEP = 64
 # The width that attention reads is rounded up to this, so that its views last so many steps and stay aligned on CUDA. A
 # larger step reads more hidden columns; not tuned.
@@ -32,9 +34,6 @@ VIEW_STEP = 16
 # Tokens of a block. Half a block a row stays empty in the mean; smaller ones leave less empty and take more products.
 # On a CPU 32 and 64 are equally fast.
 BLOCK_TOKENS = 32
-# Of the budget that a rectangle of the rows may need for the blocks to become one again. Both ways copy the cache once;
-# any value between a half and three quarters keeps the two apart.
-RECTANGLE_SHARE = 0.5
 # Of hidden keys and values in one layer: on a CPU, reading so many takes as long as one more attention call.
 PIECE_BYTES = 2**18
 
@@ -53,7 +52,7 @@ HostRow = list[tuple[Tensor, Tensor]]  # one row's keys and values of each layer
 class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """The keys and values of a running batch, as the models of transformers expect a cache to behave.
 
-    Those models attend to rectangles only; `use_blocks` is for `FusedModel`.
+    Those models attend to rectangles only; blocks are for `FusedModel`.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         budget_bytes: int,
         piece_bytes: int = PIECE_BYTES,
         block_tokens: int = BLOCK_TOKENS,
-        use_blocks: bool = False,
+        in_blocks: bool = False,
     ) -> None:
         super().__init__(layers=[])
         self.layout, self.budget_bytes, self.piece_bytes = layout, budget_bytes, piece_bytes
-        self.use_blocks, self._tokens_of_a_block = use_blocks, block_tokens
-        self.arrangement = Arrangement(layout.heads, layout.device)
+        self._tokens_of_a_block = block_tokens
+        self.arrangement = self._empty_arrangement(in_blocks)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._slots = torch.empty(0, dtype=torch.long)  # indices that the next forward pass writes to
@@ -80,8 +79,8 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, counted from the tensors themselves."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in (*self._keys, *self._values))
+        """Bytes that rows hold: a rectangle's, or those of the blocks that are not free."""
+        return self.arrangement.taken_tokens * self.layout.token_bytes
 
     @property
     def in_blocks(self) -> bool:
@@ -94,53 +93,49 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
         """The least memory that holds rows of so many tokens."""
-        tokens = len(lengths) * max(lengths, default=0)
-        if self.use_blocks:
-            size = self._tokens_of_a_block
-            tokens = min(tokens, size * sum(blocks_for(length, size) for length in lengths))
-        return tokens * self.layout.token_bytes
+        size = self._tokens_of_a_block
+        if self.in_blocks:
+            return size * sum(blocks_for(length, size) for length in lengths) * self.layout.token_bytes
+        return len(lengths) * max(lengths, default=0) * self.layout.token_bytes
 
     def reserve(self, lengths: Sequence[int], kept: Sequence[int] = ()) -> bool:
         """Let row i hold at least lengths[i] tokens; returns whether any are written elsewhere than before.
 
         The first kept[i] tokens of row i survive. Raises BudgetExceeded, and nothing has changed. Where the budget
-        allows, a quarter more columns of a rectangle and half as many rows again are allocated, so that the next growth
-        comes later.
+        allows, a rectangle gets a quarter more columns and half as many rows again, so that the next growth comes
+        later.
         """
-        now, tokens = self.arrangement, self._budget_tokens
-        if now.tables is not None and (taken := now.tables.grow(lengths)) >= 0:
-            if taken:
-                self._drop_views()
-            return taken > 0
-        rows, columns = len(lengths), max(lengths, default=0)
-        if now.tables is None and rows <= now.blocks and columns <= now.block_tokens:
-            return False
-        if rows * columns <= tokens:
-            self._rearrange(*self._grown(rows, columns), None, kept)
-        elif now.tables is None and self.needed_bytes(lengths) <= self.budget_bytes:
-            tables = BlockTables(tokens // self._tokens_of_a_block, self._tokens_of_a_block)
-            tables.grow(lengths)
-            self._rearrange(tables.blocks, tables.block_tokens, tables, kept)
+        now, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
+        if now.tables is not None:
+            taken = now.tables.grow(lengths)
+        elif rows <= now.blocks and columns <= now.block_tokens:
+            taken = 0
         else:
+            taken = -1 if rows * columns > self._budget_tokens else rows
+        if taken < 0:
             raise BudgetExceeded(self.needed_bytes(lengths))
-        return True
+        self._take_memory()
+        if taken and now.tables is None:
+            self._widen(*self._grown(rows, columns), kept)
+        if taken:
+            self._drop_views()
+        return taken > 0
 
-    def trim(self, cached: Sequence[int]) -> bool:
-        """Shrink a rectangle to a quarter, or make one of blocks, if the rows' tokens need no more; whether it did."""
-        rows, columns = len(cached), max(cached, default=0) + 1  # the next column may be a new one
-        columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
+    def clear(self, in_blocks: bool) -> None:
+        """Free all rows; the next ones are in blocks, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
-            if rows * columns > RECTANGLE_SHARE * self._budget_tokens:
-                return False
-        elif 4 * rows * columns >= now.blocks * now.block_tokens:
-            return False
-        self._rearrange(rows, columns, None, cached)
-        return True
+            for row in range(len(now.tables.rows)):
+                self.clear_row(row)
+        else:
+            for tensor in (*self._keys, *self._values):
+                now.by_block(tensor).zero_()
+        self.arrangement = self._empty_arrangement(in_blocks)
+        self._drop_views()
 
     def release(self) -> None:
-        """Free all memory."""
-        self.arrangement = Arrangement(self.layout.heads, self.layout.device)
+        """Free all rows, and the memory itself until the next ones come."""
+        self.arrangement = self._empty_arrangement(self.in_blocks)
         self._keys, self._values = [], []
         self._drop_views()
 
@@ -148,10 +143,9 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Free what a row holds; it keeps its index."""
         tables = self.arrangement.tables
         if tables is not None and (freed := tables.clear(row)):
-            # zeros, as all that no row has written: hidden columns are multiplied by 0, and 0 times NaN would be NaN
             blocks = torch.tensor(freed, device=self.layout.device)
             for tensor in (*self._keys, *self._values):
-                self._by_block(tensor).index_fill_(0, blocks, 0)
+                self.arrangement.by_block(tensor).index_fill_(0, blocks, 0)
             self._drop_views()
 
     def remove_row(self, row: int, last: int, last_length: int) -> None:
@@ -164,8 +158,22 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             self._drop_views()
         elif row != last:
             for tensor in (*self._keys, *self._values):
-                rows = self._by_block(tensor)
+                rows = self.arrangement.by_block(tensor)
                 rows[row, :, :last_length] = rows[last, :, :last_length]
+
+    def close_gaps(self) -> bool:
+        """Move rows together in the memory once many blocks between theirs are free; returns whether any moved."""
+        now, device = self.arrangement, self.layout.device
+        moved, places = now.tables.closed_gaps() if now.tables is not None else ([], [])
+        if not moved:
+            return False
+        source, target = torch.tensor(moved, device=device), torch.tensor(places, device=device)
+        for tensor in (*self._keys, *self._values):
+            blocks = now.by_block(tensor)
+            blocks.index_copy_(0, target, blocks.index_select(0, source))
+            blocks.index_fill_(0, source, 0)
+        self._drop_views()
+        return True
 
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Let the next forward pass write the first tokens of these rows, so many each, and attend only to them."""
@@ -250,14 +258,25 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Asked in a prefill only, which attends to itself; decoding passes its own mask."""
         return query_length, 0
 
-    def _by_block(self, tensor: Tensor) -> Tensor:
-        return tensor.view(self.arrangement.blocks, self.layout.heads, self.arrangement.block_tokens, tensor.shape[-1])
+    def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
+        heads, device, size = self.layout.heads, self.layout.device, self._tokens_of_a_block
+        if not in_blocks:
+            return Arrangement(heads, device)
+        tables = BlockTables(self._budget_tokens // size, size)
+        return Arrangement(heads, device, tables.blocks, size, tables)
+
+    def _take_memory(self) -> None:
+        """Take the whole budget, unless it is here already."""
+        if not self._keys:
+            layout, rows = self.layout, self._budget_tokens * self.layout.heads
+            self._keys, self._values = (
+                [zeros(rows, dim, layout.dtype, layout.device) for _ in range(layout.layers)]
+                for dim in (layout.key_dim, layout.value_dim)
+            )
 
     def _grown(self, rows: int, columns: int) -> tuple[int, int]:
         """The rows and columns of a rectangle that has at least so many."""
         now, tokens = self.arrangement, self._budget_tokens
-        if now.tables is not None:
-            return rows, columns
         new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
         if columns > now.block_tokens:
             new_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
@@ -266,29 +285,17 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         new_columns = max(columns, min(new_columns, tokens // rows))
         return min(new_rows, tokens // new_columns), new_columns
 
-    def _rearrange(self, blocks: int, block_tokens: int, tables: BlockTables | None, kept: Sequence[int]) -> None:
-        """Move row i's first kept[i] tokens to new tensors, one after the other: at most one layer exists twice."""
-        heads, dtype, device = self.layout.heads, self.layout.dtype, self.layout.device
-        if not self._keys:
-            self._keys, self._values = (
-                [torch.empty(0, dim, dtype=dtype, device=device) for _ in range(self.layout.layers)]
-                for dim in (self.layout.key_dim, self.layout.value_dim)
-            )
-        old, new = self.arrangement, Arrangement(heads, device, blocks, block_tokens, tables)
+    def _widen(self, rows: int, columns: int, kept: Sequence[int]) -> None:
+        """Make the rectangle so large; row i's first kept[i] tokens stay, one layer after the other."""
+        old, new = self.arrangement, Arrangement(self.layout.heads, self.layout.device, rows, columns)
         kept_at = slice(min(len(kept), old.blocks)), slice(None), slice(max(kept, default=0))
-        by_slots = old.tables is not None or tables is not None
-        source, target = (each.slots_of(range(len(kept)), kept) if by_slots else None for each in (old, new))
         for tensors in (self._keys, self._values):
-            for layer, tensor in enumerate(tensors):
-                # zeros, not empty: hidden columns are multiplied by 0, and 0 times an old NaN would be NaN
-                zeros = torch.zeros(blocks * heads * block_tokens, tensor.shape[-1], dtype=dtype, device=device)
-                if source is not None and target is not None:
-                    zeros.index_copy_(0, target, tensor.index_select(0, source))
-                else:  # 64 rows of SmolLM2 in bfloat16 grow in 52 ms, by their slots in 112 to 208
-                    zeros.view(blocks, heads, block_tokens, tensor.shape[-1])[kept_at] = self._by_block(tensor)[kept_at]
-                tensors[layer] = zeros
+            aside = torch.empty_like(old.by_block(tensors[0])[kept_at])
+            for tensor in tensors:
+                aside.copy_(old.by_block(tensor)[kept_at])
+                old.by_block(tensor).zero_()
+                new.by_block(tensor)[kept_at] = aside
         self.arrangement = new
-        self._drop_views()
 
     def _drop_views(self) -> None:
         self._views, self._viewed_for = [], ((), 0)
@@ -296,5 +303,5 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def _views_of(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)
-        keys, values = ([self._by_block(each)[read] for each in side] for side in (self._keys, self._values))
+        keys, values = ([self.arrangement.by_block(each)[read] for each in side] for side in (self._keys, self._values))
         return [*zip(keys, values, strict=True)]

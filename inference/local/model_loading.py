@@ -23,6 +23,8 @@ from inference.local.memory.kv_layout import KvLayout
 
 Quantize = Literal["4bit", "8bit"]
 
+CHECK_TOKENS = 16  # of KV cache: two short prompts, in blocks and in a rectangle
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -179,9 +181,9 @@ def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
     precision: more than rounding, less than a wrong mask or wrong positions. Not tuned.
     """
     prompts = check_prompts(loaded.model)
-    caches = [KvCache(loaded.layout, budget_bytes=2**40)]
-    if loaded.fused:  # five blocks of two tokens hold what is too much for a rectangle
-        caches.append(KvCache(loaded.layout, 10 * loaded.delta_bytes, block_tokens=2, use_blocks=True))
+    caches = [KvCache(loaded.layout, CHECK_TOKENS * loaded.delta_bytes)]
+    if loaded.fused:
+        caches.append(KvCache(loaded.layout, CHECK_TOKENS * loaded.delta_bytes, block_tokens=2, in_blocks=True))
     for kv in caches:
         lengths = [*map(len, prompts)]
         kv.reserve(lengths)

@@ -74,7 +74,7 @@ class RunningBatch:
 
     def _read_tokens(self, cursor: Cursor) -> float:
         """Cached tokens that a step reads for each row, as policies count them: of the longest or of the mean row."""
-        if not self.kv.use_blocks:
+        if not self.kv.in_blocks:
             return cursor.width
         return sum(row.cached_tokens for row in self.rows) / len(self.rows)
 
@@ -132,9 +132,7 @@ class RunningBatch:
     def reset(self, continuous: bool = False) -> None:
         """Start a new run: no rows, new figures; a static batch is a rectangle, as the papers count its memory."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
-        self.kv.use_blocks = continuous and self.loaded.fused
-        if self.kv.in_blocks:
-            self.kv.release()
+        self.kv.clear(in_blocks=continuous and self.loaded.fused)
         self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:
@@ -142,10 +140,10 @@ class RunningBatch:
         row.finish_reason, self._cursor = "removed", None
 
     def compact(self) -> None:
-        """Move the last rows to the indices of finished ones, and free memory that is no longer needed."""
+        """Move the last rows to the indices of finished ones, and rows together in the memory."""
         for row in [row for row in reversed(self.rows) if not row.running]:
             self.drop(row)
-        if self.kv.trim([row.cached_tokens for row in self.rows]):
+        if self.kv.close_gaps():
             self._cursor = None
 
     def drop(self, row: BatchRow) -> None:

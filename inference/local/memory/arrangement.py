@@ -1,4 +1,4 @@
-"""Where rows are in the tensors of the KV cache: in one block each, which is a rectangle, or in several."""
+"""Where rows are in the memory of the KV cache: in one block each, which is a rectangle, or in several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from inference.local.memory.block_tables import BlockTables
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Tensors of [blocks, heads, block tokens, dim] and whose the blocks are; a slot is an index of their [-1, dim]."""
+    """Blocks at the beginning of tensors [slots, dim], and whose they are; a slot is one head's part of a token."""
 
     heads: int
     device: torch.device
@@ -23,6 +23,16 @@ class Arrangement:
     def columns(self) -> int:
         """Tokens that a row can hold, in blocks the longest row."""
         return self.block_tokens if self.tables is None else self.tables.columns
+
+    @property
+    def taken_tokens(self) -> int:
+        """Tokens of all blocks that are not free."""
+        return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
+
+    def by_block(self, tensor: Tensor) -> Tensor:
+        """The [blocks, heads, block tokens, dim] that these blocks have of a tensor of slots."""
+        held = tensor[: self.blocks * self.heads * self.block_tokens]
+        return held.view(self.blocks, self.heads, self.block_tokens, tensor.shape[-1])
 
     def slots_at(self, positions: Sequence[int]) -> Tensor:
         """Where row i writes its token at positions[i], [rows * heads]; one more is the next position in its block."""

@@ -1,5 +1,6 @@
 """Which blocks of a pool hold each row's tokens: pure bookkeeping on the host, and its indices as tensors."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -30,16 +31,21 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
 
 
 class BlockTables:
-    """The blocks of each row in the order of its tokens; the lowest free block is taken first.
+    """The blocks of each row in the order of its tokens, near the beginning of the pool.
 
-    So the blocks in use stay near the beginning of the pool, and attention, which reads all blocks up to the last one
-    in use, reads few free ones.
+    For attention reads all blocks up to the last one in use. So the lowest free block is taken first, and when many
+    rows have left, `closed_gaps` moves the last blocks to where those were.
     """
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
         self.blocks, self.block_tokens = blocks, block_tokens
         self.rows: list[list[int]] = []
         self._free = list(range(blocks))  # a heap
+
+    @property
+    def taken(self) -> int:
+        """Blocks that are not free."""
+        return self.blocks - len(self._free)
 
     @property
     def columns(self) -> int:
@@ -63,6 +69,19 @@ class BlockTables:
         for block in blocks:
             heappush(self._free, block)
         return blocks
+
+    def closed_gaps(self) -> tuple[list[int], list[int]]:
+        """Which blocks move, and where to, once a third of those up to the last one in use are free; mostly none."""
+        end, taken = 1 + max((max(row) for row in self.rows if row), default=-1), self.taken
+        if 2 * end <= 3 * taken:
+            return [], []
+        gaps = [heappop(self._free) for _ in range(bisect_left(sorted(self._free), taken))]
+        moved = [block for row in self.rows for block in row if block >= taken]
+        place_of = dict(zip(moved, gaps, strict=True))
+        self.rows = [[place_of.get(block, block) for block in row] for row in self.rows]
+        for block in moved:
+            heappush(self._free, block)
+        return moved, gaps
 
     def index(self, device: torch.device) -> BlockIndex:
         """The indices for attention; each row has a block at least."""

@@ -32,7 +32,7 @@ def test_it_gives_the_logits_of_the_model_that_it_was_made_from_however_attentio
     lengths = [len(prompt) + 2 for prompt in prompts]
     scarce = loaded.delta_bytes * (sum(lengths) + len(lengths))
     caches = [KvCache(loaded.layout, 2**30, piece_bytes) for piece_bytes in (0, 2**30, 0)]
-    caches.append(KvCache(loaded.layout, scarce, block_tokens=2, use_blocks=True))
+    caches.append(KvCache(loaded.layout, scarce, block_tokens=2, in_blocks=True))
     for model, kv in zip((loaded.model, *[loaded.decoder] * 3), caches, strict=True):
         kv.reserve(lengths)
         logits = [prefill(model, kv, range(len(prompts)), prompts, loaded.pad_id)]
