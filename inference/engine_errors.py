@@ -79,6 +79,17 @@ class BudgetTooSmall(InferenceError):
         super().__init__()
 
 
+class BudgetTooLarge(InferenceError):
+    """a KV cache of {budget_bytes} bytes is more than the {memory_bytes} bytes of {device}
+
+    The cache takes its budget whole; the operator must lower MAGNUS_KV_BUDGET.
+    """
+
+    def __init__(self, budget_bytes: int, memory_bytes: int, device: str) -> None:
+        self.budget_bytes, self.memory_bytes, self.device = budget_bytes, memory_bytes, device
+        super().__init__()
+
+
 class UnreadableTokenizer(InferenceError):
     """cannot read the tokenizer of {model}: {reason}
 

@@ -20,7 +20,7 @@ from learning.predictors.length_predictor import Outcome, Prompt
 LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
 ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
 SAVE_EVERY = 32  # answers, about 20 s of work that a killed run loses
-KV_BUDGET_BYTES = 2**40  # any value above the rows' need does: memory is not what is measured
+KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: memory is not what is measured
 
 Instruction = tuple[str, str, str]  # application, instruction, input
 

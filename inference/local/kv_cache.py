@@ -105,21 +105,14 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         allows, a rectangle gets a quarter more columns and half as many rows again, so that the next growth comes
         later.
         """
-        now, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
-        if now.tables is not None:
-            taken = now.tables.grow(lengths)
-        elif rows <= now.blocks and columns <= now.block_tokens:
-            taken = 0
-        else:
-            taken = -1 if rows * columns > self._budget_tokens else rows
-        if taken < 0:
-            raise BudgetExceeded(self.needed_bytes(lengths))
         self._take_memory()
-        if taken and now.tables is None:
-            self._widen(*self._grown(rows, columns), kept)
-        if taken:
+        tables = self.arrangement.tables
+        changed = self._widened(lengths, kept) if tables is None else tables.grow(lengths)
+        if changed is None:
+            raise BudgetExceeded(self.needed_bytes(lengths))
+        if changed:
             self._drop_views()
-        return taken > 0
+        return bool(changed)
 
     def clear(self, in_blocks: bool) -> None:
         """Free all rows; the next ones are in blocks, or in a rectangle."""
@@ -285,9 +278,14 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         new_columns = max(columns, min(new_columns, tokens // rows))
         return min(new_rows, tokens // new_columns), new_columns
 
-    def _widen(self, rows: int, columns: int, kept: Sequence[int]) -> None:
-        """Make the rectangle so large; row i's first kept[i] tokens stay, one layer after the other."""
-        old, new = self.arrangement, Arrangement(self.layout.heads, self.layout.device, rows, columns)
+    def _widened(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
+        """Whether the rectangle had to become larger, one layer after the other; None if the budget is too small."""
+        old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
+        if rows <= old.blocks and columns <= old.block_tokens:
+            return False
+        if rows * columns > self._budget_tokens:
+            return None
+        new = Arrangement(self.layout.heads, self.layout.device, *self._grown(rows, columns))
         kept_at = slice(min(len(kept), old.blocks)), slice(None), slice(max(kept, default=0))
         for tensors in (self._keys, self._values):
             aside = torch.empty_like(old.by_block(tensors[0])[kept_at])
@@ -296,6 +294,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 old.by_block(tensor).zero_()
                 new.by_block(tensor)[kept_at] = aside
         self.arrangement = new
+        return True
 
     def _drop_views(self) -> None:
         self._views, self._viewed_for = [], ((), 0)

@@ -52,16 +52,16 @@ class BlockTables:
         """Tokens that the blocks of the longest row hold."""
         return max(map(len, self.rows), default=0) * self.block_tokens
 
-    def grow(self, lengths: Sequence[int]) -> int:
-        """Let each row hold at least so many tokens; returns the blocks that took, or -1 and takes none: too few."""
+    def grow(self, lengths: Sequence[int]) -> bool | None:
+        """Let each row hold at least so many tokens; whether that took blocks, None and no blocks if too few are free."""
         wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
         missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
         if sum(missing) > len(self._free):
-            return -1
+            return None
         self.rows += [[] for _ in range(len(lengths) - len(self.rows))]
         for row, count in zip(self.rows, missing, strict=False):
             row += [heappop(self._free) for _ in range(count)]
-        return sum(missing)
+        return any(missing)
 
     def clear(self, row: int) -> list[int]:
         """Free a row's blocks; returns them. The row keeps its index."""

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from inference.engine_errors import UnreadableBudget
-from inference.local.kv_budget import CPU_BUDGET_BYTES, kv_budget_bytes
+from inference.engine_errors import BudgetTooLarge, UnreadableBudget
+from inference.local.kv_budget import CPU_BUDGET_BYTES, host_memory_bytes, kv_budget_bytes
 
 CPU = torch.device("cpu")
 
@@ -20,3 +20,9 @@ def test_a_budget_is_as_configured_or_as_suits_the_device(configured, nbytes):
 def test_what_is_no_size_is_refused(configured):
     with pytest.raises(UnreadableBudget, match="write for example 20GiB"):
         kv_budget_bytes(configured, CPU)
+
+
+def test_more_than_the_machine_has_is_refused_before_anything_runs():
+    assert kv_budget_bytes(str(host_memory_bytes()), CPU) == host_memory_bytes()
+    with pytest.raises(BudgetTooLarge, match="is more than the"):
+        kv_budget_bytes("1000TiB", CPU)

@@ -194,6 +194,7 @@ def test_rows_that_stay_are_moved_together_with_all_that_they_hold(lengths, leav
     kv.close_gaps()
     assert not kv.close_gaps()
     tables = kv.arrangement.tables
+    assert tables is not None
     held = sorted(block for row in tables.rows for block in row)
     assert len(held) == len(set(held)) == tables.taken
     assert not held or 2 * (held[-1] + 1) <= 3 * len(held)

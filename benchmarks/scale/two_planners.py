@@ -1,0 +1,103 @@
+"""What a planner for each model gains where the planner is the bound: one installation, and two of half its size.
+
+    python -m benchmarks.scale.two_planners --json F
+
+On a small machine everything else ends before a planner does. So each planner gets a small part of a core: it is
+stopped (SIGSTOP) for the rest of each tenth of a second. Both fleets get the same arrivals, more than they can plan.
+"""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.scale.__main__ import SETTLE_S, measure, processes
+
+PERIOD_S = 0.1  # in which a planner runs for its part; any value does that is well below the lead's time
+COUNTS = (1, 2)
+
+Json = dict[str, Any]
+
+
+@click.command()
+@click.option("--workers", default=16, show_default=True, help="Paced workers of all installations together.")
+@click.option("--planner-core", default=0.02, show_default=True, help="Part of a core that each planner gets.")
+@click.option("--rate", default=60.0, show_default=True, help="Arrivals a second, all installations together.")
+@click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive.")
+@click.option("--repeats", default=1, show_default=True, help="Of both, in turns.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+def main(
+    workers: int, planner_core: float, rate: float, seconds: float, repeats: int, seed: int, json_file: Path | None
+) -> None:
+    """Measure one installation, then two."""
+    rows: list[Json] = []
+    for repeat in range(repeats):
+        for count in COUNTS:
+            runs = run_installations(count, workers // count, planner_core, rate / count, seconds, seed + repeat)
+            served = round(sum(run["served_per_s"] for run in runs), 2)
+            rows.append({"installations": count, "planner_core": planner_core, "served_per_s": served, "runs": runs})
+            click.echo(f"{count} installations: {served} requests/s", err=True)
+            if json_file:
+                json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    Console().print(table(rows))
+
+
+def run_installations(
+    count: int, workers: int, planner_core: float, rate: float, seconds: float, seed: int
+) -> list[Json]:
+    """The figures of so many services at once, each with so many workers and arrivals of its own."""
+    options = ServiceOptions(workers, "40MiB", paced="v100")
+    with ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        measured = []
+        for number in range(count):
+            arrivals = arrivals_of("toy", round(rate * seconds), rate, seed + number)
+            service, state_dir = stack.enter_context(fresh_service("fusion", options, arrivals, seed))
+            stack.enter_context(slowed(psutil.Process(processes(state_dir)["planner"]), planner_core))
+            measured.append((service, state_dir, arrivals, workers))
+        threading.Event().wait(SETTLE_S)
+        return [run.result() for run in [pool.submit(measure, *terms) for terms in measured]]
+
+
+@contextmanager
+def slowed(process: psutil.Process, share: float) -> Iterator[None]:
+    """Let a process run only for this share of the time, until the context ends."""
+    ended = threading.Event()
+
+    def stop_and_go() -> None:
+        while not ended.wait(share * PERIOD_S):
+            process.send_signal(signal.SIGSTOP)
+            ended.wait((1 - share) * PERIOD_S)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def table(rows: list[Json]) -> Table:
+    """A line for each run."""
+    shown = Table("installations", "planner's core", "served/s", "mean s")
+    for row in rows:
+        means = ", ".join(f"{run['response_s']['mean']:.1f}" for run in row["runs"])
+        shown.add_row(str(row["installations"]), f"{row['planner_core']:.0%}", f"{row['served_per_s']:.1f}", means)
+    return shown
+
+
+if __name__ == "__main__":
+    main()
