@@ -53,7 +53,10 @@ class BlockTables:
         return max(map(len, self.rows), default=0) * self.block_tokens
 
     def grow(self, lengths: Sequence[int]) -> bool | None:
-        """Let each row hold at least so many tokens; whether any block was taken, None if too few are free and none was."""
+        """Let each row hold at least so many tokens; returns whether that took blocks.
+
+        None if too few are free; none is taken then.
+        """
         wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
         missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
         if sum(missing) > len(self._free):
