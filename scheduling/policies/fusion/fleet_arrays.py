@@ -25,6 +25,12 @@ from scheduling.policies.fusion.conditional_length import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
 
+# Of the tokens that a worker could generate in a second with any number of rows, the part that makes it busy. Simulated
+# with the costs of the bundled model at 35 times its size, twice what two workers can serve: see docs/results/live.md.
+BUSY_SHARE = 0.8
+LEAST_ROWS = 16  # that a busy worker has, whatever its costs were fitted to
+TINY_S = 1e-12  # keeps a row that costs nothing from a division by zero
+
 
 @dataclass(frozen=True, slots=True)
 class FutureMemory:
@@ -141,6 +147,12 @@ class FleetArrays:
         mean_row = self.total.sum() / max(1, int(self.size.sum()))
         of_rows = self.most_rows * mean_row
         return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
+
+    def limit_rows(self) -> None:
+        """Let no worker have more rows than keep it busy: more would only make each step longer for all of them."""
+        fixed_s, row_s = self.d4 + self.d3 * self.read_length, self.d2 + self.d1 * self.read_length
+        enough = BUSY_SHARE / (1 - BUSY_SHARE) * fixed_s / np.maximum(row_s, TINY_S)
+        self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
 
     def step_s(self) -> Floats:
         """Seconds of each worker's next iteration, taken to have one row at least."""

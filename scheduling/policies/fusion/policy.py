@@ -64,12 +64,14 @@ class Fusion(Policy):
         self._reservation = WorkerReservation()
         self._prediction_weight = 1.0
         self._fleet: FleetArrays | None = None  # of the last decision
+        self._in_background = False  # whether only background requests come
 
     def __len__(self) -> int:
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
         """Into its bucket; one that comes back unfinished had been ahead of all that waits now."""
+        self._in_background = request.background
         work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
         self._queues.add(WaitingRequest(request, work_ahead))
 
@@ -103,6 +105,8 @@ class Fusion(Policy):
         if not offered or not len(self):
             return []
         self._fleet = fleet = FleetArrays(offered)
+        if not self._in_background:  # which want throughput alone
+            fleet.limit_rows()
         self._join_buffered(fleet)
         load = self._load(fleet)
         delayed = DelayedRequests(
