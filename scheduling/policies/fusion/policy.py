@@ -1,8 +1,8 @@
 """Ours: continuous batching by predicted length, the paper's own future work, with what the field has found since.
 
 - Order: arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
-- Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), reserved by an upper quantile
-  (`fleet_arrays`), predicted again for rows that outlive their prediction (`conditional_length`).
+- Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), reserved by an upper
+  quantile (`fleet_arrays`), predicted again for rows that outlive their prediction (`conditional_length`).
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`, `length_bands`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`tenant_queues`); while none of its requests fits, others
