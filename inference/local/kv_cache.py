@@ -191,15 +191,16 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 self.block_index = tables.index(self.layout.device)
                 self._views = self._views_of(Piece(0, len(self.block_index.row_of), tables.block_tokens))
             return columns
-        rows, width = len(lengths), min(-(-width // VIEW_STEP) * VIEW_STEP, columns)
-        if (lengths, width) != self._viewed_for:
+        rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
+        width = min(wanted, columns)  # a row that has ended may count for more than there are, for it grows no more
+        if (lengths, wanted) != self._viewed_for:
             self._views = self._views_of(Piece(0, rows, width))
-            growth = width - max(lengths)
+            growth = wanted - max(lengths)
             on_cpu = self.layout.device.type == "cpu"  # a GPU reads hidden columns faster than it starts another call
             most_hidden = self.piece_bytes * self.layout.layers // self.layout.token_bytes if on_cpu else inf
-            self.pieces = split_into_pieces([length + growth for length in lengths], most_hidden)
+            self.pieces = split_into_pieces([min(length + growth, columns) for length in lengths], most_hidden)
             self._piece_views = [self._views_of(piece) for piece in self.pieces]
-            self._viewed_for = lengths, width
+            self._viewed_for = lengths, wanted
         return width
 
     def piece_views(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:

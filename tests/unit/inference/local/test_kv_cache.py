@@ -87,6 +87,18 @@ def test_neighbouring_rows_are_read_together_if_few_columns_are_hidden(hidden_to
         assert (keys.shape, values.shape) == ((stop - start, 3, width, 4), (stop - start, 3, width, 5))
 
 
+def test_a_row_is_read_to_its_last_token_when_a_longer_one_has_ended_near_the_last_column():
+    kv = KvCache(LAYOUT, 2**20, piece_bytes=0)
+    kv.reserve([51, 51])
+    assert kv.arrangement.columns == 64
+    lengths = [60, 50]  # the first has ended and stays at 60; after ten steps the second one has 60
+    for step in range(1, 14):
+        width = kv.prepare_decode(torch.zeros(6, dtype=torch.long), lengths, width=60 + step)
+        assert width <= 64
+        read = next(piece.width for piece in kv.pieces if piece.stop == 2)
+        assert 50 + step <= read <= width
+
+
 def test_a_row_goes_to_the_host_and_into_another_place():
     kv, written = filled()
     host = kv.row_to_host(1, 6)
