@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.fleet_arrays import FleetArrays, FutureMemory, Paging, peak_tokens, reserved
+from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, FutureMemory, Paging, peak_tokens, reserved
 from scheduling.policy import RunningRow
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
@@ -115,12 +115,12 @@ def test_a_fixed_time_is_shared_by_as_many_tokens_as_rows_may_run() -> None:
     assert FleetArrays([a_paged_worker(max_rows=8)]).shared_tokens.tolist() == [10_000]
 
 
-def test_a_busy_worker_has_as_many_rows_as_give_four_fifths_of_what_any_number_would() -> None:
+def test_a_busy_worker_has_as_many_rows_as_give_the_busy_share_of_what_any_number_would() -> None:
     fleet = FleetArrays([a_paged_worker(name=name) for name in ("busy", "flat", "steep")])
     fleet.d1, fleet.d3 = np.zeros(3), np.zeros(3)
     fleet.d4, fleet.d2 = np.array([9e-3, 9e-3, 1e-6]), np.array([6e-4, 0.0, 6e-4])
     fleet.limit_rows()
     rows = float(fleet.most_rows[0])
-    assert rows / (9e-3 + rows * 6e-4) == pytest.approx(0.8 / 6e-4)  # rows a second, and their limit
+    assert rows / (9e-3 + rows * 6e-4) == pytest.approx(BUSY_SHARE / 6e-4)  # rows a second, and their limit
     assert fleet.most_rows[1] > 10**6  # a row that costs nothing is always welcome
     assert fleet.most_rows[2] == 16  # never fewer, whatever costs were fitted
