@@ -20,7 +20,9 @@ from scheduling.policy import Policy
 # leaves nineteen twentieths for decisions. Not tuned.
 SHARE = 0.03
 AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
-FIRST_S = 0.2  # what a new planner may spend at once, so that ETAs are there within a second
+# What a new planner, or one that had nothing to forecast, may spend in its next steps, so that ETAs are there within a
+# second. Without a bound, an idle hour would be spent on forecasts in the busy minutes after it.
+SAVED_S = 0.2
 EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
 MOST_S = 1.0  # of computing for one forecast; what is not played by then is expected at the rate of what was. Not tuned
 # An older forecast still says when each place in the queue has its turn, but not which request has that place: others
@@ -112,8 +114,8 @@ class Forecasts:
         self._clock = clock
         self._models: dict[str, _OfModel] = {}
         self._in_progress: _InProgress | None = None
-        self._spent_s = 0.0
-        self._since: float | None = None
+        self._spent_s, self._saved_s = 0.0, SAVED_S
+        self._saved_at: float | None = None
 
     def see(self, queued: Iterable[QueuedRequest], now: float) -> None:
         """Take note of requests that were handed to the policies."""
@@ -130,7 +132,6 @@ class Forecasts:
 
         What the policies have assigned must be in `work`: it waits no more.
         """
-        self._since = now if self._since is None else self._since
         if self._in_progress is not None or self._left_s(now) <= 0:
             return
         due = [(of.due_at, model, policy) for model, policy in policies if (of := self._of(model)).due_at <= now]
@@ -149,7 +150,7 @@ class Forecasts:
             self._in_progress = _InProgress(model, forecast)
         elif not busy:
             of.concluded = None
-        self._spent_s += self._clock() - began
+        self._spend(self._clock() - began)
 
     def advance(self, ends_of: EndsOf, now: float) -> None:
         """Play on for as long as the share of time allows; once a forecast is complete, learn from its predecessors."""
@@ -162,7 +163,7 @@ class Forecasts:
         if complete or playing.played_s > MOST_S:
             self._in_progress = None
             self._conclude(ends_of, playing)
-        self._spent_s += self._clock() - began
+        self._spend(self._clock() - began)
 
     @property
     def spent_s(self) -> float:
@@ -178,7 +179,7 @@ class Forecasts:
             of.running = {name: answer for one in work.get(model, ()) for name, answer in expected_of_rows(one)}
             if of.running or of.concluded:
                 described[model] = _described(of, queues.get(model, QueueFront()), now)
-        self._spent_s += self._clock() - began
+        self._spend(self._clock() - began)
         return described
 
     def _of(self, model: str) -> _OfModel:
@@ -186,7 +187,13 @@ class Forecasts:
 
     def _left_s(self, now: float) -> float:
         """What may be spent in this step."""
-        return min(AT_ONCE_S, FIRST_S + SHARE * (now - (self._since or now)) - self._spent_s)
+        since = now if self._saved_at is None else self._saved_at
+        self._saved_s, self._saved_at = min(SAVED_S, self._saved_s + SHARE * (now - since)), now
+        return min(AT_ONCE_S, self._saved_s)
+
+    def _spend(self, seconds: float) -> None:
+        self._spent_s += seconds
+        self._saved_s -= seconds
 
     def _conclude(self, ends_of: EndsOf, playing: _InProgress) -> None:
         """Compare earlier forecasts with the answers that have come, and describe this one with what that taught."""

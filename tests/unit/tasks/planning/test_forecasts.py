@@ -12,7 +12,7 @@ from scheduling.forecast.interval_calibration import FEWEST
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request
-from tasks.planning.forecasts import EVERY_S, FIRST_S, FRESH_S, SHARE, Forecasts, QueueFront
+from tasks.planning.forecasts import EVERY_S, FRESH_S, SAVED_S, SHARE, Forecasts, QueueFront
 from tasks.planning.policies_by_model import PoliciesByModel
 from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request
 
@@ -90,7 +90,20 @@ def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
         forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, now)
         forecasts.advance(no_ends, now)
     assert forecasts.described({}, {}, now)
-    assert forecasts.spent_s <= FIRST_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
+    assert forecasts.spent_s <= SAVED_S + SHARE * (now - NOW) + 0.1  # one step more than what was left
+
+
+def test_an_idle_hour_is_not_spent_on_forecasts_in_the_busy_minutes_after_it() -> None:
+    requests = [a_request(f"r{n}", at=NOW - 1, predicted=10 + n) for n in range(60)]
+    forecasts, policies = Forecasts(a_clock(0.001)), planner_with([])
+    policies.of("small")
+    forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
+    busy_at = NOW + 3600.0
+    for turn in range(200):
+        now = busy_at + 0.05 * turn
+        forecasts.begin(planner_with(requests), lambda: {"small": [PresentWork(worker())]}, now)
+        forecasts.advance(no_ends, now)
+    assert 0 < forecasts.spent_s <= SAVED_S + SHARE * (now - busy_at) + 0.1
 
 
 def test_answers_that_came_teach_how_far_forecasts_err() -> None:
