@@ -39,7 +39,7 @@ BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
 BACKGROUND_NICE = 10  # below the workers as well: of trainer and Flower, for which no request waits; not tuned
 FLOWER_TASKS = 2000  # that it remembers; with its own 100,000 it grew by 160 MB an hour at load
-TRAINER_ALIVE_WITHIN_S = 30.0  # with that niceness it may wait long for a CPU, and nothing is urgent; not tuned
+BACKGROUND_ALIVE_WITHIN_S = 30.0  # with that niceness they may wait long for a CPU, and nothing is urgent; not tuned
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -128,7 +128,7 @@ def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgra
 def trainer() -> ChildProgram:
     """Refits the learned models."""
     command = (*PYTHON, "tasks.training.trainer_process")
-    return ChildProgram("trainer", command, env=CONTROL, nice=BACKGROUND_NICE, alive_within_s=TRAINER_ALIVE_WITHIN_S)
+    return ChildProgram("trainer", command, env=CONTROL, nice=BACKGROUND_NICE, alive_within_s=BACKGROUND_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
@@ -140,7 +140,7 @@ def flower(port: int, credentials: str) -> ChildProgram:
         command,
         env={**CONTROL, "FLOWER_BASIC_AUTH": credentials},
         nice=BACKGROUND_NICE,
-        alive_within_s=ALIVE_WITHIN_S,
+        alive_within_s=BACKGROUND_ALIVE_WITHIN_S,
         question=http_question("127.0.0.1", port, "/healthcheck"),
     )
 
