@@ -37,3 +37,16 @@ def test_where_a_join_costs_nothing_no_request_is_buffered() -> None:
     buffer = JoinBuffer()
     add(buffer, "w", "a", 0.0)
     assert list(buffer.release({"w": 0.0}, 0.0)) == ["w"]
+
+
+def test_a_request_that_can_expect_no_company_joins_at_once_and_waits_again_once_others_come_often() -> None:
+    buffer = JoinBuffer()
+    for name, at in (("first", 0.0), ("late", 8.0)):
+        add(buffer, "w", name, at)
+        buffer.release({"w": 1.0}, at)
+    assert len(buffer) == 0  # 8 s between the two: the second one took the first with it
+    add(buffer, "w", "lonely", 20.0)
+    assert list(buffer.release({"w": 1.0}, 20.0)) == ["w"]
+    for turn in range(10):
+        add(buffer, "w", f"often{turn}", 20.1 + 0.1 * turn)
+    assert buffer.release({"w": 20.0}, 21.0) == {}
