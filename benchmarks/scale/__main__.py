@@ -25,6 +25,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from benchmarks.filled_database import fill
 from benchmarks.live.fresh_service import add_process, fresh_service
@@ -38,6 +39,7 @@ from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
 from inference.prompt_format import load_prompt_format
+from models.operations.minute_history import close_minutes
 from models.session import make_engine
 from settings import BUNDLED_MODEL, read_settings
 
@@ -119,10 +121,13 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
 
 
 def fill_database(url: str, finished: int) -> None:
-    """Ended requests of a day, vacuumed as months of service leave them."""
+    """Ended requests of a day, their minutes closed and vacuumed, as months of service leave them."""
     began, database = monotonic(), make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
     with database.connect() as connection:
         fill(connection, finished, 0, load_prompt_format(str(BUNDLED_MODEL)).name)
+    with Session(database) as session:
+        while close_minutes(session):
+            pass
     with database.connect() as connection:
         settled = connection.execution_options(isolation_level="AUTOCOMMIT")
         settled.execute(text("vacuum analyze"))

@@ -95,7 +95,7 @@ def table(rows: list[Json]) -> Table:
     shown = Table("installations", "planner's core", "served/s", "mean s")
     for row in rows:
         means = ", ".join(f"{run['response_s']['mean']:.1f}" for run in row["runs"])
-        shown.add_row(str(row["installations"]), f"{row['planner_core']:.0%}", f"{row['served_per_s']:.1f}", means)
+        shown.add_row(str(row["installations"]), f"{row['planner_core']:.1%}", f"{row['served_per_s']:.1f}", means)
     return shown
 
 
