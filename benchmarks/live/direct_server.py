@@ -18,7 +18,7 @@ from inference.local.model_loading import load_model
 from settings import BUNDLED_MODEL
 
 DIRECT_SERVERS = ("vllm",)
-MAX_ROWS = 128  # of a step: half of its default, since no more than 130 ever ran in our workers together. Not tuned
+MAX_ROWS = 128  # of a step. Not tuned
 ANSWER_TOKENS = 1024  # Gmax of the service by default
 
 
