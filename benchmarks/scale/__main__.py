@@ -121,7 +121,7 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
 
 
 def fill_database(url: str, finished: int) -> None:
-    """Ended requests of a day, their minutes closed and vacuumed, as months of service leave them."""
+    """Ended requests of a day, vacuumed and their minutes closed, as months of service leave them."""
     began, database = monotonic(), make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
     with database.connect() as connection:
         fill(connection, finished, 0, load_prompt_format(str(BUNDLED_MODEL)).name)

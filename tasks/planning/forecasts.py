@@ -186,7 +186,7 @@ class Forecasts:
         return self._models.setdefault(model, _OfModel())
 
     def _left_s(self, now: float) -> float:
-        """What may be spent in this step."""
+        """Save up for the time since the last call; what may be spent in this step."""
         since = now if self._saved_at is None else self._saved_at
         self._saved_s, self._saved_at = min(SAVED_S, self._saved_s + SHARE * (now - since)), now
         return min(AT_ONCE_S, self._saved_s)

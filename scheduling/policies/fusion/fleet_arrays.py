@@ -26,9 +26,10 @@ from scheduling.policy import Worker
 from scheduling.request import Request
 
 # Of the tokens that a worker could generate in a second with any number of rows, the part that makes it busy. Simulated
-# with the costs of the bundled model at 35 times its size and more requests than two workers can serve, 0.7, 0.8, 0.9
-# and no limit give 35.3, 37.7, 39.3 and 38.9 requests a second, and a mean of 1.9, 2.0, 2.4 and 2.4 s, where 600
-# arrive; where 2,000 do 37.7, 41.2, 44.1 and 44.7, and 4.3, 3.9, 4.5 and 5.7 s. On published GPUs memory ends first.
+# with the costs of the bundled model at 35 times its size and more requests than two workers can serve, 0.7, 0.8, 7/8,
+# 0.9 and no limit give 35.3, 37.7, 38.2, 39.3 and 38.9 requests a second and means of 1.9, 2.0, 2.3, 2.4 and 2.4 s
+# where 600 arrive; where 2,000 do, 37.7, 41.2, 43.1, 44.1 and 44.7, and 4.3, 3.9, 4.2, 4.5 and 5.7 s. On published GPUs
+# memory ends first.
 BUSY_SHARE = 7 / 8
 LEAST_ROWS = 16  # that a busy worker has, whatever its costs were fitted to
 TINY_S = 1e-12  # keeps a row that costs nothing from a division by zero
