@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redis
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import startup_checks
@@ -18,7 +18,8 @@ from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
 from inference.local.cpu.cpu_dtype import cpu_dtype, parameters_of
 from models.connections.database_errors import GRANT, explain
-from models.connections.schema_upgrade import schema_state
+from models.connections.role_grants import unreadable_tables
+from models.connections.schema_upgrade import schema_state, server_facts
 from models.connections.session_settings import is_pooled
 from models.session import make_engine
 from models.upkeep.invariants import INVARIANTS, SHOWN, violations
@@ -118,14 +119,11 @@ def _database(url: str | None, lease_s: float) -> Iterator[Finding]:
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
-    version, encoding, timeout = connection.execute(
-        text("""select current_setting('server_version_num')::int / 10000, current_setting('server_encoding'),
-            current_setting('statement_timeout')""")
-    ).one()
+    version, encoding, timeout = server_facts(connection)
     remedy = None if version >= MIN_POSTGRES_VERSION else f"Magnus needs Postgres {MIN_POSTGRES_VERSION} or newer"
     yield Finding("Postgres", f"version {version}", remedy)
     if encoding != "UTF8":
-        yield Finding("encoding", str(encoding), "create the database with `encoding 'UTF8' template template0`")
+        yield Finding("encoding", encoding, "create the database with `encoding 'UTF8' template template0`")
     if is_pooled(connection):
         note = "a pooler is in between: no prepared statements, no settings of the session"
         bounded = timeout != "0"
@@ -134,10 +132,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
 
 
 def _rights(connection: Connection) -> Iterator[Finding]:
-    lacking = connection.scalars(
-        text("""select tablename from pg_tables where schemaname = current_schema() and tablename <> 'alembic_version'
-            and not has_table_privilege(format('%I.%I', schemaname, tablename), 'select')""")
-    ).all()
+    lacking = unreadable_tables(connection)
     if lacking:
         yield Finding("rights", f"none on {', '.join(lacking)}", GRANT)
 

@@ -17,7 +17,6 @@ from sqlalchemy import (
     func,
     null,
     select,
-    text,
     true,
     tuple_,
     type_coerce,
@@ -27,6 +26,7 @@ from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.orm import Session, defer
 
 from models import notifications
+from models.sql import text
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 UNFINISHED = (RequestStatus.queued, RequestStatus.in_progress)

@@ -6,7 +6,7 @@ from sqlalchemy import ARRAY, Text, any_, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from models.client_requests import UNFINISHED, RequestView, read_views, select_views, select_whole_views
-from models.sql.shared_text import text
+from models.sql import text
 from models.tables import ANSWERED, UNANSWERED, StoredRequest
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.sql.shared_text import text
+from models.sql import text
 
 # An answer is dated back by the time that writing it took; what is written later than this is not traced. Not tuned.
 GRACE_S = 5

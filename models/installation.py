@@ -1,6 +1,8 @@
 """The installation's name, drawn at its database's first migration: it keeps its messages apart in a shared Redis."""
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.sql import text
 
 
 def installation_id(connection: Connection) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from psycopg import Connection as PsycopgConnection
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from models.connections.session_settings import is_pooled
 from models.planning.planner_state import write_service_state
+from models.sql import text
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
 MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37

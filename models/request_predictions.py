@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from models.planning.planner_state import write_service_state
-from models.sql.shared_text import text
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row
 
 from models.planning.live_fleet import LiveWorker, live_workers
 from models.planning.planner_state import planner_inputs
-from models.sql.shared_text import text
+from models.sql import text
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.request import Request

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Index, LargeBinary, text
+from sqlalchemy import BigInteger, Index, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models.sql import text
 from models.tables import NOW, Base
 
 

@@ -4,9 +4,11 @@ import enum
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Enum, Index, Integer, LargeBinary, Sequence, Text, text
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Enum, Index, Integer, LargeBinary, Sequence, Text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from models.sql import text
 
 Instant = TIMESTAMP(timezone=True)
 NOW = text("clock_timestamp()")

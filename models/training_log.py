@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.sql.shared_text import text
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

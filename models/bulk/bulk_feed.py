@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.client_requests import INSERTED_AS_GIVEN, NewRequest, new_id
+from models.sql import text
 from scheduling.request import BACKGROUND_PRIORITY
 
 # One statement for all rows of a step: psycopg's executemany sends one for each.

@@ -4,12 +4,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text, tuple_, update
+from sqlalchemy import Connection, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, StoredFile
 from models.client_requests import IdempotencyKeyReused
+from models.sql import text
 
 CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.bulk.bulk_tables import BulkStatus
 from models.bulk.stored_files import new_file_id
+from models.sql import text
 
 STOPPED_AT_ONCE = 2000  # requests that one statement cancels: their rows are locked for some hundredths of a second
 # Of the time of one process that counting may take: 50,000 lines take some 0.1 s, and are then counted every 5 s.

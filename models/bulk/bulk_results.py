@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import FilePurpose
 from models.client_requests import RequestView, select_whole_views
+from models.sql import text
 from models.tables import StoredRequest
 
 ANSWERED_LINES = "r.status in ('completed', 'incomplete')"

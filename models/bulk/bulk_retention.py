@@ -1,6 +1,8 @@
 """Deletes old files and bulk jobs; called by the upkeep task."""
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.sql import text
 
 UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off. Any value above a slow one does
 

@@ -7,10 +7,11 @@ import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models.sql import text
 from models.tables import NOW, Base, _enum
 
 

@@ -1,6 +1,10 @@
 """Rights of the role that the service runs as: it reads and writes rows, and changes no table."""
 
-from sqlalchemy import Connection, text
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from models.sql import text
 
 # Each is a format() of Postgres, which quotes the names; %1$I the role, %2$I the database, %3$I the schema.
 GRANTS = (
@@ -27,3 +31,13 @@ def grant(connection: Connection, role: str) -> bool:
         )
         connection.exec_driver_sql(str(quoted))
     return made
+
+
+def unreadable_tables(connection: Connection) -> Sequence[str]:
+    """Returns the tables of the schema that this connection's role may not read."""
+    return connection.scalars(
+        text("""
+            select tablename from pg_tables where schemaname = current_schema() and tablename <> 'alembic_version'
+                and not has_table_privilege(format('%I.%I', schemaname, tablename), 'select')
+        """)
+    ).all()

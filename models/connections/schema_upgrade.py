@@ -12,10 +12,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.planning.planner_state import write_service_state
 from models.session import make_engine
+from models.sql import text
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 # "magn" in ASCII; any value does that no other advisory lock of the database has. Hosts that start at the same time
@@ -110,6 +111,17 @@ def schema_state(connection: Connection) -> SchemaState:
     if revision is not None and not known and connection.scalar(text("select to_regclass('service_state')")):
         since = connection.scalar(text("select value->>'serves_code_since' from service_state where name = 'schema'"))
     return SchemaState(revision, newest_revision(), known, since)
+
+
+def server_facts(connection: Connection) -> tuple[int, str, str]:
+    """Returns the server's major version, its encoding, and the statement timeout ("0": none)."""
+    row = connection.execute(
+        text("""
+            select current_setting('server_version_num')::int / 10000, current_setting('server_encoding'),
+                current_setting('statement_timeout')
+        """)
+    ).one()
+    return (row[0], row[1], row[2])
 
 
 @cache

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure, UnfinishedBatch, requeue
-from models.sql.shared_text import text
+from models.sql import text
 from models.tables import BatchStatus, RequestStatus
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from models.leasing.leases import Lease
 from models.notifications import AWAITED, AWAITED_S
-from models.sql.shared_text import text
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
-from models.sql.shared_text import text
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

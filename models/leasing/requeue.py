@@ -12,7 +12,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from models.sql.shared_text import text
+from models.sql import text
 
 # A request fails if an engine fails on it alone and that is at least the second failure that it was in: one may be
 # chance. If a worker was lost, it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.leasing.requeue import LostBatch, blamed, requeue
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

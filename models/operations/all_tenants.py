@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models.bulk.bulk_tables import BulkJob
+from models.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
 MOST_REDELIVERED = 1000  # of the newest deliveries, those that one action sends again; not tuned

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from models.sql import text
 
 # Batches that a picture of the fleet is drawn from, the newest ones that ended: more are too narrow to be seen, and so
 # the query stays short at any rate. Not tuned.

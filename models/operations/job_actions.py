@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models import client_requests
+from models.sql import text
 from models.tables import RequestStatus
 
 MOST_AT_ONCE = 10_000  # jobs that one action is about; more are done by asking again. Not tuned.

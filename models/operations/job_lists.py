@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models.client_requests import RequestView, read_views, select_views
+from models.sql import text
 from models.tables import StoredRequest
 
 NEWEST = 2000  # answers among which the slowest are looked for; it bounds the query. Not tuned.

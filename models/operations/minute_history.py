@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, extract, func, select, text
+from sqlalchemy import bindparam, extract, func, select
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
 from sqlalchemy.orm import Session
 
 from models.service_tables import Minute, ServiceState
+from models.sql import text
 from models.tables import RequestStatus
 
 # How long after its end a minute is closed, seconds: an answer is dated back by the time that writing it took, and one

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.operations import process_heartbeats
+from models.sql import text
 
 # Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
 # under heavy traffic; not tuned.

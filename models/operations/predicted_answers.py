@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from models.sql import text
 
 MOST_ANSWERS = 2000  # enough for a picture and for figures of each application; it bounds the query. Not tuned.
 

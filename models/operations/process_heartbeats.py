@@ -5,7 +5,9 @@ Workers have theirs in `workers`, because leases depend on it.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from models.sql import text
 
 # Without any of these the service still accepts requests, and what is missing is told by name.
 NEEDED = ("beat", "planner", "predictor", "trainer")

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+
+from models.sql import text
 
 # A sample is taken so long after its end, seconds: an answer is dated back by the time that writing it took. Not tuned.
 GRACE_S = 2

@@ -4,10 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.planning import planner_state
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

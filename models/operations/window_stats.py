@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.planning.queue_position import read_queue_snapshot
 from models.service_tables import ServiceState
+from models.sql import text
 
 FETCH_STATS = text("""
     with bounds as (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from models.sql.shared_text import text
+from models.sql import text
 from scheduling.policy import Assignment
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 from sqlalchemy import Connection
 
-from models.sql.shared_text import text
+from models.sql import text
 
 
 class LeadLost(Exception):

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, literal_column, select, text, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, extract, func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
 
+from models.sql import text
 from models.tables import StoredRequest
 from scheduling.request import Request
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import StatisticsError, fmean, linear_regression
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from models.planning.queue_position import QueueSnapshot
+from models.sql import text
 from scheduling.forecast.interval_calibration import IntervalCalibration
 from scheduling.forecast.response_line import ResponseLine
 

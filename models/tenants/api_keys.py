@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from models.sql import text
 from models.tables import ApiKey
 from models.tenants.key_scopes import DEFAULT_SCOPES, Scope
 from models.tenants.tenant_settings import NO_LIMITS, TenantLimits

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from models.sql import text
 
 ADD = text("""
     insert into rate_counts as old (key_id, window_start, requests)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
+
+from models.sql import text
 
 DIMENSIONS = ("day", "tenant", "model")
 

@@ -7,9 +7,10 @@ requests and open batches, or, by an index that a healthy service leaves empty, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.operations import process_heartbeats
+from models.sql import text
 
 SHOWN = 5  # of what a query finds, so that a finding stays one line
 # A clock further off than this lets ticks expire unread (`celery_config.py:TICK_EXPIRES_S` is 5 s). Not tuned.

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from models.leasing.requeue import LostBatch, UnfinishedBatch, blamed, requeue
-from models.sql.shared_text import text
+from models.sql import text
 
 # Newest answers that give the applications' mean lengths when no predictor works. More answers cover rarer applications
 # and react later when lengths change; not tuned.

@@ -1,7 +1,8 @@
 """Deletes old requests, batches, workers and superseded model versions; called by the upkeep task."""
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from models.sql import text
 from models.tables import ANSWERED, UNANSWERED
 
 # Superseded versions of each kind that are kept, so that `magnus models activate` can go back to one. More of them only

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from models.sql import text
 from models.tables import UNSTORED
 
 # What of the body is text of the client's; the rest says how the answer was generated.

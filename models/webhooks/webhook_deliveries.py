@@ -7,9 +7,10 @@ least once, always under the same id.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
+from models.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
 

@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
-from sqlalchemy import ARRAY, BigInteger, Index, Text, text
+from sqlalchemy import ARRAY, BigInteger, Index, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models.sql import text
 from models.tables import NOW, Base
 
 

@@ -1,1 +1,0 @@
-"""How statements are written: SQL of our own, made into a statement once."""

@@ -1,0 +1,31 @@
+"""How SQL is written: in `models/` alone, and made into statements by one function."""
+
+import ast
+from pathlib import Path
+
+from models.sql import text
+
+ROOT = Path(__file__).parents[3]
+PRODUCT = ("cli", "inference", "learning", "models", "scheduling", "tasks", "webapp")
+
+
+def imports_of_text(path):
+    """The modules from which a file imports `text`."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and "text" in {n.name for n in node.names}
+    }
+
+
+def test_models_import_text_from_one_place():
+    found = {source for path in (ROOT / "models").rglob("*.py") for source in imports_of_text(path)}
+    assert found == {"models.sql"}
+
+
+def test_no_sql_is_written_outside_models():
+    outside = [path for package in PRODUCT if package != "models" for path in (ROOT / package).rglob("*.py")]
+    assert [path for path in outside if imports_of_text(path) & {"sqlalchemy", "models.sql"}] == []
+
+
+def test_a_statement_is_parsed_once():
+    assert text("select 1") is text("select 1")
