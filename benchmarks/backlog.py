@@ -18,7 +18,7 @@ from rich.table import Table
 from sqlalchemy import text
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.live.live_arrivals import MEDIAN_WORDS
+from benchmarks.request_sources import MEDIAN_WORDS
 from cli.api_client import Json
 from cli.demo_workload import poisson_arrivals
 from cli.options import POLICIES

@@ -1,34 +1,45 @@
-"""What a service costs that nobody uses, and what a dashboard page costs that is left open: CPU milliseconds a second.
+"""What a service costs while nobody uses it, what an open dashboard page adds, and how soon a lone request is answered.
 
-`python -m benchmarks.idle --seconds 60 [--page overview] [--json F]`
+    python -m benchmarks.idle --seconds 60 --page overview --requests 12 --json F
+
+Prints CPU milliseconds a second of each process. With `--requests` so many requests follow, each sent after the answer
+to the one before; their times include the few milliseconds between two polls.
 """
 
-import json
 import time
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 
 import click
 import httpx
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Json, Results, json_option, print_table, spread
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
-from cli.hosting.service_files import RunningService
+from cli.api_client import Client
+from cli.hosting.service_files import RunningService, api_address
+from inference.toy.toy_applications import ToyRequest, toy_requests
+from settings import read_settings
 
 PAGE_EVERY_S = 5.0  # as webapp/static/live.js fetches a page that is open
+POLL_S = 0.005  # the most that polling adds to a request's time; shorter would load the service
+WARM_UP = 3  # requests that are sent first and not measured
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--workers", default=2, show_default=True, help="Workers of the service.")
-@click.option("--settle-seconds", default=30.0, show_default=True, help="After the start, before the clock begins.")
-@click.option("--seconds", default=60.0, show_default=True, help="How long the clock runs, each time.")
-@click.option("--page", multiple=True, help="Then again with this page open: overview, queue, …; repeatable.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
-def main(workers: int, settle_seconds: float, seconds: float, page: tuple[str, ...], json_file: Path | None) -> None:
-    """Start a service, send it nothing, and measure what its processes do."""
+@click.option("--settle-seconds", default=30.0, show_default=True, help="Between the start and the measurement.")
+@click.option("--seconds", default=60.0, show_default=True, help="Length of each measurement.")
+@click.option("--page", multiple=True, help="Measure again with this page open: overview, queue, …; repeatable.")
+@click.option("--requests", default=0, show_default=True, help="Lone requests to time afterwards.")
+@json_option
+def main(
+    workers: int, settle_seconds: float, seconds: float, page: tuple[str, ...], requests: int, results: Results
+) -> None:
+    """Start a service, send it nothing, and measure what its processes do; then send lone requests."""
     figures: dict[str, dict[str, float]] = {}
+    lone: Json = {}
     with fresh_service("fusion", ServiceOptions(workers, "40MiB"), [], seed=0) as (service, state_dir):
         Event().wait(settle_seconds)
         for name in ("", *page):
@@ -36,13 +47,17 @@ def main(workers: int, settle_seconds: float, seconds: float, page: tuple[str, .
                 leave_open(service, name, seconds)
                 monitor.stop_clock()
                 figures[f"{name} open" if name else "nobody"] = monitor.cpu_ms_a_second()
-    table = Table("process", *figures, title="CPU milliseconds a second", title_justify="left")
-    for process in sorted(figures["nobody"], key=lambda one: -figures["nobody"][one]):
-        table.add_row(process, *(f"{figure[process]:.1f}" for figure in figures.values()))
-    table.add_row("all of these", *(f"{sum(figure.values()):.1f}" for figure in figures.values()))
-    Console().print(table)
-    if json_file is not None:
-        json_file.write_text(json.dumps({"seconds": seconds, "cpu_ms_a_second": figures}, indent=1) + "\n")
+        if requests:
+            lone = lone_requests(state_dir, requests)
+    by_process = sorted(figures["nobody"], key=lambda one: -figures["nobody"][one])
+    rows = [{"process": name} | {state: cpu[name] for state, cpu in figures.items()} for name in by_process]
+    rows.append({"process": "all of these"} | {state: sum(cpu.values()) for state, cpu in figures.items()})
+    print_table(rows, {"process": "process", **{name: f"{name}:.1f" for name in figures}}, "CPU milliseconds a second")
+    if lone:
+        rows = [{"step": step, **times} for step, times in lone.items()]
+        columns = {"step": "step", "mean s": "mean:.3f", "P50": "p50:.3f", "P95": "p95:.3f", "max": "max:.3f"}
+        print_table(rows, columns, f"{requests} lone requests")
+    results.write({"seconds": seconds, "cpu_ms_a_second": figures, "lone_request_s": lone})
 
 
 def leave_open(service: RunningService, page: str, seconds: float) -> None:
@@ -54,6 +69,31 @@ def leave_open(service: RunningService, page: str, seconds: float) -> None:
             if page:
                 client.get("/" if page == "overview" else f"/{page}").raise_for_status()
             Event().wait(min(left, PAGE_EVERY_S))
+
+
+def lone_requests(state_dir: Path, requests: int) -> Json:
+    """The spread of each step of a request, in seconds, over requests that are sent one at a time."""
+    with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+        model = client.model()
+        measured = [steps_of_one(client, model, toy) for toy in toy_requests(WARM_UP + requests, seed=0)][WARM_UP:]
+    return {step: spread([one[step] for one in measured], digits=4) for step in measured[0]}
+
+
+def steps_of_one(client: Client, model: str, request: ToyRequest) -> dict[str, float]:
+    """Seconds of each step of one request; raises click.ClickException if it is not completed."""
+    started_at = perf_counter()
+    response = client.create({"model": model, "instructions": request.instruction, "input": request.input})
+    accepted_at = perf_counter()
+    while response["status"] in ("queued", "in_progress"):
+        Event().wait(POLL_S)
+        response = client.retrieve(response["id"])
+    if response["status"] != "completed":
+        raise click.ClickException(f"{response['id']} ended as {response['status']}")
+    return {
+        "POST": accepted_at - started_at,
+        "stored to answered": response["completed_at"] - response["magnus"]["arrived_at"],
+        "POST to completed": perf_counter() - started_at,
+    }
 
 
 if __name__ == "__main__":

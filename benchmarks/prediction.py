@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from benchmarks.answered_requests import CRUDE, AnsweredRequest, read_answered, token_counter
+from benchmarks.request_sources import CRUDE, AnsweredRequest, read_answered, token_counter
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from scipy.optimize import minimize
 
-from benchmarks.answered_requests import CRUDE, read_answered, token_counter
+from benchmarks.request_sources import CRUDE, read_answered, token_counter
 from learning.features import hashed_text
 from learning.features.intent_features import INTENT_VALUES, intent_features
 from learning.features.text_encoders import HASHING, Encoder, make_encoder

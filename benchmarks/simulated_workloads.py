@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.answered_requests import CRUDE, read_answered, token_counter
+from benchmarks.request_sources import CRUDE, read_answered, token_counter
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.rank_correlation import kendall_tau

@@ -14,22 +14,15 @@ from time import monotonic
 import click
 from rich.table import Table
 
-from benchmarks.api import (
-    bulk_intake,
-    many_submissions,
-    million_jobs,
-    refused_bodies,
-    waiting_chats,
-    weighted_tenants,
-)
-from benchmarks.api.measured_figure import MeasuredFigure
+from benchmarks.api import large_amounts, refused_bodies, submissions, waiting_chats, weighted_tenants
+from benchmarks.api.measured_service import MeasuredFigure
 from cli.terminal import make_console
 
 FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
     "waiting": waiting_chats.measure,
-    "submissions": many_submissions.measure,
-    "million": million_jobs.measure,
-    "intake": bulk_intake.measure,
+    "submissions": submissions.measure,
+    "million": large_amounts.measure_million,
+    "intake": large_amounts.measure_intake,
     "tenants": weighted_tenants.measure,
     "refused": refused_bodies.measure,
 }

@@ -1,19 +1,21 @@
-"""A whole `magnus up` in a temporary directory for one figure, and the memory of its web process.
+"""A whole `magnus up` in a temporary directory for one figure of `benchmarks.api`, and what the figure found.
 
-With `paced`, so many workers that compute nothing and keep a published GPU's pace: as on GPU hosts, the cores are the
-service's alone.
+With `paced`, the workers compute nothing and keep a published GPU's pace: as on GPU hosts, the service has the cores to
+itself.
 """
 
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from sqlalchemy import Engine
 
+from benchmarks.chaos.promise_rows import Row
 from benchmarks.chaos.service_under_test import up_program
 from benchmarks.live.fresh_service import paced_workers
 from cli.hosting.child_process import ChildProgram, start, stop
@@ -101,3 +103,19 @@ def _running(program: ChildProgram) -> Iterator[None]:
             yield
         finally:
             stop((program, process))
+
+
+@dataclass
+class MeasuredFigure:
+    """Rows of the table, and the figures behind them for the JSON."""
+
+    rows: list[Row] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def below(self, what: str, bound: float, measured: float, unit: str, more: str = "") -> None:
+        """A row that holds if `measured` is at most the bound."""
+        self.holds(what, f"at most {bound:g} {unit}", f"{measured:.3g} {unit}{more}", measured <= bound)
+
+    def holds(self, what: str, bound: str, measured: str, ok: bool) -> None:
+        """A row that holds if `ok`."""
+        self.rows.append(Row(what, bound, measured, bool(ok)))  # numpy's truth is none of JSON's

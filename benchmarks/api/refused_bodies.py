@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.api.measured_figure import MeasuredFigure
-from benchmarks.api.measured_service import MeasuredService, measured_service
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
 WITHIN_S = 1  # of the issue
 # What counts as flat: the largest body that is read at all has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held as bytes

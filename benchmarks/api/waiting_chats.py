@@ -1,23 +1,125 @@
-"""Chats that wait, all at once, and what a submission takes meanwhile: 64, 1,000, and 1,000 beside streams.
+"""Chats that wait, streams and idle connections, all at once, and the latency of submissions beside them.
 
-Their answers come from workers at a GPU's pace that compute nothing. One row has two workers of ours, which compute on
-the very cores that the web process runs on: what a laptop gives.
+The answers come from paced workers, which compute nothing. In one row two of our own workers compute on the cores that
+the web process runs on, as on a laptop. Submissions count from the instants at which they were due.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
+from benchmarks.accept import figures, submit_all
 from benchmarks.accept import figures as submission_figures
-from benchmarks.accept import submit_all
-from benchmarks.api.measured_figure import MeasuredFigure
-from benchmarks.api.measured_service import MeasuredService, measured_service
-from benchmarks.waiting import hold_and_submit, memory_mib
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.api.submissions import connect, post, status_of
 from cli.api_client import Client
+from inference.toy.toy_applications import APPLICATIONS
+
+HELD_TOKENS = 40  # of each held answer: enough of them for many seconds of a worker's time
+SETTLE_S = 2.0  # what is left of the burst of their own submissions then belongs to the measurement
+ANSWERED_WITHIN_S = 600.0
+
+
+class Held:
+    """Calls that wait and streams, and what became of them."""
+
+    def __init__(self, url: str, key: str, model: str, tokens: int) -> None:
+        """`tokens` of each answer."""
+        self.ended: Counter[str] = Counter()
+        self.first_text_s: list[float] = []
+        self._url, self._key = url, key
+        self._body = {
+            "model": model,
+            "messages": [
+                {"role": "system", "content": APPLICATIONS["double"].instruction},
+                {"role": "user", "content": "river cloud " * (tokens // 4)},
+            ],
+            "max_tokens": tokens,
+            "metadata": {"application": "held"},
+        }
+
+    async def wait(self) -> None:
+        """One chat that waits."""
+        await self._hold("waiting", self._body, status_of)
+
+    async def stream(self) -> None:
+        """One chat that streams."""
+        await self._hold("streams", self._body | {"stream": True}, self._read_stream)
+
+    async def _hold(
+        self, kind: str, body: Mapping[str, Any], read: Callable[[asyncio.StreamReader], Awaitable[object]]
+    ) -> None:
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                reader, writer = await connect(self._url)
+                writer.write(post("/v1/chat/completions", self._key, body))
+                self.ended[f"{kind}: {await read(reader)}"] += 1
+                writer.close()
+        except (OSError, EOFError) as error:  # among them a time-out, and a connection that ends within an answer
+            self.ended[f"{kind}: {type(error).__name__}"] += 1
+
+    async def _read_stream(self, reader: asyncio.StreamReader) -> int | str:
+        """The status, if the stream came to its end; each event is a line within a chunk."""
+        started, status, whole, first = perf_counter(), await reader.readline(), False, True
+        async for line in reader:
+            if first and b'"content":' in line and b'"content":""' not in line:
+                self.first_text_s.append(perf_counter() - started)
+                first = False
+            whole = line == b"data: [DONE]\n"
+            if whole:
+                break
+        return int(status[9:12]) if whole else "cut off"
+
+
+async def hold_and_submit(
+    url: str,
+    key: str,
+    model: str,
+    waiting: int,
+    streams: int,
+    idle: int,
+    rate: float,
+    seconds: float,
+    tokens: int = HELD_TOKENS,
+) -> dict[str, Any]:
+    """The submissions' figures while so many are held, and how the held ones ended."""
+    held, idle_ones = Held(url, key, model, tokens), [await connect(url) for _ in range(idle)]
+    opened_at = perf_counter()
+    tasks = [asyncio.create_task(held.wait()) for _ in range(waiting)]
+    tasks += [asyncio.create_task(held.stream()) for _ in range(streams)]
+    await asyncio.sleep(SETTLE_S)
+    open_before = sum(not task.done() for task in tasks)
+    latencies, failures = await submit_all(url, key, rate, seconds, seed=2)
+    open_after, memory = sum(not task.done() for task in tasks), memory_mib(urlsplit(url).port or 80)
+    await asyncio.gather(*tasks)
+    answered_s = perf_counter() - opened_at
+    for _, writer in idle_ones:
+        writer.close()
+    first = sorted(held.first_text_s)
+    return figures(latencies, failures, rate, seconds) | {
+        "open_before": open_before,
+        "open_after": open_after,
+        "memory_mib": memory,
+        "held_ended": dict(held.ended),
+        "held_answered_s": answered_s,
+        "first_text_s": {"p50": first[len(first) // 2], "max": first[-1]} if first else None,
+    }
+
+
+def memory_mib(port: int) -> float:
+    """What the processes of this host use that listen on this port."""
+    pids = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.pid}
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
+
 
 P99_MS = 100
-RATE = 50.0  # submissions a second, as in `benchmarks.waiting`
+RATE = 50.0  # submissions a second, as in `benchmarks.api.waiting_chats`
 PACED_WORKERS = 4  # answer a thousand chats in a minute
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from sqlalchemy import text
 
-from benchmarks.api.measured_figure import MeasuredFigure
-from benchmarks.api.measured_service import MeasuredService, measured_service
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 from benchmarks.chaos.recording_client import RecordingClient, bodies
 from benchmarks.chaos.service_under_test import until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import click
 
-from benchmarks.chaos.given_servers import GivenServers
-from benchmarks.chaos.promise_list import PROMISES
 from benchmarks.chaos.promise_rows import LONG, SHORT, Row
-from benchmarks.chaos.promise_runner import PromiseRunner
+from benchmarks.chaos.promise_runner import PROMISES, PromiseRunner
+from benchmarks.chaos.servers import GivenServers
 from cli.hosting.supervisor import stop_signals
 
 

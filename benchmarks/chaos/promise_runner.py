@@ -1,4 +1,4 @@
-"""Runs promises one after the other: on a shared service, renewed when a promise leaves it broken, or on their own."""
+"""All promises in order, and what runs them: on a shared service, renewed when a promise breaks it, or on their own."""
 
 import os
 import tempfile
@@ -9,11 +9,49 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.chaos.given_servers import GivenServers
 from benchmarks.chaos.promise_rows import Promise, Row, Size
+from benchmarks.chaos.promises import (
+    bulk_promises,
+    client_promises,
+    engine_promises,
+    host_promises,
+    process_promises,
+    server_promises,
+    storage_promises,
+)
 from benchmarks.chaos.recording_client import bodies, client_of
+from benchmarks.chaos.servers import GivenServers
 from benchmarks.chaos.service_under_test import ServiceUnderTest, left_behind, service_under_test, until
 from settings import PREFIX
+
+PROMISES = {
+    promise.name: promise
+    for promise in (
+        Promise("idle", client_promises.idle_connections),
+        Promise("hostile", client_promises.hostile),
+        Promise("models", storage_promises.learned_models),
+        Promise("kills", process_promises.kills),
+        Promise("rescue", process_promises.rescues),
+        Promise("rate", process_promises.kill_rate),
+        Promise("rolling", process_promises.rolling_restart),
+        Promise("broker", server_promises.broker, breaks_servers=True),
+        Promise("postgres", server_promises.postgres, breaks_servers=True),
+        Promise("leaders", host_promises.leaders),
+        Promise("canary", client_promises.canary),
+        Promise("migration", storage_promises.newer_migration),
+        Promise("bulk", bulk_promises.bulk_jobs),
+        Promise("freezes", process_promises.freezes),
+        Promise("cut", client_promises.cut_connections, own_service=True),
+        Promise("webhooks", bulk_promises.webhooks, own_service=True),
+        Promise("poison", engine_promises.poison, own_service=True),
+        Promise("memory", engine_promises.out_of_memory, own_service=True),
+        Promise("clocks", host_promises.clocks, own_service=True),
+        Promise("disk", storage_promises.disk_full, own_service=True),
+        Promise("refused", storage_promises.refused_starts, own_service=True),
+        Promise("soak", process_promises.soak, own_service=True),
+    )
+}
+
 
 HEALTHY_WITHIN_S = 45.0  # after a promise; a service that takes longer is replaced by a new one
 STOPPED_WITHIN_S = 5.0  # after `magnus up` has ended; killed processes take a moment to leave the process table

@@ -23,7 +23,16 @@ from typing import Any, Protocol, get_args
 import click
 import torch
 
+from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
+from benchmarks.engines.compared_engines import (
+    Continuous,
+    EngineRun,
+    Generate,
+    GenerateBatch,
+    RunToCompletion,
+    VllmEngine,
+)
 from benchmarks.engines.engine_workload import (
     SHAPES,
     chat_lengths,
@@ -34,11 +43,7 @@ from benchmarks.engines.engine_workload import (
     real_lengths,
     sequences,
 )
-from benchmarks.engines.memory_floor import bandwidth, floor_share, synchronized
-from benchmarks.engines.our_engines import Continuous, EngineRun, RunToCompletion
-from benchmarks.engines.transformers_engines import Generate, GenerateBatch
-from benchmarks.engines.vllm_engine import VllmEngine
-from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model
+from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
 from benchmarks.outside_engines.server_processes import Dtype
 from cli.options import settings_with
 from inference.local.model_loading import LoadedModel

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Several
 
 import torch
 
-from benchmarks.engines.our_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
+from benchmarks.engines.compared_engines import KV_BUDGET_BYTES, EngineRun, count_static_batch, in_batches
 from inference.local.batch_rows import BatchRow
 from inference.local.kv_cache import HostRow, KvCache
 from inference.local.logits.next_tokens import next_tokens

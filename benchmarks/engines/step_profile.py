@@ -23,11 +23,60 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.engines.our_engines import KV_BUDGET_BYTES
+from benchmarks.engines.compared_engines import KV_BUDGET_BYTES
 from inference.local.engine import Engine
 from inference.local.fused_model import FusedModel
 from inference.local.model_loading import LoadedModel, load_model
 from inference.sequences import Sequence
+
+# Tokens of each prompt, decoding steps that are timed, and steps before them; enough for a stable median, not tuned.
+FLOOR_TOKENS, FLOOR_STEPS, FLOOR_WARM_UP = 128, 32, 4
+
+
+def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock, read once the device has finished its queued work."""
+
+    def now() -> float:
+        if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return clock()
+
+    return now
+
+
+def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
+    """Bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
+    now = synchronized(clock)
+    numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
+    seconds = []
+    for _ in range(6):
+        started = now()
+        numbers.sum()
+        seconds.append(now() - started)
+    return numbers.nbytes / min(seconds)
+
+
+@torch.inference_mode()
+def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
+    """The share of a decoding step's time that reading weights and cache at full bandwidth would take alone."""
+    now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
+    engine.insert(
+        [Sequence(str(row), (1 + row,) * FLOOR_TOKENS, FLOOR_WARM_UP + FLOOR_STEPS + 2) for row in range(batch)]
+    )
+    for _ in range(FLOOR_WARM_UP):
+        engine.step()
+    seconds = []
+    for _ in range(FLOOR_STEPS):
+        started = now()
+        engine.step()
+        seconds.append(now() - started)
+    model = loaded.model
+    looked_up = model.get_input_embeddings().weight
+    tied = looked_up is model.get_output_embeddings().weight
+    weights = loaded.weight_bytes - (0 if tied else looked_up.nbytes)
+    cached = batch * (FLOOR_TOKENS + FLOOR_WARM_UP + FLOOR_STEPS // 2) * loaded.delta_bytes
+    return (weights + cached) / bytes_per_s / median(seconds)
+
 
 PROMPT_TOKENS = 52  # a chat message
 WARM_UP, PROFILED = 5, 20  # steps; the cache grows in none of the profiled ones with 100 timed steps

@@ -1,4 +1,4 @@
-"""vLLM, driven by lines of JSON: runs in vLLM's own environment, started by `benchmarks.engines.vllm_engine`.
+"""vLLM, driven by lines of JSON: runs in vLLM's own environment, started by `benchmarks.engines.compared_engines`.
 
 The first line names the model, the type of its numbers and the most rows; the answer to it says that vLLM is ready.
 Each further line is a list of prompts with their limits, the answer to it the generated ids.

@@ -7,8 +7,8 @@
 `python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
 
 Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
-repeats. Peers are other ways to serve the same API (`benchmarks.live.live_peers`), or the server of others without it
-(`benchmarks.live.direct_server`), of which only the clients' figures are known.
+repeats. Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`); the peer `vllm` is vLLM's own
+server without our service, of which only the clients' figures are known.
 """
 
 import json
@@ -27,15 +27,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.enlarged_model import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
-from benchmarks.live.direct_server import DIRECT_SERVERS, run_direct
-from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
+from benchmarks.live.fresh_service import PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
-from benchmarks.live.live_peers import PEERS
-from benchmarks.live.live_plot import plot
-from benchmarks.scale.paced_machines import MACHINES
-from benchmarks.scale.replayed_run import compared
+from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
+from benchmarks.pictures import plot_over_rate
+from benchmarks.request_sources import arrivals_of
+from benchmarks.scale.paced_engine import MACHINES
+from benchmarks.scale.run_figures import compared
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
@@ -177,7 +176,7 @@ def main(
             json_file.write_text(json.dumps(runs, indent=1) + "\n")
     Console(width=None if sys.stdout.isatty() else 200).print(table(runs))
     if plot_dir:
-        plot(runs, plot_dir)
+        plot_over_rate(runs, lambda run: str(run["policy"]), plot_dir / "live.svg", logarithmic=False)
     short = [run for run in runs if run["completed"] != run["requests"]]
     if short:
         raise click.ClickException("not every request was completed: " + ", ".join(run["policy"] for run in short))

@@ -1,22 +1,52 @@
 """Starts a new service for one benchmark run: `magnus up` in its own directory, with our workers or a peer's."""
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.live.live_peers import PEERS, peer_programs
 from cli.commands.demo_command import train_predictor
 from cli.demo_workload import DemoArrival
 from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.embedded_postgres import create_database, embedded_postgres
 from cli.hosting.process_commands import BIN, ONE_THREAD
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import RunningService, running_service
+from models.connections.schema_upgrade import upgrade
 from models.planning.live_fleet import live_workers
 from models.session import make_engine
+
+PEERS = ("celery", "window", "generate_batch")
+
+
+def peer_programs(
+    name: str, workers: int, service: RunningService, model: str | None, kv_budget: str
+) -> list[ChildProgram]:
+    """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
+    environment |= {"MAGNUS_MODEL": model} if model else {}
+    engine = environment | {"OMP_NUM_THREADS": str(threads), "MAGNUS_KV_BUDGET": kv_budget}
+    python = (sys.executable, "-m")
+    if name != "celery":
+        return [
+            ChildProgram(f"peer-{n}", (*python, "benchmarks.live.peer_processes", name), env=engine)
+            for n in range(workers)
+        ]
+    celery = (*python, "celery", "-A", "benchmarks.live.peer_processes", "worker", "-Q", "peer", "-P", "solo")
+    flags = ("--without-gossip", "--without-mingle", "-n")
+    publisher = ChildProgram(
+        "publisher", (*python, "benchmarks.live.peer_processes", "publish"), env=environment | ONE_THREAD
+    )
+    return [
+        *(ChildProgram(f"peer-{n}", (*celery, *flags, f"peer-{n}@%h"), env=engine) for n in range(workers)),
+        publisher,
+    ]
+
 
 NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does
 LONGEST_WAIT_S = "600"  # of one call; the most that can be set
@@ -130,3 +160,34 @@ def add_process(state_dir: Path, name: str, pid: int) -> None:
     """Have whoever reads the list of the service's processes find this one too."""
     path = state_dir / "processes.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), {"name": name, "pid": pid, "command": ""}]))
+
+
+OF_A_WORKER = 8  # connections at most (docs/operations.md)
+OF_THE_REST = 100  # any value above the sum of all other processes, 30, does
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions(ServiceOptions):
+    """A service on a Postgres that runs already."""
+
+    database_url: str
+
+    def environment(self) -> dict[str, str]:
+        """The settings that `magnus up` has no option for."""
+        return {**super().environment(), "MAGNUS_DATABASE_URL": self.database_url}
+
+
+@contextmanager
+def roomy_postgres(directory: Path, workers: int) -> Iterator[tuple[str, int]]:
+    """The embedded Postgres with so many connections, until the context ends: its URL and its process id."""
+    server = embedded_postgres(directory)
+    connections = ("-c", f"max_connections={OF_THE_REST + OF_A_WORKER * workers}")
+    program, log = replace(server.program, command=(*server.program.command, *connections)), directory / "postgres.log"
+    process = start(program, log)
+    try:
+        await_ready(program, process, log)
+        create_database(server.url)
+        upgrade(server.url)
+        yield server.url, process.pid
+    finally:
+        stop((program, process))

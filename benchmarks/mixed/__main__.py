@@ -11,8 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from benchmarks.mixed.bulk_makespan import live_makespan, simulated_makespan
-from benchmarks.mixed.live_mix import measure_live
+from benchmarks.mixed.live_mix import live_makespan, measure_live, simulated_makespan
 from benchmarks.mixed.simulated_mix import Mix, measure
 from cli.terminal import make_console
 

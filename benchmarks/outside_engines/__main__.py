@@ -29,10 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.live.live_arrivals import arrivals_of
-from benchmarks.outside_engines.load_samples import LoadSampler
-from benchmarks.outside_engines.open_loop import Target, TimedAnswer, figures, replay
+from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
+from benchmarks.request_sources import arrivals_of
 from cli.api_client import Client
 from cli.command_errors import CommandFailed
 from cli.demo_workload import DemoArrival

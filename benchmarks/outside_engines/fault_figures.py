@@ -21,10 +21,10 @@ from typing import Any
 import click
 import httpx
 
+from benchmarks.changed_models import make_endless_model
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.live.live_arrivals import arrivals_of
-from benchmarks.outside_engines.endless_model import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
+from benchmarks.request_sources import arrivals_of
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address

@@ -1,21 +1,78 @@
-"""Sends chats at their instants, whatever has become of earlier ones, and times each answer on the clients' own clock.
+"""Sends chats at their instants, however late earlier answers are, and times each answer on the clients' clock.
 
 The same client speaks to an engine's server and to Magnus: both have `/v1/chat/completions`, which waits.
 """
 
 import asyncio
+import statistics
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import httpx
 
+from benchmarks.live.fresh_service import ServiceOptions
+from benchmarks.outside_engines.server_processes import ServerTerms, running_engine
+from cli.api_client import Json
 from cli.demo_workload import DemoArrival
 from cli.run_report import percentile
+from inference.local.cpu.cpu_dtype import cpu_dtype, parameters_of
+from inference.local.kv_budget import kv_budget_bytes
+from inference.local.model_loading import load_model
+from inference.remote.server_load import ServerLoad, load_from_metrics
+from settings import BUNDLED_MODEL
+
+SAMPLE_S = 0.25  # between two looks; the queue of a server changes with each answer, some a second
+
+
+class LoadSampler:
+    """Samples until the context ends; what a server does not tell stays None."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=10)
+        self._samples: list[ServerLoad] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load samples")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._client.close()
+
+    def figures(self) -> dict[str, float | int | None]:
+        """Over all samples: the waiting rows, preemptions, the share of memory in use."""
+        waiting = sorted(float(load.waiting) for load in self._samples if load.waiting is not None)
+        running = [load.running for load in self._samples if load.running is not None]
+        preemptions = [load.preemptions for load in self._samples if load.preemptions is not None]
+        kv_use = [load.kv_use for load in self._samples if load.kv_use is not None]
+        return {
+            "engine_waiting_p95": percentile(waiting, 0.95),
+            "engine_running_mean": round(statistics.mean(running), 2) if running else None,
+            "preemptions": preemptions[-1] - preemptions[0] if preemptions else None,
+            "kv_use_mean": round(statistics.mean(kv_use), 4) if kv_use else None,
+        }
+
+    def _run(self) -> None:
+        while True:
+            last = self._stopping.is_set()
+            with suppress(httpx.HTTPError):  # too busy to say
+                self._samples.append(load_from_metrics(self._client.get("/metrics").text))
+            if last:
+                return
+            self._stopping.wait(SAMPLE_S)
+
 
 OK = 200
 NO_ANSWER = 0  # in place of a status: the connection broke
@@ -138,3 +195,36 @@ def _timed(answer: httpx.Response, due_s: float, done_s: float) -> TimedAnswer:
         body["usage"]["completion_tokens"],
         body.get("magnus", {}).get("predicted_tokens"),
     )
+
+
+DIRECT_SERVERS = ("vllm",)
+MAX_ROWS = 128  # of a step. Not tuned
+ANSWER_TOKENS = 1024  # Gmax of the service by default
+
+
+def run_direct(options: ServiceOptions, warm: list[DemoArrival], arrivals: list[DemoArrival]) -> Json:
+    """Start it, have the `warm` requests answered, then replay the arrivals; figures by the clients' clock."""
+    model, limit = Path(options.model or BUNDLED_MODEL), options.max_output_tokens or ANSWER_TOKENS
+    terms = server_terms(model, options)
+    with (
+        tempfile.TemporaryDirectory(prefix="magnus-direct-") as logs,
+        running_engine("vllm", terms, Path(logs)) as server,
+    ):
+        target = Target(server.url, server.model)
+        replay(target, warm, limit)
+        run = figures(replay(target, arrivals, limit))
+    seconds = run["completed"] / run["requests_per_s"]
+    return run | {
+        "requests": len(arrivals),
+        "valid_tokens_per_s": round(run["tokens"] / seconds, 1),
+        "server_kv_tokens": terms.kv_tokens,
+    }
+
+
+def server_terms(model: Path, options: ServiceOptions) -> ServerTerms:
+    """The model in the format that our workers choose, and their memory put together."""
+    loaded, (dtype, _) = load_model(str(model)), cpu_dtype(parameters_of(model) or 0)
+    workers_bytes = options.workers * kv_budget_bytes(options.kv_budget, loaded.device)
+    terms = ServerTerms(model, max_rows=MAX_ROWS, dtype=dtype)
+    blocks = workers_bytes // loaded.delta_bytes // terms.block_tokens
+    return replace(terms, kv_tokens=blocks * terms.block_tokens)

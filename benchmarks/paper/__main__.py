@@ -23,8 +23,8 @@ from benchmarks.paper import (
     scls_experiments,
     sequence_experiments,
 )
-from benchmarks.paper.paper_plot import plot
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute
+from benchmarks.pictures import panels, plot_over_rate
 from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
 
 PAPERS: dict[str, ModuleType] = {
@@ -68,7 +68,7 @@ def main(
         rounded = json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}"))
         json_path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
     if plot_directory:
-        plot(rows, plot_directory)
+        draw(rows, plot_directory)
 
 
 def read_workloads(data: Path, predictor: str) -> Workloads:
@@ -113,6 +113,36 @@ def table(rows: Sequence[Row]) -> str:
         )
         lines += [f"    {what}: {_with_printed_range(figure)}" for what, figure in row["paper"].items()]
     return "\n".join(lines)
+
+
+def draw(rows: Sequence[Row], directory: Path) -> None:
+    """Draw one picture for each experiment and workload with several rates, and BATON's curves over time."""
+    if over_time := [row for row in rows if "instants_s" in row]:
+        draw_over_time(over_time, directory / "baton-fig-5-6-7.svg")
+    for name, workload in sorted({(row["experiment"], row["workload"]) for row in rows if row["rate"]}):
+        chosen = [row for row in rows if (row["experiment"], row["workload"]) == (name, workload)]
+        if len({row["rate"] for row in chosen}) > 1:
+            file = f"{name} {workload}.svg".replace(",", "").replace(" ", "-")
+            plot_over_rate(chosen, _label, directory / file, logarithmic=True)
+
+
+def draw_over_time(rows: Sequence[Row], path: Path) -> None:
+    """BATON's Fig. 5 to 7: one column for each batch size, one row for each figure."""
+    batches = sorted({row["batch"] for row in rows})
+    figures = {"completed": "completed queries", "generated_tokens": "tokens", "cached_tokens": "cached tokens"}
+    with panels(path, len(figures), len(batches), (3.6 * len(batches), 8)) as made:
+        for column, batch in enumerate(batches):
+            for panel, (name, title) in zip(made[:, column], figures.items(), strict=True):
+                for row in rows:
+                    if row["batch"] == batch:
+                        panel.plot(row["instants_s"], row[name], label=row["policy"])
+                panel.set(title=f"batches of {batch}" if name == "completed" else "", xlabel="s", ylabel=title)
+                panel.grid(alpha=0.3)
+        made[0][0].legend(fontsize="small")
+
+
+def _label(row: Row) -> str:
+    return f"{row['policy']}, {row['predictor']}" if row["predictor"] not in ("", "none") else str(row["policy"])
 
 
 def _with_printed_range(figure: dict[str, Any]) -> str:

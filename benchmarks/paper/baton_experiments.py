@@ -11,10 +11,10 @@ batch, each of whose rows is padded to the joiner's prompt.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from benchmarks.paper.baton_curves import curves_over_time
 from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
@@ -24,6 +24,40 @@ from scheduling.policy import Policy
 from scheduling.request import Request
 from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulator import Arrival
+from scheduling.simulation.trace import Trace
+
+POINTS = 61  # instants from the first arrival to the last answer: more draw the same curves
+
+
+def curves_over_time(trace: Trace, arrivals: list[Arrival]) -> dict[str, Any]:
+    """Columns of the row: completed queries, generated tokens and cached tokens at evenly spaced instants.
+
+    A row's tokens are spread evenly over its time, since a trace has no instant for each. In a run-to-completion batch
+    a row's cache grows and stays until the batch ends, in a continuous one until the row ends.
+    """
+    at = np.linspace(trace.first_arrival_at, trace.first_arrival_at + trace.makespan_s, POINTS)
+    prompts = {arrival.request.id: arrival.request.length for arrival in arrivals}
+    held = {
+        request_id: (batch.ended_at, batch.iterations)
+        for batch in trace.batches
+        if not batch.joined
+        for request_id in batch.ids
+    }
+    completed, generated, cached = np.zeros(POINTS), np.zeros(POINTS), np.zeros(POINTS)
+    for answer in trace.answers.values():
+        done = np.clip((at - answer.started_at) / max(1e-9, answer.finished_at - answer.started_at), 0, 1)
+        completed += at >= answer.finished_at
+        generated += answer.generated * done
+        until, iterations = held.get(answer.id, (answer.finished_at, answer.generated))
+        grown = iterations * np.clip((at - answer.started_at) / max(1e-9, until - answer.started_at), 0, 1)
+        cached += (prompts[answer.id] + grown) * ((at >= answer.started_at) & (at < until))
+    return {
+        "instants_s": at.round(2).tolist(),
+        "completed": completed.astype(int).tolist(),
+        "generated_tokens": generated.round().astype(int).tolist(),
+        "cached_tokens": cached.round().astype(int).tolist(),
+    }
+
 
 TABLE_1, TABLE_2 = "baton table 1", "baton table 2"
 DELTA_BYTES = 524_288  # llama2-7b: 32 layers of 4,096 values for keys and for values, two bytes each

@@ -9,10 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import click
-import matplotlib as mpl
 import numpy as np
 
-from benchmarks.answered_requests import CRUDE, read_answered, token_counter
+from benchmarks.pictures import panels
+from benchmarks.request_sources import CRUDE, read_answered, token_counter
 
 POINTS = 400  # of a task in the picture: more hide each other
 
@@ -45,27 +45,20 @@ def main(data: Path, tokenizer: str, json_path: Path | None, plot_path: Path | N
     if json_path:
         json_path.write_text(json.dumps({"tokenizer": tokenizer, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     if plot_path:
-        _plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
+        plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
 
 
-def _plot(pairs: dict[str, np.ndarray], path: Path) -> None:
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "correlation"})  # the same file from the same rows
-    from matplotlib import pyplot  # after the backend is chosen, since there may be no screen
-
+def plot(pairs: dict[str, np.ndarray], path: Path) -> None:
+    """Draw a panel of points for each task."""
     columns = 4
     rows = -(-len(pairs) // columns)
-    figure, panels = pyplot.subplots(
-        rows, columns, figsize=(3 * columns, 2.6 * rows), squeeze=False, constrained_layout=True
-    )
-    for panel in panels.flat[len(pairs) :]:
-        panel.set_visible(False)
-    for panel, (task, (inputs, answers)) in zip(panels.flat, pairs.items(), strict=False):
-        some = np.random.default_rng(0).permutation(inputs.size)[:POINTS]
-        panel.scatter(inputs[some], answers[some], s=2, rasterized=True)
-        panel.set(title=task, xlabel="input, tokens", ylabel="answer, tokens")
-    figure.savefig(path, dpi=90, metadata={"Date": None})
-    pyplot.close(figure)
+    with panels(path, rows, columns, (3.0 * columns, 2.6 * rows)) as made:
+        for panel in made.flat[len(pairs) :]:
+            panel.set_visible(False)
+        for panel, (task, (inputs, answers)) in zip(made.flat, pairs.items(), strict=False):
+            some = np.random.default_rng(0).permutation(inputs.size)[:POINTS]
+            panel.scatter(inputs[some], answers[some], s=2, rasterized=True)
+            panel.set(title=task, xlabel="input, tokens", ylabel="answer, tokens")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,10 @@ from typing import Any
 
 import click
 
-from benchmarks.perception.changed_answers import compare_answers, prompts_to_answer
-from benchmarks.perception.generated_texts import load_texts
+from benchmarks.generated_answers import load_answers, load_texts
+from benchmarks.perception.changed_answers import compare_answers, prompts_to_answer, score_statements, words_in
 from benchmarks.perception.markdown_tables import predictor_table, word_table
 from benchmarks.perception.predictor_rows import contestants, measure
-from benchmarks.perception.stated_words import score_statements, words_in
-from benchmarks.real_lengths.real_answers import load_answers
 from inference.prompt_format import load_prompt_format
 from learning.predictors.language_model import shared_language_model
 from learning.retraining.known_lengths import known_lengths

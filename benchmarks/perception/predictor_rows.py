@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.perception.stated_words import score_statements
-from benchmarks.real_lengths.running_quantiles import RunningQuantiles
+from benchmarks.perception.changed_answers import score_statements
+from benchmarks.running_quantiles import RunningQuantiles
 from learning.estimators.length_distribution import clamp_prediction
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.metrics import score

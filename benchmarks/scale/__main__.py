@@ -28,12 +28,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from benchmarks.filled_database import fill
-from benchmarks.live.fresh_service import add_process, fresh_service
-from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.live.fresh_service import FleetOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
-from benchmarks.scale.fleet_figures import idle_since, served_since
-from benchmarks.scale.paced_machines import MACHINES
-from benchmarks.scale.roomy_postgres import FleetOptions, roomy_postgres
+from benchmarks.request_sources import arrivals_of
+from benchmarks.scale.paced_engine import MACHINES
+from benchmarks.scale.run_figures import idle_since, served_since
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address

@@ -25,8 +25,7 @@ import click
 import kombu.transport.redis
 from tokenizers import Tokenizer
 
-from benchmarks.scale.paced_engine import PacedEngine
-from benchmarks.scale.paced_machines import MACHINES
+from benchmarks.scale.paced_engine import MACHINES, PacedEngine
 from cli.hosting.launch import PR_SET_PDEATHSIG
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence

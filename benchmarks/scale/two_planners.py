@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.live.live_arrivals import arrivals_of
+from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.__main__ import SETTLE_S, measure, processes
 
 PERIOD_S = 0.1  # in which a planner runs for its part; any value does that is well below the lead's time

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.chaos.given_servers import GivenServers
-from benchmarks.chaos.promise_list import PROMISES
 from benchmarks.chaos.promise_rows import SHORT
-from benchmarks.chaos.promise_runner import PromiseRunner
+from benchmarks.chaos.promise_runner import PROMISES, PromiseRunner
+from benchmarks.chaos.servers import GivenServers
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.chaos.exactly_once import WATCH, verdict
 from benchmarks.chaos.promise_rows import percentile
-from benchmarks.chaos.tcp_proxy import CuttableProxy
+from benchmarks.chaos.receiver_and_proxy import CuttableProxy
 from tests.integration.database_stage import Stage
 
 ANSWER = "update requests set status = 'completed', finished_at = clock_timestamp(), output_text = :text where id = :id"

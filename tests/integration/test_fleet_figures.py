@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from benchmarks.scale.fleet_figures import idle_since, served_since
+from benchmarks.scale.run_figures import idle_since, served_since
 from tests.integration.database_stage import Stage
 
 T0 = 1_700_000_000.0

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 import redis
 
-from benchmarks.chaos.given_servers import GivenServers
+from benchmarks.chaos.servers import GivenServers
 
 
 def test_each_use_has_an_empty_database_and_broker_and_leaves_none(postgres_url: str, redis_url: str):

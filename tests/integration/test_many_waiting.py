@@ -16,7 +16,7 @@ from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
 from tests.integration.web_process import WebProcess, running_web
 
-WAITING, STREAMS = 200, 100  # `python -m benchmarks.waiting` has five times as many
+WAITING, STREAMS = 200, 100  # `python -m benchmarks.api.waiting_chats` has five times as many
 BODY = {"model": "words", "input": "eins zwei"}
 
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.chaos.event_receiver import event_receiver
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.promises.process_promises import kinds_in_turn
+from benchmarks.chaos.receiver_and_proxy import event_receiver
 from benchmarks.chaos.recording_client import bodies, client_of, in_background
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test, until
 from cli.api_client import Client, Json

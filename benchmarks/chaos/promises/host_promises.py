@@ -13,9 +13,9 @@ from subprocess import Popen
 import psutil
 
 from benchmarks.chaos.exactly_once import WATCH, verdict
-from benchmarks.chaos.own_servers import OwnServers, own_servers
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure
+from benchmarks.chaos.servers import OwnServers, own_servers
 from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port, until
 from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands

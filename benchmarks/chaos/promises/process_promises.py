@@ -1,14 +1,19 @@
-"""Processes killed, frozen and asked to stop, while clients submit over HTTP."""
+"""Processes killed, frozen and asked to stop while clients submit over HTTP; half an hour at load."""
 
+import contextlib
 import itertools
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
 
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size, percentile
 from benchmarks.chaos.recording_client import bodies, client_of, in_background, pressure
-from benchmarks.chaos.service_under_test import ServiceUnderTest, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test, until
 
 ANSWERED_WITHIN_S = 60.0  # of the last submission: the bound
 PATIENCE_S = 180.0  # what is not answered by then counts as lost
@@ -159,3 +164,57 @@ def _judged(service: ServiceUnderTest, accepted: list[str], name: str) -> list[R
 
 def _counted(hit: list[str]) -> str:
     return ", ".join(f"{kind} {hit.count(kind)}" for kind in sorted(set(hit)))
+
+
+GROWTH_MB_PER_H = 2.0  # the bound
+SAMPLE_EVERY_S = 5.0  # 300 samples in the 25 minutes after the warm-up
+# Dead rows a live one: autovacuum starts at a fifth, and may lag behind a busy table.
+MOST_DEAD_SHARE = 1.0
+
+
+def soak(directory: Path, size: Size) -> list[Row]:
+    """Memory that each process alone holds (USS), its slope after the warm-up; dead rows of the busiest tables."""
+    with service_under_test(directory / "state") as service, client_of(service) as client:
+        samples: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        bloat: list[float] = []
+        began = time.time()
+        with pressure(service, client, waiting=40):
+            while (at := time.time() - began) < size.soak_s:
+                if at > size.warm_up_s:
+                    for kind, process in _measured(service).items():
+                        with contextlib.suppress(psutil.Error):
+                            used = process.memory_full_info().uss / 2**20
+                            samples.setdefault((kind, process.pid), []).append((at, used))
+                    bloat.append(_dead_share(service))
+                time.sleep(SAMPLE_EVERY_S)
+        answered = service.answered_within(PATIENCE_S)
+        found = verdict(service, client.accepted)
+    rows = []
+    for (kind, _), points in sorted(samples.items()):
+        hours, used = np.array(points).T / np.array([[3600.0], [1.0]])
+        slope = float(np.polyfit(hours, used, 1)[0]) if len(points) > 2 else float("inf")
+        measured = f"{slope:+.2f} MB/h, {used[0]:.1f} to {used[-1]:.1f} MB in {60 * (hours[-1] - hours[0]):.0f} min"
+        rows.append(Row(f"soak: growth of {kind}", "under 2 MB/h", measured, slope < GROWTH_MB_PER_H))
+    worst = max(bloat, default=float("inf"))
+    name = f"soak of {size.soak_s / 60:.0f} min"
+    return [
+        *rows,
+        Row(f"{name}: dead rows a live one", f"at most {MOST_DEAD_SHARE:g}", f"{worst:.2f}", worst <= MOST_DEAD_SHARE),
+        found.lost_row(name, answered),
+        found.once_row(name),
+    ]
+
+
+def _measured(service: ServiceUnderTest) -> dict[str, psutil.Process]:
+    """The supervisor and its children; Postgres sessions end and start, and their shared memory is not theirs."""
+    kinds = {kind: process for kind, process in service.processes().items() if kind != "postgres session"}
+    return {"magnus up": service.tree()[0], **kinds}
+
+
+def _dead_share(service: ServiceUnderTest) -> float:
+    return float(
+        service.value(
+            """select coalesce(max(n_dead_tup::float8 / greatest(n_live_tup, 1000)), 0) from pg_stat_user_tables
+            where relname in ('requests', 'batches', 'workers', 'service_state')"""
+        )
+    )

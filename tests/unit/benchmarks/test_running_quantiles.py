@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.real_lengths.running_quantiles import RunningQuantiles
+from benchmarks.running_quantiles import RunningQuantiles
 from learning.predictors.length_predictor import Outcome, Prompt
 
 

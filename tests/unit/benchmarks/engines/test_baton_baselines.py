@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.engines.baton_baselines import BatonBaseline, PrefillDecode
+from benchmarks.engines.compared_engines import Continuous, RunToCompletion
 from benchmarks.engines.engine_workload import load_for_serving, random_model, sequences
-from benchmarks.engines.our_engines import Continuous, RunToCompletion
 from inference.local.model_loading import LoadedModel
 from inference.sequences import Sequence
 

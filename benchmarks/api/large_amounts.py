@@ -1,0 +1,123 @@
+"""50,000 lines uploaded, validated and queued, and pages of lists out of a million jobs.
+
+The services have no workers. There are two files of lines: ordinary ones of about 300 bytes, and the largest file that
+is accepted, whose lines are filled with metadata so that their prompts still fit the bundled model. The million jobs
+are read by the tenant that has half of them, and by the dashboard, one call at a time.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import text
+
+from benchmarks.accept import fill_database, time_reads, timed
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from cli.api_client import Client
+from inference.toy.toy_applications import toy_requests
+from models.session import make_sessions
+from models.tenants import api_keys
+
+LINES, QUEUED_WITHIN_S = 50_000, 20
+FLAT_MIB = 32  # what counts as flat: little beside 200 MB, and above what a process gains by chance
+FILLED_KEYS, FILLED_CHARACTERS = 8, 476  # of metadata a line: 50,000 such lines have a little less than 200 MiB
+POLL_S = 0.1
+QUEUED = text("""
+    select j.next_line > j.last_line as all_read, j.status,
+        (select count(*) from bulk_lines l where l.job_id = j.id and l.error is not null) as refused
+    from bulk_jobs j where j.id = :id
+""")
+
+
+def lines_of(model: str, count: int, filled: bool) -> Iterator[str]:
+    """JSON lines of toy requests; filled up ones have some 4 kB each."""
+    filling = {f"key{n}": "x" * FILLED_CHARACTERS for n in range(FILLED_KEYS)} if filled else {}
+    for number, toy in enumerate(toy_requests(count, seed=1)):
+        metadata = {"application": toy.application, **filling}
+        body = {"model": model, "instructions": toy.instruction, "input": toy.input, "metadata": metadata}
+        yield json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/responses", "body": body}) + "\n"
+
+
+def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any]:
+    """Upload a file of so many lines and create its batch; returns once all of them are queued."""
+    with tempfile.TemporaryDirectory() as directory, Client(service.url, service.key) as client:
+        path = Path(directory) / "lines.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(lines_of(client.model(), count, filled))
+        predictor_before, before = service.memory_mib("predictor"), service.memory_mib()
+        service.forget_peak()
+        began = time.monotonic()
+        uploaded = client.upload(path)
+        upload_s, peak, after = time.monotonic() - began, service.peak_mib(), service.memory_mib()
+        began, cpu_before = time.monotonic(), service.cpu_s("predictor")
+        request = {"input_file_id": uploaded["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+        batch = client.create_batch(request, "intake")
+        while True:
+            with service.database.connect() as connection:
+                job = connection.execute(QUEUED, {"id": batch["id"]}).one()
+            if job.all_read or job.status in ("failed", "cancelled", "expired"):
+                break
+            time.sleep(POLL_S)
+        queued_s, predictor_s = time.monotonic() - began, service.cpu_s("predictor") - cpu_before
+        with service.database.connect() as connection:
+            queued = connection.execute(text("select count(*) from requests")).scalar_one()
+        return {
+            "lines": count,
+            "bytes": path.stat().st_size,
+            "upload_s": upload_s,
+            "queued_s": queued_s,
+            "predictor_cpu_s": predictor_s,  # the process that reads the lines
+            "queued": queued,
+            "refused_lines": job.refused,
+            "web_mib": {"before": before, "peak_of_upload": peak, "after_upload": after, "end": service.memory_mib()},
+            "predictor_mib": {"before": predictor_before, "end": service.memory_mib("predictor")},
+        }
+
+
+def measure_intake(short: bool) -> MeasuredFigure:
+    """Both files."""
+    measured, count = MeasuredFigure(), 2_000 if short else LINES
+    for filled in (False, True):
+        with measured_service("--workers", "0") as service:
+            figures = take_in(service, count, filled)
+        name = f"{count:,} lines, {figures['bytes'] / 1e6:.0f} MB"
+        measured.figures[name] = figures
+        shown = f"{figures['queued']}, {figures['refused_lines']} refused"
+        measured.holds(f"{name}: lines queued", f"{count}", shown, figures["queued"] == count)
+        more = f" ({figures['predictor_cpu_s']:.3g} s of the predictor's CPU), after an upload of "
+        more += f"{figures['upload_s']:.3g} s"
+        measured.below(f"{name}: from POST /v1/batches until queued", QUEUED_WITHIN_S, figures["queued_s"], "s", more)
+        web = figures["web_mib"]
+        more = f" ({web['before']:.0f} before, {web['after_upload']:.0f} after, {web['end']:.0f} at the end)"
+        gained = web["peak_of_upload"] - web["before"]
+        measured.below(f"{name}: what the upload adds to the web process at its peak", FLAT_MIB, gained, "MiB", more)
+    return measured
+
+
+JOBS, PAGE_MS = 1_000_000, 20  # of the issue
+LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks.filled_database`)
+NO_PAGES = ("one request", "stats", "metrics")  # read as well, but not what the bound is about
+
+
+def measure_million(short: bool) -> MeasuredFigure:
+    """Every page at its 95th percentile."""
+    measured, jobs = MeasuredFigure(), 20_000 if short else JOBS
+    with measured_service("--workers", "0") as service:
+        with Client(service.url, service.key) as client:
+            fill_database(service.facts.database_url, client.model(), finished=jobs, queued=0)
+        with make_sessions(service.database).begin() as session:
+            _, key = api_keys.create(session, name="benchmark", tenant=LARGEST_TENANT)
+        reads = time_reads(service.url, key, service.facts.dashboard_password)
+        middle = f"resp_{jobs // 2 // 2 * 2:032x}"  # its jobs have even numbers
+        with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {key}"}) as http:
+            reads["list, from the middle on"] = timed(http, f"/v1/responses?after={middle}")
+            reads["list, 100 a page"] = timed(http, "/v1/responses?limit=100")
+    measured.figures = {"jobs": jobs, "reads_ms": reads}
+    for name, ms in reads.items():
+        if name not in NO_PAGES:
+            measured.below(f"{name}: P95", PAGE_MS, ms["p95"], "ms", f" (P50 {ms['p50']:.3g}, longest {ms['max']:.3g})")
+    return measured

@@ -1,0 +1,138 @@
+"""Single submissions from 16 connections, each sending the next when it has its answer; 100 posts under one key.
+
+Calls go over plain asyncio connections. httpx checks all of its connections at each event, so that with a thousand of
+them it takes a whole core for half a minute, as much as the service. The service has no workers; the sender's share of
+the cores is measured too.
+"""
+
+import asyncio
+import json
+import random
+import uuid
+from collections.abc import Iterator, Mapping
+from time import perf_counter, process_time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+from sqlalchemy import text
+
+from benchmarks.accept import body
+from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def post(path: str, key: str, body: Mapping[str, Any]) -> bytes:
+    """A POST as bytes."""
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+async def connect(url: str) -> Connection:
+    """A connection to the service there."""
+    address = urlsplit(url)
+    return await asyncio.open_connection(address.hostname, address.port or 80)
+
+
+def content_length(head: bytes) -> int:
+    """The length that an answer's head names."""
+    (value,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(value)
+
+
+async def status_of(reader: asyncio.StreamReader) -> int:
+    """The status of the next answer, whose body is read too."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(content_length(head))
+    return int(head[9:12])
+
+
+CONNECTIONS, RACING = 16, 100  # of the issue
+RATE, P99_MS = 400, 100
+BODIES = 500  # different ones, sent in turn; any number does that is no single one
+WARM_S = 3.0  # before the clock begins: connections, plans and caches
+
+
+def posts(model: str, key: str) -> Iterator[bytes]:
+    """Requests as bytes, without end."""
+    rng = random.Random(1)
+    made = [post("/v1/responses", key, body(model, rng)) for _ in range(BODIES)]
+    while True:
+        yield from made
+
+
+async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list[tuple[int, float]]:
+    """Statuses and seconds of one connection's calls, one after the other."""
+    reader, writer = await connect(url)
+    answers = []
+    while (began := perf_counter()) < until:
+        writer.write(next(requests))
+        answers.append((await status_of(reader), perf_counter() - began))
+    writer.close()
+    return answers
+
+
+async def send(service: MeasuredService, model: str, connections: int, seconds: float) -> dict[str, Any]:
+    """Figures of so many connections that send for so long."""
+    requests, began, cpu = posts(model, service.key), perf_counter(), process_time()
+    calls = [send_on_one(service.url, requests, began + seconds) for _ in range(connections)]
+    answers = [answer for each in await asyncio.gather(*calls) for answer in each]
+    took_s = perf_counter() - began
+    ms = [1000 * latency for status, latency in answers if status == 200]
+    p50, p95, p99 = np.percentile(ms, [50, 95, 99])
+    return {
+        "connections": connections,
+        "seconds": took_s,
+        "accepted": len(ms),
+        "refused": len(answers) - len(ms),
+        "accepted_per_s": len(ms) / took_s,
+        "latency_ms": {"p50": p50, "p95": p95, "p99": p99, "max": max(ms)},
+        "sender_cores": (process_time() - cpu) / took_s,
+    }
+
+
+async def race(service: MeasuredService, model: str) -> dict[str, Any]:
+    """So many posts of one body with one key at once: their statuses and the jobs that they made."""
+    key, content = uuid.uuid4().hex, body(model, random.Random(2))
+    headers = {"Authorization": f"Bearer {service.key}", "Idempotency-Key": key}
+    limits = httpx.Limits(max_connections=RACING)
+    async with httpx.AsyncClient(base_url=service.url, headers=headers, limits=limits, timeout=30.0) as client:
+        answers = await asyncio.gather(*(client.post("/v1/responses", json=content) for _ in range(RACING)))
+    with service.database.connect() as connection:
+        stored = connection.execute(text("select count(*) from requests where idempotency_key = :key"), {"key": key})
+        jobs = stored.scalar_one()
+    return {
+        "posts": RACING,
+        "accepted": sum(answer.status_code == 200 for answer in answers),
+        "ids": len({answer.json().get("id") for answer in answers}),
+        "jobs": jobs,
+    }
+
+
+def measure(short: bool) -> MeasuredFigure:
+    """With one web process, as `magnus up` starts it, and with two."""
+    measured, seconds = MeasuredFigure(), 5.0 if short else 40.0
+    for processes in (1, 2):
+        with measured_service("--workers", "0", environment={"WEB_CONCURRENCY": str(processes)}) as service:
+            with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {service.key}"}) as client:
+                model = client.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+            asyncio.run(send(service, model, CONNECTIONS, WARM_S))
+            figures = asyncio.run(send(service, model, CONNECTIONS, seconds))
+            raced = asyncio.run(race(service, model))
+        name = f"{processes} web process{'es' if processes > 1 else ''}"
+        rate, p99 = figures["accepted_per_s"], figures["latency_ms"]["p99"]
+        measured.figures[name] = {**figures, "race": raced}
+        shown = f"{rate:.0f}, {figures['refused']} refused; the sender took {figures['sender_cores']:.2f} cores"
+        ok = rate >= RATE and not figures["refused"]
+        measured.holds(f"{CONNECTIONS} connections, {name}: submissions a second", f"at least {RATE}", shown, ok)
+        measured.below(f"{CONNECTIONS} connections, {name}: P99", P99_MS, p99, "ms")
+        one = raced["accepted"] == RACING and raced["ids"] == raced["jobs"] == 1
+        shown = f"{raced['jobs']}; {raced['accepted']} of {RACING} answered, with {raced['ids']} id"
+        measured.holds(f"{RACING} posts under one Idempotency-Key, {name}: jobs", "1", shown, one)
+    return measured

@@ -1,0 +1,122 @@
+"""Two changed copies of the bundled model: one with more parameters and the same answers, one whose answers never end.
+
+The larger one decodes as slowly as a real model. Its new hidden values stay zero, because what the new heads and units
+compute is multiplied by zero weights; weights and epsilon of the norms make up for the larger number of values. The
+added layers add zero to the residual. All new products are computed all the same.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from settings import BUNDLED_MODEL
+
+ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
+MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
+UNUSED_STD = 0.02  # of weights whose products are multiplied by zero: any numbers that are neither zero nor denormal do
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    width_factor: int
+    intermediate: int
+    layers: int
+
+
+SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "20x": _Shape(3, 1056, 8), "35x": _Shape(4, 1408, 8)}
+
+
+def kv_growth(size: ModelSize) -> float:
+    """How many times the bundled model's KV cache a token takes at this size."""
+    if size == "1x":
+        return 1.0
+    layers = int(json.loads((BUNDLED_MODEL / "config.json").read_text())["num_hidden_layers"])
+    return SHAPES[size].width_factor * SHAPES[size].layers / layers
+
+
+def enlarged_model(size: ModelSize, target: Path) -> Path:
+    """Write the bundled model at this size into a new directory below `target`; returns the directory."""
+    if size == "1x":
+        return BUNDLED_MODEL
+    shape, directory = SHAPES[size], target / f"bundled-{size}"
+    directory.mkdir()
+    config = json.loads((BUNDLED_MODEL / "config.json").read_text())
+    weights = _Enlarger(config, shape).weights(load_file(BUNDLED_MODEL / "model.safetensors"))
+    config["rms_norm_eps"] /= shape.width_factor
+    for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
+        config[name] *= shape.width_factor
+    config |= {"intermediate_size": shape.intermediate, "num_hidden_layers": shape.layers}
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUNDLED_MODEL / name, directory)
+    return directory
+
+
+class _Enlarger:
+    def __init__(self, config: dict[str, Any], shape: _Shape) -> None:
+        self._shape = shape
+        self._hidden = config["hidden_size"] * shape.width_factor
+        self._heads = config["num_attention_heads"] * config["head_dim"] * shape.width_factor
+        self._key_heads = config["num_key_value_heads"] * config["head_dim"] * shape.width_factor
+        self._old_layers = config["num_hidden_layers"]
+        self._random = torch.Generator().manual_seed(0)
+
+    def weights(self, old: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All weights of the enlarged model, by name."""
+        new = {name: self._enlarged(name, weight) for name, weight in old.items()}
+        last = f"layers.{self._old_layers - 1}."
+        for layer in range(self._old_layers, self._shape.layers):
+            for name in [name for name in old if last in name]:
+                added = torch.zeros_like(new[name]) if _is_output(name) else self._unused(*new[name].shape)
+                new[name.replace(last, f"layers.{layer}.")] = torch.ones_like(new[name]) if added.ndim == 1 else added
+        return new
+
+    def _enlarged(self, name: str, old: Tensor) -> Tensor:
+        if old.ndim == 1:  # a norm's
+            new = torch.ones(self._hidden)
+            new[: len(old)] = old / self._shape.width_factor**0.5
+            return new
+        if "embed_tokens" in name or "lm_head" in name:
+            new = torch.zeros(len(old), self._hidden)
+        elif _is_output(name):
+            new = torch.zeros(self._hidden, self._heads if "o_proj" in name else self._shape.intermediate)
+        elif "q_proj" in name:
+            new = self._unused(self._heads, self._hidden)
+        elif "k_proj" in name or "v_proj" in name:
+            new = self._unused(self._key_heads, self._hidden)
+        else:
+            new = self._unused(self._shape.intermediate, self._hidden)
+        new[: old.shape[0], : old.shape[1]] = old
+        return new
+
+    def _unused(self, *shape: int) -> Tensor:
+        return torch.empty(shape).normal_(0.0, UNUSED_STD, generator=self._random)
+
+
+def _is_output(name: str) -> bool:
+    """Whether what this layer computes is added to the residual."""
+    return "o_proj" in name or "down_proj" in name
+
+
+EOS_ID = 1
+POSITIONS = 8192  # rotary: any number of them works, and what an endless row says is of no interest
+EMBEDDINGS = "model.embed_tokens.weight"  # tied to the output: a row of zeros gives the logit 0, below the likeliest
+
+
+def make_endless_model(directory: Path) -> Path:
+    """Write it; the path of the model."""
+    model = directory / "endless"
+    shutil.copytree(BUNDLED_MODEL, model)
+    weights = load_file(model / "model.safetensors")
+    weights[EMBEDDINGS][EOS_ID] = 0.0
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": POSITIONS}))
+    return model

@@ -1,1 +1,0 @@
-"""An hour of continuous learning in virtual time (Magnus Fig. 14)."""

@@ -1,0 +1,220 @@
+"""What a policy's decisions cost: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
+
+Medians of the CPU time of one thread, with a given number of waiting requests, for each call that a planner makes: add
+a request (`add`), decide (`assign`), describe the front of the queue for the dashboard (`waiting`). Decisions are for
+64 workers. `one`: the batch of one worker has ended (vs, glp, abp, magnus, sequence), or one of its rows (ccb, baton,
+fusion). `all`: all 64 workers are idle, or every row has decoded another token and tens of rows have ended. scls
+assigns all waiting requests in either case. `--simulate` adds whole simulations of many requests on many workers, with
+a planner that is called once a second.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import click
+import numpy as np
+
+from scheduling.policies.policy_factory import PolicySettings, make_policy
+from scheduling.policy import Policy, RunningRow, Worker
+from scheduling.request import Request
+from scheduling.simulation.engine_costs import EngineCosts
+from scheduling.simulation.published_costs import CHATGLM_6B_V100
+from scheduling.simulation.simulated_worker import Instance
+from scheduling.simulation.simulator import Arrival, simulate
+from tasks.planning.queue_snapshot import describe_queue
+
+MACHINE, LIMIT = CHATGLM_6B_V100, 1024  # the machine and the longest prompt and answer of Magnus's experiments
+
+
+class BenchmarkFleet:
+    """Workers of one policy: busy or idle for static batches, with running rows for continuous ones."""
+
+    def __init__(self, policy: Policy, workers: int) -> None:
+        self._policy = policy
+        self._rows: dict[str, list[RunningRow]] = {f"w{number:03}": [] for number in range(workers)}
+        self._idle: set[str] = set()
+        self._turns = cycle(self._rows)
+
+    def workers(self) -> list[Worker]:
+        """The workers as a planner describes them to a policy."""
+        batches = self._policy.mode == "batch"
+        return [
+            Worker(name, MACHINE.memory, MACHINE.curves, tuple(rows), queued=int(batches and name not in self._idle))
+            for name, rows in self._rows.items()
+        ]
+
+    def advance(self, kind: Literal["one", "all"]) -> None:
+        """One worker becomes idle, or all do; the shortest row of one ends, or every row decodes a token."""
+        if self._policy.mode != "continuous":
+            self._idle = set(self._rows) if kind == "all" else {next(self._turns)}
+        elif kind == "one":
+            rows = self._rows[next(self._turns)]
+            rows.remove(min(rows, key=lambda row: _total(row.request) - row.generated))
+        else:
+            for name, rows in self._rows.items():
+                decoded = [replace(row, generated=row.generated + 1) for row in rows]
+                self._rows[name] = [row for row in decoded if row.generated < _total(row.request)]
+
+    def decide(self, now: float) -> tuple[float, int]:
+        """Let the policy decide, and rows join at once; returns CPU seconds and the number of assigned requests."""
+        workers = self.workers()
+        began = time.thread_time()
+        assignments = self._policy.assign(workers, now)
+        seconds = time.thread_time() - began
+        for assignment in assignments:
+            rows = self._rows[assignment.worker]
+            for row in [row for row in rows if row.request.id in assignment.preempts]:
+                rows.remove(row)
+                self._policy.add(replace(row.request, generated=row.generated), now)
+            if assignment.joins:
+                rows += [RunningRow(request, request.generated, now) for request in assignment.requests]
+        return seconds, sum(len(assignment.requests) for assignment in assignments)
+
+
+def _total(request: Request) -> int:
+    """Tokens that it generates: half to twice as many as predicted."""
+    return min(LIMIT, max(request.generated + 1, request.predicted * (50 + int(request.id) % 150) // 100))
+
+
+POLICIES = ("vs", "glp", "abp", "magnus", "sequence", "scls", "ccb", "baton", "fusion")
+WAITING = (1_000, 10_000, 100_000)  # powers of ten, to show what grows with the queue
+# Decisions of which the median is taken, by the policy's mode. One of mode `queue` assigns all that waits, which takes
+# half a second for 100,000 requests.
+ROUNDS = {"batch": 50, "queue": 1, "continuous": 50}
+SETTINGS = PolicySettings()
+RATE_PER_WORKER = 1.0  # requests a second in a simulation: more than any policy but fusion serves
+TICK_S = 1.0  # between two calls of the simulated planner; shorter simulates more decisions and takes longer, not tuned
+
+
+@click.command(help=__doc__)
+@click.option("--only", default=",".join(POLICIES), show_default=True, help="Which policies, by comma.")
+@click.option("--workers", default=64, show_default=True, help="For whom a decision is made.")
+@click.option("--simulate", "simulated", default="", help="Simulate these policies too, by comma, or `all`.")
+@click.option("--simulated-requests", default=1_000_000, show_default=True)
+@click.option("--simulated-workers", default=1_000, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+def main(
+    only: str, workers: int, simulated: str, simulated_requests: int, simulated_workers: int, json_path: Path | None
+) -> None:
+    """Measure and print."""
+    rows = []
+    heads = ("waiting", "add, ms", "one, ms", "given", "all, ms", "given", "show, ms")
+    click.echo(f"{'policy':10}" + "".join(f"{head:>10}" for head in heads))
+    for name in filter(None, only.split(",")):
+        for waiting in WAITING:
+            row = decisions(name, waiting, workers)
+            rows.append(row)
+            one, every = row["one"], row["all"]
+            click.echo(
+                f"{name:10}{waiting:10}{row['add_ms']:10.4f}{one['decide_ms']:10.3f}{one['given']:10g}"
+                f"{every['decide_ms']:10.3f}{every['given']:10g}{row['show_ms']:10.2f}"
+            )
+    runs = []
+    for name in POLICIES if simulated == "all" else filter(None, simulated.split(",")):
+        run = simulation(name, simulated_requests, simulated_workers)
+        runs.append(run)
+        click.echo(
+            f"{name:10}{simulated_requests:10} requests on {simulated_workers} workers: {run['cpu_s']:.0f} s of CPU "
+            f"for {run['virtual_s']:.0f} s, {run['decisions']} decisions of {run['decide_ms']:.2f} ms on average"
+        )
+    if json_path:
+        json_path.write_text(json.dumps({"decisions": rows, "simulations": runs}, indent=1) + "\n", encoding="utf-8")
+
+
+def decisions(name: str, waiting: int, workers: int) -> dict[str, Any]:
+    """CPU times of one policy's calls while `waiting` requests wait."""
+    policy = make_policy(name, SETTINGS)
+    fleet, source = BenchmarkFleet(policy, workers), requests(seed=1)
+    arrived = list(islice(source, waiting))
+    now = arrived[-1].arrived_at
+    fleet.decide(now)  # nothing waits yet: the policy sees the workers for the first time
+    add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
+    while policy.mode == "continuous" and fleet.decide(now)[1]:
+        pass  # fill the workers until nothing more fits
+    row: dict[str, Any] = {"policy": name, "waiting": waiting, "workers": workers}
+    kinds: tuple[Literal["one", "all"], ...] = ("one", "all")
+    for kind in kinds:
+        seconds, given = [], []
+        for _ in range(ROUNDS[policy.mode]):
+            now += 0.05 if policy.mode != "queue" else 3600.0
+            for request in islice(source, max(0, waiting - len(policy))):
+                policy.add(replace(request, arrived_at=now), now)
+            fleet.advance(kind)
+            decide_s, assigned = fleet.decide(now)
+            seconds.append(decide_s)
+            given.append(assigned)
+        row[kind] = {
+            "decide_ms": 1e3 * median(seconds),
+            "decide_p95_ms": 1e3 * float(np.percentile(seconds, 95)),
+            "given": float(np.mean(given)),  # requests a decision
+        }
+    for request in islice(source, max(0, waiting - len(policy))):
+        policy.add(replace(request, arrived_at=now), now)
+    show_s = [_cpu_s(lambda: describe_queue(policy.waiting(now), len(policy), fleet.workers())) for _ in range(5)]
+    return row | {"add_ms": 1e3 * median(add_s[len(add_s) // 2 :]), "show_ms": 1e3 * median(show_s)}
+
+
+def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
+    """Requests without end; prompts and answers have lognormal lengths, 90 tokens in the median and at most 1,024."""
+    rng = np.random.default_rng(seed)
+    number, at = 0, 0.0
+    while True:
+        lengths = np.clip(rng.lognormal(4.5, 1.0, (1000, 2)), 1, LIMIT).astype(np.int64).tolist()
+        for (prompt, answer), pause_s in zip(lengths, rng.exponential(1 / rate, 1000).tolist(), strict=True):
+            number, at = number + 1, at + pause_s
+            yield Request(f"{number:07}", at, prompt, LIMIT, answer, min(LIMIT, 2 * answer))
+
+
+def simulation(name: str, count: int, workers: int) -> dict[str, Any]:
+    """Simulate until the last answer: CPU seconds in all, and those of the policy's decisions."""
+    errors = np.random.default_rng(3).lognormal(0.0, 0.3, count).tolist()
+    arriving = islice(requests(seed=3, rate=RATE_PER_WORKER * workers), count)
+    arrivals = [
+        Arrival(request, min(LIMIT, max(1, round(request.predicted * error))))
+        for request, error in zip(arriving, errors, strict=True)
+    ]
+    policy = make_policy(name, SETTINGS)
+    decide_s: list[float] = []
+    policy.assign = _timed(policy.assign, decide_s)  # type: ignore[method-assign]
+    fleet = [Instance(f"w{number:04}", MACHINE.memory) for number in range(workers)]
+    began = time.thread_time()
+    trace = simulate(policy, arrivals, fleet, EngineCosts(MACHINE.curves), seed=1, tick_s=TICK_S)
+    cpu_s = time.thread_time() - began
+    if len(trace.answers) != count:
+        raise AssertionError(f"{name}: {len(trace.answers)} of {count} answered")
+    return {
+        "policy": name,
+        "requests": count,
+        "workers": workers,
+        "cpu_s": cpu_s,
+        "virtual_s": trace.makespan_s,
+        "requests_per_s": trace.requests_per_s,
+        "decisions": len(decide_s),
+        "decide_ms": 1e3 * sum(decide_s) / len(decide_s),
+    }
+
+
+def _timed(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any) -> Any:
+        began = time.thread_time()
+        value = call(*arguments)
+        seconds.append(time.thread_time() - began)
+        return value
+
+    return timed
+
+
+def _cpu_s(call: Callable[..., Any], *arguments: Any) -> float:
+    began = time.thread_time()
+    call(*arguments)
+    return time.thread_time() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What the policies' decisions cost, measured without database, broker or engines."""

@@ -1,0 +1,232 @@
+"""The engines that `benchmarks.engines` compares: ours, those of transformers, and vLLM without HTTP.
+
+Each serves sequences in order of arrival with at most `batch` rows at once.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from benchmarks.outside_engines.engine_environments import engine_python
+from benchmarks.outside_engines.server_processes import OFFLINE, Dtype, family_of, signal_all
+from cli.command_errors import CommandFailed
+from inference.local.engine import Engine
+from inference.local.model_loading import LoadedModel
+from inference.sequences import Sequence
+
+T = TypeVar("T")
+
+KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: the budget is not what is compared
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """What an engine did: answers by id, and sums over its iterations."""
+
+    answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    computed_tokens: int = 0  # rows x iterations
+    idle_rows: int = 0  # rows of `batch` that were not running while prompts waited, summed over iterations
+    possible_rows: int = 0  # `batch` summed over the same iterations
+    peak_kv_bytes: int = 0
+
+    def count_iteration(self, batch: int, rows: int, running: int, prompts_wait: bool) -> None:
+        """One iteration over `rows` rows, of which `running` had not finished."""
+        self.computed_tokens += rows
+        if prompts_wait:
+            self.idle_rows += batch - running
+            self.possible_rows += batch
+
+    def count_memory(self, kv_bytes: int) -> None:
+        """The KV cache had this size."""
+        self.peak_kv_bytes = max(self.peak_kv_bytes, kv_bytes)
+
+
+def in_batches(waiting: Several[T], batch: int) -> Iterator[Several[T]]:
+    """Fixed batches in order of arrival."""
+    return (waiting[start : start + batch] for start in range(0, len(waiting), batch))
+
+
+def count_static_batch(run: EngineRun, batch: int, rows: Several[Sequence], prompts_wait: bool) -> None:
+    """Count the iterations of a batch that runs until its longest answer is done."""
+    for iteration in range(max(row.limit for row in rows)):
+        run.count_iteration(batch, len(rows), sum(row.limit > iteration for row in rows), prompts_wait)
+
+
+class RunToCompletion:
+    """Our engine with static batching: one fixed batch after the other."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._engine = Engine(loaded, KV_BUDGET_BYTES)
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences."""
+        run = EngineRun()
+        for rows in in_batches(sequences, batch):
+            results, figures = self._engine.run(rows)
+            run.answers |= {row.id: row.generated_ids for row in results}
+            run.count_memory(figures.peak_kv_bytes)
+            count_static_batch(run, batch, rows, prompts_wait=rows[-1] is not sequences[-1])
+        return run
+
+
+class Continuous:
+    """Our engine with continuous batching: a prompt joins for each row that finishes, as in BATON-PD."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._engine = Engine(loaded, KV_BUDGET_BYTES)
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences."""
+        run, engine, waiting = EngineRun(), self._engine, deque(sequences)
+        while waiting or engine.rows:
+            joiners = min(batch - len(engine.rows), len(waiting))
+            engine.insert([waiting.popleft() for _ in range(joiners)])
+            running = len(engine.rows)
+            for row in engine.step():
+                run.answers[row.id] = row.generated_ids
+            run.count_iteration(batch, running, running, prompts_wait=bool(waiting))
+            run.count_memory(engine.kv_bytes)
+        return run
+
+
+# Of page sizes 16, 32, 64 and 256 with 64, 256 and 512 tokens a batch, this pair was one of the fastest on a CPU.
+PAGE_SIZE = 32
+BATCH_TOKENS = 256
+NO_ANSWER_S = 60.0  # any value well above the seconds between two answers does
+
+
+class Generate:
+    """`model.generate` on one padded batch after the other; BATON's baseline `Benchmark`."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences; a batch runs until its longest answer is done."""
+        run, loaded = EngineRun(), self._loaded
+        for rows in in_batches(sequences, batch):
+            length, answer = max(row.length for row in rows), max(row.limit for row in rows)
+            pads = [length - row.length for row in rows]
+            tokens = [[loaded.pad_id] * pad + list(row.prompt_ids) for pad, row in zip(pads, rows, strict=True)]
+            mask = [[0] * pad + [1] * (length - pad) for pad in pads]
+            output = loaded.model.generate(
+                torch.tensor(tokens, device=loaded.device),
+                attention_mask=torch.tensor(mask, device=loaded.device),
+                max_new_tokens=answer,
+                do_sample=False,
+            )
+            for row, ids in zip(rows, output[:, length:].tolist(), strict=True):
+                run.answers[row.id] = tuple(ids[: row.limit])
+            run.count_memory(len(rows) * (length + answer - 1) * loaded.delta_bytes)
+            count_static_batch(run, batch, rows, prompts_wait=rows[-1] is not sequences[-1])
+        return run
+
+
+class GenerateBatch:
+    """The manager behind `generate_batch`, used directly because `generate_batch` takes one limit for all prompts.
+
+    Its rows cannot be counted from outside, so `computed_tokens` are only those of the answers.
+    """
+
+    def __init__(self, loaded: LoadedModel, batch: int, longest: int) -> None:
+        """Allocate memory for `batch` rows of `longest` tokens, prompt and answer."""
+        blocks = batch * (longest // PAGE_SIZE + 1)
+        self._kv_bytes = blocks * PAGE_SIZE * loaded.delta_bytes
+        self._manager = loaded.model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=loaded.pad_id),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE_SIZE,
+                num_blocks=blocks,
+                max_batch_tokens=max(BATCH_TOKENS, batch),
+                max_requests_per_batch=batch,
+            ),
+        )
+        self._manager.start()
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences; raises TimeoutError if answers stop coming, because the manager only logs its errors."""
+        manager, run = self._manager, EngineRun(peak_kv_bytes=self._kv_bytes)
+        for row in sequences:
+            manager.add_request(list(row.prompt_ids), request_id=row.id, max_new_tokens=row.limit)
+        last = perf_counter()
+        while len(run.answers) < len(sequences):
+            result = manager.get_result(timeout=1.0)
+            if result is not None and result.is_finished():
+                run.answers[result.request_id] = tuple(result.generated_tokens)
+                last = perf_counter()
+            elif perf_counter() - last > NO_ANSWER_S:
+                raise TimeoutError(f"{len(run.answers)} of {len(sequences)} answers")
+        run.computed_tokens = sum(map(len, run.answers.values()))
+        return run
+
+    def close(self) -> None:
+        """Stop its thread and free its memory."""
+        self._manager.stop(block=True)
+        self._manager.destroy()
+
+
+PROGRAM = Path(__file__).parent / "vllm_rows.py"
+
+
+class VllmEngine:
+    """A process of vLLM's that serves sequences; frozen between its runs, because its idle processes spin."""
+
+    def __init__(self, model: Path, dtype: Dtype, batch: int, longest: int, threads: int, log: Path) -> None:
+        """Start it and wait until it is ready.
+
+        `batch` is the most rows at once, `longest` the most tokens of a prompt with its answer.
+        """
+        threads_of = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+        with log.open("a") as messages:
+            self._process = subprocess.Popen(
+                (str(engine_python("vllm")), str(PROGRAM)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                text=True,
+                env={**os.environ, **OFFLINE, "VLLM_CPU_KVCACHE_SPACE": "1", **threads_of},
+            )
+        self._log = log
+        self._ask({"model": str(model), "dtype": dtype, "rows": batch, "longest": longest})
+        signal_all(family_of(self._process.pid), signal.SIGSTOP)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal_all(family_of(self._process.pid), signal.SIGKILL)
+        self._process.wait()
+
+    def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
+        """Serve all sequences, as many at once as it was started for.
+
+        Its rows cannot be counted from outside, so only the tokens of the answers are.
+        """
+        signal_all(family_of(self._process.pid), signal.SIGCONT)
+        answers = self._ask([(row.prompt_ids, row.limit) for row in sequences])
+        signal_all(family_of(self._process.pid), signal.SIGSTOP)
+        run = EngineRun({row.id: tuple(ids) for row, ids in zip(sequences, answers, strict=True)})
+        run.computed_tokens = sum(map(len, run.answers.values()))
+        return run
+
+    def _ask(self, question: Any) -> Any:
+        pipe_in, pipe_out = self._process.stdin, self._process.stdout
+        if pipe_in is None or pipe_out is None:
+            raise ValueError("vLLM was started without pipes")
+        pipe_in.write(json.dumps(question) + "\n")
+        pipe_in.flush()
+        if answer := pipe_out.readline():
+            return json.loads(answer)
+        raise CommandFailed(f"vLLM ended; its messages are in {self._log}")

@@ -1,0 +1,304 @@
+"""How far ETAs err and what their intervals cover, on the real stack at several loads.
+
+`python -m benchmarks.eta --models bundled --policies fusion,magnus,baton --loads 0.6,0.9,1.3 --json F`
+
+Each policy and model gets one service. It learns from a burst of requests; its saturation is measured under more
+arrivals than it can serve; then each load follows, as a share of that saturation. An ETA is judged as the API shows it:
+at submission, when service begins, and halfway between arrival and answer. An error is the difference between the
+expected and the real instant of the answer, as a share of the time that was left. The table also has the errors of the
+predicted lengths, on which every ETA depends.
+
+The planner's snapshots are kept during the run and evaluated afterwards, so that the benchmark takes almost no CPU from
+the service.
+"""
+
+import bisect
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from benchmarks.live.fresh_service import ServiceOptions, fresh_service
+from benchmarks.request_sources import arrivals_of
+from cli.api_client import Client, Json
+from cli.demo_workload import DemoArrival, send_all
+from cli.hosting.service_files import RunningService, api_address
+from cli.options import POLICIES, settings_with
+from models.client_requests import UNFINISHED, RequestView, select_views
+from models.planning.queue_position import (
+    STALE_AFTER,
+    QueuePlace,
+    QueueSnapshot,
+    place_in_queue,
+    read_queue_snapshot,
+)
+from models.session import make_engine, make_sessions
+from models.tables import RequestStatus, StoredBatch, StoredRequest
+from settings import read_settings
+
+WHOLE_S = 0.05  # ETAs with less time left than this are not judged: a clock's tick and a network's way are that long
+GIVEN = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # before it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that was answered, with the batch that answered it; instants in seconds since the epoch."""
+
+    request: StoredRequest
+    batch: StoredBatch | None
+    arrived_at: float
+    started_at: float | None
+    finished_at: float
+
+    @classmethod
+    def of(cls, view: RequestView) -> "Job":
+        """From what the API shows of an ended request."""
+        request, started_at = view.request, view.request.started_at
+        if request.finished_at is None:
+            raise ValueError(f"{request.id} has not ended")
+        began = None if started_at is None else started_at.timestamp()
+        return cls(request, view.batch, request.arrived_at.timestamp(), began, request.finished_at.timestamp())
+
+    @property
+    def length_error(self) -> float:
+        """How far the predicted length was from the real one, as a share of it."""
+        return abs((self.request.predicted_tokens or 0) / max(1, self.request.output_tokens or 0) - 1)
+
+    def view_at(self, at: float) -> RequestView:
+        """The job as the API found it at this instant."""
+        began = self.started_at is not None and self.started_at <= at
+        given = {name: getattr(self.request, name) for name in GIVEN}
+        status = RequestStatus.in_progress if began else RequestStatus.queued
+        return RequestView(
+            StoredRequest(status=status, **given), self.batch if began else None, 0, datetime.fromtimestamp(at, UTC)
+        )
+
+
+class Snapshots:
+    """The planner's snapshots of one run."""
+
+    def __init__(self) -> None:
+        self._kept: list[QueueSnapshot] = []
+
+    def keep(self, session: Session) -> None:
+        """Keep the present one if it is new."""
+        snapshot = read_queue_snapshot(session)
+        if snapshot is not None and (not self._kept or snapshot.at > self._kept[-1].at):
+            self._kept.append(snapshot)
+        session.rollback()
+
+    def place(self, job: Job, at: float) -> QueuePlace:
+        """What the API told of a job at this instant."""
+        view = job.view_at(at)
+        number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
+        known = number >= 0 and view.now - self._kept[number].at <= STALE_AFTER
+        return place_in_queue(view, self._kept[number] if known else None)
+
+
+def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
+    """A row for each moment: median error, share of answers within the interval, and how many were judged."""
+    rows = []
+    for moment, at_of in MOMENTS.items():
+        left = [
+            (at, job.finished_at, place)
+            for job in jobs
+            if (at := at_of(job)) is not None
+            and job.finished_at - at > WHOLE_S
+            and (place := _told(moment, job, at, snapshots)).eta_at is not None
+        ]
+        rows.append(
+            {
+                "moment": moment,
+                "judged": len(left),
+                "median_error": _median(
+                    abs(place.eta_at.timestamp() - end) / (end - at) for at, end, place in left if place.eta_at
+                ),
+                "coverage": _mean(
+                    place.low_at.timestamp() <= end <= place.high_at.timestamp()
+                    for _, end, place in left
+                    if place.low_at is not None and place.high_at is not None
+                ),
+                "length_error": _median(job.length_error for job in jobs),
+            }
+        )
+    return rows
+
+
+def _told(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
+    """What the API told at this moment; at submission it is the call's own answer."""
+    told = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
+    return told if moment == "submission" else snapshots.place(job, at)
+
+
+MOMENTS: dict[str, Callable[[Job], float | None]] = {
+    "submission": lambda job: job.arrived_at,
+    "half-way": lambda job: (job.arrived_at + job.finished_at) / 2,
+    "start": lambda job: job.started_at,
+}
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return round(statistics.median(known), 4) if known else None
+
+
+def _mean(values: Iterable[bool]) -> float | None:
+    known = list(values)
+    return round(statistics.fmean(known), 4) if known else None
+
+
+BUNDLED = "bundled"
+LOOK_EVERY_S = 0.25  # the snapshot changes twice a second
+SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
+# Of the rate at which a burst was answered: more than is served while requests come, whose acceptance takes CPU too. A
+# larger one takes more of it than the loads that are judged. Not tuned.
+OVERLOAD = 1.2
+ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
+OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)
+
+
+@click.command()
+@click.option("--policies", default="fusion,magnus,baton", show_default=True, help="Comma-separated.")
+@click.option("--models", default=BUNDLED, show_default=True, help="Comma-separated: bundled, or names fetched.")
+@click.option("--loads", default="0.6,0.9,1.3", show_default=True, help="Shares of saturation, comma-separated.")
+@click.option("--seconds", default=60.0, show_default=True, help="Of arrivals at each load.")
+@click.option("--warm-seconds", default=20.0, show_default=True, help="Of arrivals at each load before they count.")
+@click.option("--burst", default=200, show_default=True, help="Requests at once that teach the service.")
+@click.option("--overload-seconds", default=30.0, show_default=True, help="Of arrivals that tell the saturation.")
+@click.option("--saturation", type=float, help="Answers a second, to compare at the same rates; measured if unset.")
+@click.option("--workers", default=1, show_default=True, help="Workers of each service.")
+@click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker.")
+@click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
+@click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+def main(
+    policies: str,
+    models: str,
+    loads: str,
+    seconds: float,
+    warm_seconds: float,
+    burst: int,
+    overload_seconds: float,
+    saturation: float | None,
+    workers: int,
+    kv_budget: str,
+    max_prompt_tokens: int | None,
+    max_output_tokens: int | None,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Measure the errors and the coverage of ETAs for each policy, model and load."""
+    unknown = [name for name in policies.split(",") if name not in POLICIES]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)})")
+    rows: list[Json] = []
+    for model, policy in product(models.split(","), policies.split(",")):
+        directory = None if model == BUNDLED else settings_with(model=model).model
+        options = ServiceOptions(
+            workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
+        )
+        workload = "toy" if model == BUNDLED else "instructions"
+        at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, seed)]
+        with fresh_service(policy, options, at_once, seed) as (service, state_dir):
+            quickest, _ = _serve(service, state_dir, at_once)
+            rate = OVERLOAD * (saturation or quickest)
+            crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, seed + 2)
+            most, _ = _serve(service, state_dir, crowd)
+            threading.Event().wait(SETTLE_S)
+            for load in map(float, loads.split(",")):
+                rate = load * (saturation or most)
+                arrivals = arrivals_of(workload, max(1, round(rate * (warm_seconds + seconds))), rate, seed + 1)
+                reached, judged = _serve(service, state_dir, arrivals, warm_seconds)
+                shared = {"policy": policy, "model": model, "load": load, "rate": round(rate, 3)}
+                rows += [shared | {"requests_per_s": round(reached, 3)} | row for row in judged]
+                if json_file:  # after each load, so that an interrupted comparison keeps its rows
+                    json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    Console(width=120).print(table(rows))
+
+
+def _serve(
+    service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
+) -> tuple[float, list[Json]]:
+    """Answers a second, and the rows of all moments, of jobs that arrived after `warm_s`."""
+    engine = make_engine(service.database_url, pool_size=1, name="benchmark")
+    snapshots, pause = Snapshots(), threading.Event()
+    try:
+        with Client(*api_address(read_settings(state_dir=state_dir))) as client, make_sessions(engine)() as session:
+            since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
+            before_s = _forecasting_s(session)
+            with ThreadPoolExecutor(1) as pool:
+                sending = pool.submit(send_all, client, arrivals, threading.Event(), lambda *_: None)
+                while not sending.done() or session.scalar(OPEN):
+                    snapshots.keep(session)
+                    pause.wait(LOOK_EVERY_S)
+                for submission in sending.result():
+                    submission.result()
+            spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
+            ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
+            jobs = [Job.of(RequestView(*row)) for row in session.execute(ended)]
+            session.expunge_all()
+    finally:
+        engine.dispose()
+    first = min(job.arrived_at for job in jobs)
+    share = round(spent_s / took_s, 4)
+    judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots)
+    return rate_while_busy(jobs), [row | {"planner_share": share} for row in judged]
+
+
+def rate_while_busy(jobs: Sequence[Job]) -> float:
+    """Answers a second in the second half of the time in which requests came: the first ones find an empty service."""
+    first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
+    middle = (first + last) / 2
+    if last - first < 1.0:  # all at once
+        return len(jobs) / (max(job.finished_at for job in jobs) - first)
+    return sum(middle < job.finished_at <= last for job in jobs) / (last - middle)
+
+
+def _forecasting_s(session: Session) -> float:
+    """Seconds that the planner in service has spent on forecasts."""
+    snapshot = read_queue_snapshot(session)
+    session.rollback()
+    return 0.0 if snapshot is None else float(snapshot.state.get("forecasting_s", 0.0))
+
+
+def table(rows: list[Json]) -> Table:
+    """One line for each row."""
+    shown = Table(title="ETAs", title_justify="left")
+    columns = (
+        "policy",
+        "model",
+        "load",
+        "moment",
+        "judged",
+        "median_error",
+        "coverage",
+        "length_error",
+        "planner_share",
+    )
+    for name in columns:
+        shown.add_column(name.replace("_", " "), justify="right" if name not in columns[:2] else "left")
+    for row in rows:
+        shown.add_row(
+            *(
+                f"{row[name]:.1%}" if isinstance(row[name], float) and name != "load" else str(row[name])
+                for name in columns
+            )
+        )
+    return shown
+
+
+if __name__ == "__main__":
+    main()

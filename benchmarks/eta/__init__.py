@@ -1,1 +1,0 @@
-"""How far ETAs err and what their intervals cover, on the real stack."""

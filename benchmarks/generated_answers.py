@@ -1,0 +1,193 @@
+"""A real model's greedy answers in bfloat16, generated once by our engine and kept in a JSON file."""
+
+import json
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Several
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.demo_workload import real_requests
+from inference import sequences
+from inference.local.engine import Engine
+from inference.local.model_loading import load_model
+from inference.prompt_format import PromptFormat, load_prompt_format
+from inference.sequences import FinishedSequence, Sequence
+from learning.predictors.language_model import STATEMENT_TOKENS
+from learning.predictors.length_predictor import Outcome, Prompt
+
+LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
+ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
+SAVE_EVERY = 32  # answers, about 20 s of work that a killed run loses
+KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: memory is not what is measured
+
+Instruction = tuple[str, str, str]  # application, instruction, input
+
+
+@dataclass(frozen=True, slots=True)
+class RealAnswer:
+    """An instruction and what the model answered; `cut` means that the answer reached the limit."""
+
+    application: str
+    instruction: str
+    input: str
+    input_tokens: int
+    prompt_tokens: int
+    generated_tokens: int
+    cut: bool
+    text: str
+
+    def outcome(self, limit: int, at: float) -> Outcome:
+        """As the service logs it."""
+        prompt = Prompt(
+            self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=limit
+        )
+        return Outcome(prompt, self.generated_tokens, censored=self.cut, at=at)
+
+
+def choose_instructions(data: Path | None, answers: int, seed: int, count: Callable[[str], int]) -> list[Instruction]:
+    """The repository's own instructions and, of the rest, an equal share of each data set's; in random order."""
+    rng = random.Random(seed)
+    chosen = {(r.instruction, r.input): r.application for r in real_requests()}
+    files = sorted((data / "requests").glob("*.jsonl")) if data else []
+    for position, file in enumerate(files):
+        share = (answers - len(chosen)) // (len(files) - position)
+        lines = file.read_text(encoding="utf-8").splitlines()
+        rng.shuffle(lines)
+        of_file = 0
+        for row in map(json.loads, lines):
+            key = (row["instruction"], row["input"])
+            if of_file < share and key not in chosen and count(row["input"]) <= LONGEST_INPUT:
+                chosen[key] = row["application"]
+                of_file += 1
+    instructions = [(application, *texts) for texts, application in chosen.items()]
+    rng.shuffle(instructions)
+    return instructions[:answers]
+
+
+def load_answers(
+    cache: Path,
+    model: str,
+    data: Path | None,
+    answers: int,
+    limit: int,
+    seed: int,
+    report: Callable[[str], None],
+    cached_only: bool = False,
+) -> list[RealAnswer]:
+    """The answers in `cache`; those that are missing there are generated and added, greedily and in bfloat16.
+
+    With `cached_only` they are left out instead.
+    """
+    prompt_format = load_prompt_format(model)
+    instructions = choose_instructions(data, answers, seed, prompt_format.count)
+    settings = {"model": Path(model).name, "limit": limit, "dtype": "bfloat16"}
+    known = _read(cache, settings)
+    missing = [instruction for instruction in instructions if instruction not in known]
+    if missing and not cached_only:
+        report(f"{len(missing)} answers to generate")
+        for number, answer in enumerate(_generate(model, prompt_format, missing, limit), 1):
+            known[answer.application, answer.instruction, answer.input] = answer
+            if number % SAVE_EVERY == 0 or number == len(missing):
+                stored = {"settings": settings, "answers": [asdict(answer) for answer in known.values()]}
+                replace_file(cache, stored)
+                report(f"{number} of {len(missing)}")
+    return [known[instruction] for instruction in instructions if instruction in known]
+
+
+def _generate(
+    model: str, prompt_format: PromptFormat, instructions: Several[Instruction], limit: int
+) -> Iterator[RealAnswer]:
+    """Answers in the order in which they end, ROWS prompts at once."""
+    engine = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES)
+    prompts = [prompt_format.encode(instruction, text) for _, instruction, text in instructions]
+    waiting = deque(Sequence(str(row), tuple(ids), limit) for row, ids in enumerate(prompts))
+    while waiting or engine.rows:
+        engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])
+        for finished in engine.step():
+            row = int(finished.id)
+            yield _answer(prompt_format, instructions[row], len(prompts[row]), finished)
+
+
+def _answer(
+    prompt_format: PromptFormat, instruction: Instruction, prompt_tokens: int, finished: FinishedSequence
+) -> RealAnswer:
+    return RealAnswer(
+        *instruction,
+        input_tokens=prompt_format.count(instruction[2]),
+        prompt_tokens=prompt_tokens,
+        generated_tokens=len(finished.generated_ids),
+        cut=finished.reason == "limit",
+        text=prompt_format.decode(finished.generated_ids),
+    )
+
+
+def _read(cache: Path, settings: dict[str, Any]) -> dict[Instruction, RealAnswer]:
+    if not cache.exists():
+        return {}
+    stored = json.loads(cache.read_text(encoding="utf-8"))
+    if stored["settings"] != settings:
+        raise ValueError(f"{cache} has answers of {stored['settings']}, not of {settings}: name another file")
+    answers = [RealAnswer(**answer) for answer in stored["answers"]]
+    return {(answer.application, answer.instruction, answer.input): answer for answer in answers}
+
+
+def replace_file(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON into the file at once, so that a killed run leaves the last whole one."""
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    os.replace(written, path)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedText:
+    """What followed a prompt; `opening` is the text of its first tokens, in which a statement must stand."""
+
+    text: str
+    opening: str
+    tokens: int
+    cut: bool
+
+
+def load_texts(
+    cache: Path, model: str, limits: Mapping[str, int], report: Callable[[str], None]
+) -> dict[str, GeneratedText]:
+    """What the model writes after each prompt, by prompt: at most its limit's tokens, greedily and in bfloat16.
+
+    The limits of prompts that the file has are not compared with those that it was written with.
+    """
+    settings = {"model": Path(model).name, "dtype": "bfloat16"}
+    known: dict[str, GeneratedText] = {}
+    if cache.exists():
+        stored = json.loads(cache.read_text(encoding="utf-8"))
+        if stored["settings"] != settings:
+            raise ValueError(f"{cache} has texts of {stored['settings']}, not of {settings}: name another file")
+        known = {prompt: GeneratedText(**text) for prompt, text in stored["texts"].items()}
+    missing = [prompt for prompt in limits if prompt not in known]
+    if not missing:
+        return known
+    prompt_format = load_prompt_format(model)
+    waiting = deque(
+        sequences.Sequence(str(row), tuple(prompt_format.encode_raw(prompt)), limits[prompt])
+        for row, prompt in enumerate(missing)
+    )
+    engine, number = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES), 0
+    while waiting or engine.rows:
+        engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])
+        for finished in engine.step():
+            ids = finished.generated_ids
+            known[missing[int(finished.id)]] = GeneratedText(
+                prompt_format.decode(ids),
+                prompt_format.decode(ids[:STATEMENT_TOKENS]),
+                len(ids),
+                cut=finished.reason == "limit",
+            )
+            number += 1
+            if number % SAVE_EVERY == 0 or number == len(missing):
+                texts = {prompt: asdict(text) for prompt, text in known.items()}
+                replace_file(cache, {"settings": settings, "texts": texts})
+                report(f"{number} of {len(missing)} texts")
+    return known

@@ -1,0 +1,157 @@
+"""What all benchmark programs share: the option `--json`, tables, percentiles, lists as options, polling."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+Json = dict[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+Column = str | Callable[[Json], object]  # "key", "key.inner key:format", or a function of the row
+
+SECRET_OPTIONS = ("--api-key", "--dashboard-password", "--database-url", "--postgres-url", "--redis-url")
+HELP = "Write the figures to this file, or into this folder as DATE_COMMIT.json, with commit, date, machine, command."
+
+
+@dataclass(frozen=True)
+class Results:
+    """The file that a program writes its figures to; nothing is written if no path was given."""
+
+    path: Path | None
+    origin: Json = field(default_factory=lambda: origin())
+
+    @property
+    def file(self) -> Path | None:
+        """The file itself; a path without the ending `.json` is a folder."""
+        if self.path is None or self.path.suffix == ".json":
+            return self.path
+        return self.path / f"{self.origin['date']}_{self.origin['commit']}.json"
+
+    def write(self, figures: object) -> None:
+        """Write the figures with their origin; a later call replaces what an earlier one wrote."""
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            content = json.dumps({**self.origin, "figures": figures}, indent=1, ensure_ascii=False, default=float)
+            self.file.write_text(content + "\n", encoding="utf-8")
+
+    def earlier(self) -> Any:
+        """The figures that the file already has; None if there is no such file."""
+        if self.file is None or not self.file.exists():
+            return None
+        return json.loads(self.file.read_text(encoding="utf-8"))["figures"]
+
+
+def json_option(command: Command) -> Command:
+    """Give a command the option `--json`; its function gets a `Results` as `results`."""
+    kind = click.Path(path_type=Path)
+    return click.option("--json", "results", type=kind, callback=lambda *given: Results(given[-1]), help=HELP)(command)
+
+
+def origin() -> Json:
+    """Where figures come from: commit, date, machine and command, whose addresses and keys are left out."""
+    root = Path(__file__).parents[1]
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    name = program.name.removesuffix(".__main__") if program else Path(sys.argv[0]).stem
+    arguments = list(sys.argv[1:])
+    for option in SECRET_OPTIONS:
+        arguments = [
+            "…" if before == option else f"{option}=…" if argument.startswith(f"{option}=") else argument
+            for before, argument in zip(["", *arguments], arguments, strict=False)
+        ]
+    return {
+        "commit": git.stdout.strip() or "unknown",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {processor()}",
+        "command": shlex.join(["python", "-m", name, *arguments]),
+    }
+
+
+def processor() -> str:
+    """The name of the CPU; on systems without /proc the architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+class CommaSeparated(click.ParamType[list[Any]]):
+    """An option's value as a list: `1,2,3` with a type of its parts, such as `float` or a `click.Choice`."""
+
+    name = "list"
+
+    def __init__(self, kind: Any = str) -> None:
+        self._kind = click.types.convert_type(kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parts of the text; raises click.BadParameter if one is not of the type."""
+        if not isinstance(value, str):
+            return value
+        return [self._kind.convert(part, param, ctx) for part in value.split(",") if part]
+
+
+def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[str], title: str | None = None) -> None:
+    """Print a row for each of `rows`; numbers are right-aligned, and what a row lacks is a dash."""
+    named = columns if isinstance(columns, Mapping) else {name.replace("_", " "): name for name in columns}
+    cells = [[cell(row, column) for column in named.values()] for row in rows]
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(named):
+        texts = any(row[number][:1].isalpha() for row in cells)
+        table.add_column(name, justify="left" if texts else "right")
+    for row in cells:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+
+
+def cell(row: Json, column: Column) -> str:
+    """One cell: the value at a column's path, in the column's format."""
+    if callable(column):
+        return str(column(row))
+    path, _, form = column.partition(":")
+    value: Any = row
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if value is None:
+        return "–"
+    return f"{value:{form or '.4g'}}" if isinstance(value, float) or form else str(value)
+
+
+def percentile(values: Sequence[float], share: float, method: Any = "linear") -> float | None:
+    """The value that this share of the values does not exceed, interpolated; None without values."""
+    return float(np.quantile(values, share, method=method)) if len(values) else None
+
+
+def spread(values: Sequence[float], digits: int | None = None) -> dict[str, float | None]:
+    """Mean, 50th, 95th and 99th percentile and maximum; each None without values."""
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    found = {"mean": float(np.mean(values)) if len(values) else None}
+    found |= {name: percentile(values, share) for name, share in shares.items()}
+    return {name: value if value is None or digits is None else round(value, digits) for name, value in found.items()}
+
+
+def until(condition: Callable[[], object], seconds: float, every_s: float = 0.1) -> bool:
+    """Wait until the condition is true; returns whether it became true within these seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every_s)
+    return True
+
+
+def say(line: str) -> None:
+    """Report progress on standard error."""
+    click.echo(line, err=True)

@@ -1,1 +1,0 @@
-"""Length predictors that learn from nothing on a real model's own answers (Magnus Fig. 14)."""
