@@ -43,7 +43,8 @@ class LoadedModel:
     eos_ids: frozenset[int]
     pad_id: int
     max_positions: int
-    weight_bytes: int
+    weight_bytes: int  # both counts are taken before packing, which empties the weights of `model`
+    parameters: int
     format_masks: FormatMasks | None = None  # None: answers cannot be held to a format
 
     @property
@@ -113,6 +114,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
     pad_id = next(iter((*_ids(model.generation_config.pad_token_id), *sorted(eos_ids), 0)))
     layout, own_logits = kv_layout(model, name), [_logits(model, prompt) for prompt in check_prompts(model)]
     weight_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+    parameters = model.num_parameters()
     decoder = model
     if fusible(model):
         decoder = FusedModel(model, fastest_attention(layout, model.config.num_attention_heads), packed)
@@ -127,6 +129,7 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         pad_id=pad_id,
         max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
         weight_bytes=weight_bytes,
+        parameters=parameters,
         format_masks=format_masks_of(tokenizer, own_logits[0].shape[-1], eos_ids),
     )
     check_decoding(loaded, own_logits)

@@ -25,7 +25,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> 
 
     At most `most`. No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
     """
-    if loaded.model.num_parameters() > LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
+    if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
         return most
     step_s: dict[int, float] = {}
     for _ in range(TURNS):

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from inference.local import model_loading
 from inference.local.cpu import thread_count
 from inference.local.cpu.thread_count import worthwhile_threads
 from inference.local.engine_profile import Measured, measure
+from tests.unit.inference.tiny_models import Letters
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,26 @@ def test_a_large_model_takes_all_threads_unmeasured(monkeypatch, llama):
     asked = measured_as(monkeypatch, {})
     monkeypatch.setattr(thread_count, "LARGE_MODEL_PARAMETERS", 1)
     assert (worthwhile_threads(llama.loaded, 2**22, most=6), asked) == (6, [])
+
+
+def test_a_large_model_counts_as_large_although_its_weights_were_packed(monkeypatch):
+    asked = measured_as(monkeypatch, {})
+    monkeypatch.setattr(model_loading, "fastest_form", lambda weight, packable: "packed")
+    loaded = model_loading.prepare_model(model_of_smollm2s_shapes(), Letters(), "large")
+    assert loaded.parameters == 53_092_800  # what is left of them after packing is the embedding's 28 million
+    assert (worthwhile_threads(loaded, 2**22, most=6), asked) == (6, [])
+
+
+def model_of_smollm2s_shapes():
+    """SmolLM2-135M with 7 of its 30 layers; its weights are zero, which takes no time."""
+    shapes = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 7}
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**shapes, **heads, tie_word_embeddings=True, max_position_embeddings=64))
+    model.to_empty(device="cpu").tie_weights()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.zero_()
+    return model
 
 
 def test_a_small_model_is_measured_with_each_number_of_threads(monkeypatch, llama):
