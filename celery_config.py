@@ -60,7 +60,7 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
         "task_create_missing_queues": True,
         "task_queues": [Queue(name, EXCHANGE, routing_key=name) for name in ("plan", "predict", "upkeep")],
         "task_routes": {f"tasks.{name}": {"queue": name} for name in ("plan", "predict", "upkeep")},
-        "imports": ("tasks.upkeep", "tasks.liveness.beat_heartbeat"),
+        "imports": ("tasks.liveness.beat_heartbeat",),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "worker_enable_prefetch_count_reduction": False,

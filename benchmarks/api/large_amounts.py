@@ -48,12 +48,12 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
         path = Path(directory) / "lines.jsonl"
         with path.open("w", encoding="utf-8") as file:
             file.writelines(lines_of(client.model(), count, filled))
-        predictor_before, before = service.memory_mib("predictor"), service.memory_mib()
+        chores_before, before = service.memory_mib("chores"), service.memory_mib()
         service.forget_peak()
         began = time.monotonic()
         uploaded = client.upload(path)
         upload_s, peak, after = time.monotonic() - began, service.peak_mib(), service.memory_mib()
-        began, cpu_before = time.monotonic(), service.cpu_s("predictor")
+        began, cpu_before = time.monotonic(), service.cpu_s("chores")
         request = {"input_file_id": uploaded["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
         batch = client.create_batch(request, "intake")
         while True:
@@ -62,7 +62,7 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
             if job.all_read or job.status in ("failed", "cancelled", "expired"):
                 break
             time.sleep(POLL_S)
-        queued_s, predictor_s = time.monotonic() - began, service.cpu_s("predictor") - cpu_before
+        queued_s, chores_s = time.monotonic() - began, service.cpu_s("chores") - cpu_before
         with service.database.connect() as connection:
             queued = connection.execute(text("select count(*) from requests")).scalar_one()
         return {
@@ -70,11 +70,11 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
             "bytes": path.stat().st_size,
             "upload_s": upload_s,
             "queued_s": queued_s,
-            "predictor_cpu_s": predictor_s,  # the process that reads the lines
+            "chores_cpu_s": chores_s,  # the process that reads the lines
             "queued": queued,
             "refused_lines": job.refused,
             "web_mib": {"before": before, "peak_of_upload": peak, "after_upload": after, "end": service.memory_mib()},
-            "predictor_mib": {"before": predictor_before, "end": service.memory_mib("predictor")},
+            "chores_mib": {"before": chores_before, "end": service.memory_mib("chores")},
         }
 
 
@@ -88,7 +88,7 @@ def measure_intake(short: bool) -> MeasuredFigure:
         measured.figures[name] = figures
         shown = f"{figures['queued']}, {figures['refused_lines']} refused"
         measured.holds(f"{name}: lines queued", f"{count}", shown, figures["queued"] == count)
-        more = f" ({figures['predictor_cpu_s']:.3g} s of the predictor's CPU), after an upload of "
+        more = f" ({figures['chores_cpu_s']:.3g} s of its process's CPU), after an upload of "
         more += f"{figures['upload_s']:.3g} s"
         measured.below(f"{name}: from POST /v1/batches until queued", QUEUED_WITHIN_S, figures["queued_s"], "s", more)
         web = figures["web_mib"]

@@ -18,7 +18,7 @@ from models.session import make_engine
 
 ENGINES = ("worker", "peer", "paced")  # how the names of the processes begin that run a model
 # The processes that serve no model; their CPU share is what the control plane costs.
-CONTROL_PLANE = ("web", "planner", "predictor", "beat")
+CONTROL_PLANE = ("web", "planner", "predictor", "chores", "beat")
 
 UNSUPERVISED = ("peer", "paced", "publisher")  # nobody starts these again
 

@@ -182,7 +182,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
 
 def table(runs: Sequence[Json]) -> Table:
     """A row for each size of the fleet; CPU in milliseconds a request."""
-    kinds = ("web", "planner", "predictor", "postgres", "valkey", "paced-workers")
+    kinds = ("web", "planner", "predictor", "chores", "postgres", "valkey", "paced-workers")
     shown = Table(
         "workers", "ended before", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores",
         "planner's core", "decision ms", "idle", "MiB a worker",

@@ -11,7 +11,7 @@ from cli.hosting.child_process import ChildProgram
 from cli.options import settings_with
 from settings import DASHBOARD_USER, Settings
 
-PROCESSES = ("web", "planner", "predictor", "beat", "trainer", "flower")
+PROCESSES = ("web", "planner", "predictor", "chores", "beat", "trainer", "flower")
 
 
 @click.command()
@@ -44,6 +44,7 @@ def program_of(process: str, settings: Settings) -> ChildProgram:
     return {
         "planner": process_commands.planner,
         "predictor": process_commands.predictor,
+        "chores": process_commands.chores,
         "beat": process_commands.beat,
         "trainer": process_commands.trainer,
     }[process]()

@@ -63,7 +63,7 @@ from settings import DASHBOARD_USER, Settings
 @click.option("--policy", type=click.Choice(POLICIES), help="Put this scheduling policy in force.")
 @json_option
 def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: Any) -> None:
-    """Start everything and keep it up: Postgres and broker, API, planner, predictor, workers, trainer, Flower.
+    """Start everything and keep it up: Postgres and broker, API, planner, predictor, chores, workers, trainer, Flower.
 
     Data, logs, keys and processes.json are in the state directory and survive a restart. With MAGNUS_DATABASE_URL
     and MAGNUS_REDIS_URL set, those servers are used instead. Ctrl-C stops everything that was started.
@@ -195,6 +195,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
     start(
         process_commands.planner(),
         process_commands.predictor(),
+        process_commands.chores(),
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
     )
     devices = _own_devices(settings)

@@ -70,25 +70,17 @@ def beat() -> ChildProgram:
 
 def planner() -> ChildProgram:
     """Batches and orders the requests; several may run, one of them leads."""
-    command = (
-        *CELERY,
-        "-A",
-        "tasks.planning.plan_task",
-        "worker",
-        "-Q",
-        "plan",
-        "-n",
-        "planner@%h",
-        *CELERY_WORKER_FLAGS,
-    )
-    return ChildProgram("planner", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
+    return _celery_worker("planner", "tasks.planning.plan_task", "plan")
 
 
 def predictor() -> ChildProgram:
-    """Predicts generation lengths and does the upkeep; any number may run."""
-    celery = (*CELERY, "-A", "tasks.prediction.predict_task", "worker")
-    command = (*celery, "-Q", "predict,upkeep", "-n", "predictor@%h", *CELERY_WORKER_FLAGS)
-    return ChildProgram("predictor", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
+    """Predicts generation lengths; any number may run."""
+    return _celery_worker("predictor", "tasks.prediction.predict_task", "predict")
+
+
+def chores() -> ChildProgram:
+    """Feeds bulk jobs, sends webhooks, does the upkeep; any number may run."""
+    return _celery_worker("chores", "tasks.chores.chores_process", "upkeep")
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
@@ -143,6 +135,11 @@ def flower(port: int, credentials: str) -> ChildProgram:
         alive_within_s=BACKGROUND_ALIVE_WITHIN_S,
         question=http_question("127.0.0.1", port, "/healthcheck"),
     )
+
+
+def _celery_worker(name: str, module: str, queue: str) -> ChildProgram:
+    command = (*CELERY, "-A", module, "worker", "-Q", queue, "-n", f"{name}@%h", *CELERY_WORKER_FLAGS)
+    return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def with_absolute_paths(settings: Settings) -> Settings:

@@ -10,13 +10,14 @@ from sqlalchemy import Connection
 from models.sql import text
 
 # Without any of these the service still accepts requests, and what is missing is told by name.
-NEEDED = ("beat", "planner", "predictor", "trainer")
+NEEDED = ("beat", "planner", "predictor", "chores", "trainer")
 # Three of the 3 s between two heartbeats: a process that is slow for a moment does not count as gone. Not tuned.
 SILENT_AFTER_S = 10.0
 WHAT_IS_MISSING = {
     "beat": "predictor and planner get no ticks from it",
     "planner": "requests are accepted and kept, and none is given to a worker",
     "predictor": "answers' lengths are guessed from each application's mean",
+    "chores": "bulk jobs stand still, webhooks are not sent, nothing old is deleted",
     "trainer": "nothing is learned from new answers",
 }
 

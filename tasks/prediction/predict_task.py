@@ -10,7 +10,6 @@ import startup_objects
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
 from models.session import make_engine
 from tasks.app import app, database_url, redis_url, settings
-from tasks.bulk.regular_bulk_work import regular_bulk_work
 from tasks.configured_predictor import make_configured
 from tasks.liveness.heartbeat import Heartbeat
 from tasks.liveness.pulse import Pulse
@@ -18,8 +17,6 @@ from tasks.liveness.regular_work import RegularWork
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService
 from tasks.prediction.submission_listener import SubmissionListener
-from tasks.upkeep import regular_upkeep
-from tasks.webhooks.webhook_sender import WebhookSender
 
 MISSING_TICKS = 1.5  # of MAGNUS_TICK_S: without a tick for so long the predictor looks by itself. Not tuned.
 UNHEARD_S = 0.1  # so often it looks where a pooler keeps announcements away: a lone request then waits half of it
@@ -61,14 +58,6 @@ def listener() -> SubmissionListener:
     return SubmissionListener(engine, regular_looks, partial(regular_looks.work_every, UNHEARD_S))
 
 
-@cache
-def webhook_sender() -> WebhookSender:
-    """What sends webhooks; here because there may be any number of predictors, and each has time to spare."""
-    # claims and results are one statement each: without round trips for begin and end
-    engine = make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True)
-    return WebhookSender(engine, settings.private_webhooks)
-
-
 def look() -> None:
     """Predict every request that waits for it; an error is logged, and the next tick tries again."""
     try:
@@ -98,16 +87,12 @@ def predict() -> None:
 def _start(**_: object) -> None:
     regular_looks.start()
     listener().start()
-    webhook_sender().start()
-    regular_upkeep.start()
-    regular_bulk_work.start()
-    Pulse(lambda: regular_looks.works and regular_upkeep.works and regular_bulk_work.works).start()
+    Pulse(lambda: regular_looks.works).start()
     heartbeat().start()
     startup_objects.freeze()
 
 
 @signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _end(**_: object) -> None:
-    webhook_sender().stop()
     listener().stop()
     heartbeat().stop()

@@ -111,7 +111,7 @@ def fill(site: Site, word: str = "") -> None:
         """insert into service_state (name, value) values ('prediction', cast(:value as jsonb))""",
         value=json.dumps({"n": 60, "tau": 0.61, "applications": {}}),
     )
-    for kind in ("beat", "planner", "predictor", "trainer"):
+    for kind in ("beat", "planner", "predictor", "chores", "trainer"):
         stage.sql(
             "insert into process_heartbeats (kind, instance, clock_ahead_s) values (:kind, 'host:1', 0)", kind=kind
         )

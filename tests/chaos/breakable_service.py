@@ -147,7 +147,12 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
         )
 
     names = [f"w{n}" for n in range(1, workers + 1)]
-    plain = [process_commands.beat(), process_commands.planner(), process_commands.predictor()]
+    plain = [
+        process_commands.beat(),
+        process_commands.planner(),
+        process_commands.predictor(),
+        process_commands.chores(),
+    ]
     gpu = [process_commands.worker(name, "cpu", 1, partial(worker_ready, name)) for name in names]
     service.programs = {name: server.program for name, server in servers.items()} | {
         program.name: replace(program, env={**program.env, **environment}) for program in [*plain, *gpu]
@@ -157,7 +162,7 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
         create_database(database_url)
         upgrade(database_url)
         service.stage.sql(ENDINGS)
-        service.start("beat", "planner", "predictor", *names)
+        service.start("beat", "planner", "predictor", "chores", *names)
         yield service
     finally:
         database.dispose()

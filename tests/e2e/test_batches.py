@@ -48,10 +48,10 @@ def answers(client: OpenAI, batch: Batch) -> list[tuple[str, str]]:
     return [(one["custom_id"], one["response"]["body"]["output"][0]["content"][0]["text"]) for one in records]
 
 
-def predictor_of(up: Up) -> int | None:
+def chores_of(up: Up) -> int | None:
     """Its process id; None while it is being started again."""
     entries = json.loads((up.state_dir / "processes.json").read_text())
-    return next((entry["pid"] for entry in entries if entry["name"] == "predictor"), None)
+    return next((entry["pid"] for entry in entries if entry["name"] == "chores"), None)
 
 
 def ended(client: OpenAI, batch: Batch) -> Batch:
@@ -65,10 +65,10 @@ def test_a_batch_is_served_to_its_end_although_the_process_that_looks_after_it_i
     names = [f"line {n}" for n in range(LINES)]
     batch = create(client, [line(name, "river", "killed") for name in names])
     for _ in range(KILLS):
-        killed = up.pid("predictor")
+        killed = up.pid("chores")
         before = client.batches.retrieve(batch.id)
         os.kill(killed, signal.SIGKILL)
-        eventually(lambda killed=killed: predictor_of(up) not in (killed, None))  # type: ignore[misc]
+        eventually(lambda killed=killed: chores_of(up) not in (killed, None))  # type: ignore[misc]
         eventually(
             lambda before=before: (
                 client.batches.retrieve(batch.id) != before  # type: ignore[misc]

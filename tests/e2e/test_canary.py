@@ -97,7 +97,7 @@ def ended(engine: Engine, id: str) -> bool:
 
 def test_no_log_has_it(up: Up, sent: str) -> None:
     logs = [path for path in (up.state_dir / "logs").iterdir() if path.is_file()]
-    assert {path.stem for path in logs} >= {"web", "planner", "predictor", "postgres", "flower"}
+    assert {path.stem for path in logs} >= {"web", "planner", "predictor", "chores", "postgres", "flower"}
     found = {path.name: lines_with(path, sent) for path in logs if lines_with(path, sent)}
     assert found == {}
 

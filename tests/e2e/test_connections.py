@@ -13,14 +13,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def documented() -> dict[str, int]:
-    rows = re.findall(r"^\| `(web|planner|predictor|trainer|beat|worker)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(web|planner|predictor|chores|trainer|beat|worker)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE
+    )
     return {process: int(most) for process, most in rows}
 
 
 def process_of(name: str) -> str:
     """The process whose connection has this name in pg_stat_activity."""
     word = name.split()[1]
-    return {"bulk": "predictor", "upkeep": "predictor", "webhooks": "predictor"}.get(word, word)
+    return {"bulk": "chores", "upkeep": "chores", "webhooks": "chores"}.get(word, word)
 
 
 def test_each_process_keeps_within_its_connections(up: Up) -> None:

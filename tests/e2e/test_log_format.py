@@ -4,7 +4,7 @@ import json
 
 from tests.e2e.whole_service import Up
 
-OURS = ("web", "planner", "predictor", "beat", "trainer", "flower", "worker-1", "worker-2")
+OURS = ("web", "planner", "predictor", "chores", "beat", "trainer", "flower", "worker-1", "worker-2")
 
 
 def test_every_line_of_every_process_of_ours_is_json(up: Up) -> None:

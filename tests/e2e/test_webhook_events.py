@@ -31,7 +31,7 @@ def test_every_answer_is_told_once_or_more_and_counted_once(up: Up) -> None:
         made = client.create_webhook(receiver.url, ())
         jobs = [client.create(body)["id"] for _ in range(JOBS)]
         eventually(lambda: receiver.received)
-        os.kill(up.pid("predictor"), signal.SIGKILL)
+        os.kill(up.pid("chores"), signal.SIGKILL)
         jobs += [client.create(body)["id"] for _ in range(JOBS)]
         eventually(lambda: len(set(receiver.event_ids())) == 2 * JOBS)
         verifier = OpenAI(api_key=up.key, webhook_secret=made["secret"])

@@ -8,8 +8,8 @@ from typing import Any
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
-from tasks.bulk.job_progress import look_after_jobs
-from tasks.bulk.line_feeder import LineFeeder
+from tasks.chores.job_progress import look_after_jobs
+from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from webapp.app_context import AppContext
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from settings import Settings
-from tasks.chores import do_chores
+from tasks.chores.upkeep import do_upkeep
 from tests.integration.api_service import Api, ApiAnswer
 from tests.integration.bulk_stage import BulkStage, chat_line, jsonl
 from tests.integration.conftest import running_api
@@ -155,7 +155,7 @@ def test_files_end_when_they_expire_when_they_are_old_and_when_nobody_needs_them
     api.sql(
         "insert into files (id, tenant, purpose, filename, created_at) values ('f', 'a', 'batch', '', :at)", at=begun
     )
-    do_chores(api.engine, 2.5 * DAY.total_seconds())
+    do_upkeep(api.engine, 2.5 * DAY.total_seconds())
     assert api.sql("select id from files") == [(kept["id"],)]
     assert api.sql("select distinct file_id from file_chunks") == [(kept["id"],)]
 
@@ -169,15 +169,15 @@ def test_a_batch_keeps_its_input_its_answers_and_itself_until_it_ended_long_ago(
     bulk.answer()
     api.call("DELETE", f"/v1/files/{file}")
     api.sql("update requests set finished_at = now() - interval '3 days'")
-    do_chores(api.engine, DAY.total_seconds())
+    do_upkeep(api.engine, DAY.total_seconds())
     bulk.finish()
     done = api.call("GET", f"/v1/batches/{batch}").json
     assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
-    do_chores(api.engine, DAY.total_seconds())
+    do_upkeep(api.engine, DAY.total_seconds())
     content = api.call("GET", f"/v1/files/{done['output_file_id']}/content").get_data()
     assert len(content.splitlines()) == 2
     api.sql("update bulk_jobs set completed_at = now() - interval '2 days'")
-    do_chores(api.engine, DAY.total_seconds())
+    do_upkeep(api.engine, DAY.total_seconds())
     assert api.call("GET", f"/v1/batches/{batch}").status_code == 404
     assert api.sql("select (select count(*) from files), (select count(*) from bulk_lines)") == [(0, 0)]
     assert api.sql("select count(*) from requests") == [(1,)]  # the one that ended 3 days ago went with its batch

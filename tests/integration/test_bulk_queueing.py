@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from inference.request_tokens import TokenizerAway
 from models.bulk.bulk_feed import taken_names
-from tasks.bulk.line_feeder import LineFeeder
+from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.query_plans import recorded_scans

@@ -50,7 +50,7 @@ def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: st
 def test_a_service_without_beat_is_ready_and_degraded_and_beat_alone_is_blamed(api: Api):
     api.sql("insert into workers (name, model, device, theta_bytes, delta_bytes) values ('w1', 'words', 'cpu', 1, 1)")
     with api.engine.begin() as connection:
-        for kind in ("planner", "predictor", "trainer"):
+        for kind in ("planner", "predictor", "chores", "trainer"):
             process_heartbeats.write(connection, kind, "host:1", 0.0)
     ready = api.call("GET", "/readyz")
     assert ready.status_code == 200

@@ -1,4 +1,4 @@
-"""The control plane stays light: beat, planner, predictor and upkeep start without torch."""
+"""The control plane stays light: beat, planner, predictor and chores start without torch."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ PROCESSES = [
     "tasks.app",
     "tasks.planning.plan_task",
     "tasks.prediction.predict_task",
-    "tasks.upkeep",
+    "tasks.chores.chores_process",
     "tasks.training.refit_jobs",
 ]
 

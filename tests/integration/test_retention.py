@@ -8,7 +8,7 @@ from models import model_versions
 from models.operations import minute_history
 from models.session import make_sessions
 from models.upkeep import retention
-from tasks.chores import DELETED_AT_ONCE, do_chores
+from tasks.chores.upkeep import DELETED_AT_ONCE, do_upkeep
 from tests.integration.database_stage import Stage
 
 DAY = timedelta(days=1)
@@ -51,7 +51,7 @@ def test_one_tick_deletes_far_more_than_one_chunk(stage: Stage):
             """),
             {"rows": 2 * DELETED_AT_ONCE + 1},
         )
-    do_chores(stage.database, DAY.total_seconds())
+    do_upkeep(stage.database, DAY.total_seconds())
     assert set(stage.requests("status")) == {"waits"}
 
 

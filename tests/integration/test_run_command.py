@@ -46,7 +46,7 @@ def ended(running: subprocess.Popen[bytes]) -> int:
         running.kill()
 
 
-@pytest.mark.parametrize("process", ["planner", "predictor", "beat", "trainer"])
+@pytest.mark.parametrize("process", ["planner", "predictor", "chores", "beat", "trainer"])
 def test_it_is_that_process_and_hears_signals_itself(process: str, project: Path, stage: Stage) -> None:
     with run(process, project) as running:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.trace_export import export_traces, trace_id
+from tasks.chores.trace_export import export_traces, trace_id
 from tests.integration.database_stage import Stage
 
 ID = "resp_0123456789abcdef0123456789abcdef"

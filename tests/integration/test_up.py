@@ -22,7 +22,19 @@ from inference.local.kv_cache import BLOCK_TOKENS
 from models.session import make_engine
 
 MAGNUS = str(BIN / "magnus")
-NAMES = ["postgres", "valkey", "planner", "predictor", "flower", "worker-1", "worker-2", "web", "beat", "trainer"]
+NAMES = [
+    "postgres",
+    "valkey",
+    "planner",
+    "predictor",
+    "chores",
+    "flower",
+    "worker-1",
+    "worker-2",
+    "web",
+    "beat",
+    "trainer",
+]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -261,7 +273,7 @@ def test_servers_of_ones_own_are_used_and_left_running(database_url: str, redis_
     own = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
     service = Up(tmp_path / "state", "--workers", "0", "--policy", "scls", **own)
     try:
-        assert list(service.listed()) == ["planner", "predictor", "flower", "web", "beat", "trainer"]
+        assert list(service.listed()) == ["planner", "predictor", "chores", "flower", "web", "beat", "trainer"]
         assert service.facts["database_url"] == database_url
         assert said(service, "policy", "get") == "scls"
     finally:

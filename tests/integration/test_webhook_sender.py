@@ -19,8 +19,8 @@ from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
 from models.webhooks.webhook_tables import WebhookEndpoint
-from tasks.webhooks import webhook_sender
-from tasks.webhooks.webhook_sender import EACH, WebhookSender
+from tasks.chores import webhook_delivery, webhook_sender
+from tasks.chores.webhook_sender import EACH, WebhookSender
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.webhook_receiver import Received, Receiver, running_receiver
 
@@ -97,7 +97,7 @@ def test_what_an_endpoint_refuses_comes_again_under_the_same_id(stage: Stage, re
             """select extract(epoch from next_attempt_at - clock_timestamp())::float8, failures
             from webhook_deliveries join webhook_endpoints e on e.id = endpoint_id"""
         )
-        assert 0 < wait_s <= webhook_sender.FIRST_RETRY_S
+        assert 0 < wait_s <= webhook_delivery.FIRST_RETRY_S
         assert failures == 1
         receiver.status = 204
         stage.sql("update webhook_deliveries set next_attempt_at = clock_timestamp()")
@@ -222,7 +222,7 @@ def more_than(receiver: Receiver, count: int) -> bool:
 SENDER = """
 import sys
 from models.session import make_engine
-from tasks.webhooks import webhook_sender
+from tasks.chores import webhook_sender
 webhook_sender.CLAIM_S = 0.5  # so that what a killed one had claimed is due soon
 webhook_sender.WebhookSender(make_engine(sys.argv[1], pool_size=1), True, look_every_s=0.02).run()
 """

@@ -1,4 +1,4 @@
-"""/v1/batches: create, retrieve, list, cancel. The work is done by the upkeep's process (`tasks/bulk`)."""
+"""/v1/batches: create, retrieve, list, cancel. The process `chores` does the work (`tasks/chores`)."""
 
 import re
 

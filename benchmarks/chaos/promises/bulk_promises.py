@@ -20,13 +20,13 @@ from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_
 from cli.api_client import Client, Json
 from cli.bulk_run import ENDED
 
-READERS = "predictor"  # the process that reads a job's lines, counts its ends and sends webhooks
+READERS = "chores"  # the process that reads a job's lines, counts its ends and sends webhooks
 KILLS_A_JOB = 10  # so that a job is being read, served and counted at some of them
 READERS_EVERY = 5  # kills: it hits the readers of lines so often, the first time while a new job is being read
 SENDERS_EVERY = 2  # kills: the same process sends the webhooks, so it is hit by every other one
 READ_WITHIN_S = 10.0  # from a job's creation until its first lines are read, after which the first kill comes
 ENDED_WITHIN_S = 300.0  # what has not ended by then counts as lost
-# A sender that is killed leaves what it had claimed to others after a minute (`tasks/webhooks/webhook_sender.py`).
+# A sender that is killed leaves what it had claimed to others after a minute (`tasks/chores/webhook_sender.py`).
 DELIVERED_WITHIN_S = 180.0
 POLL_S = 1.0
 

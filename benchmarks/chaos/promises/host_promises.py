@@ -86,7 +86,7 @@ def _gap_while_frozen(service: ServiceUnderTest, process: psutil.Process) -> flo
 
 
 def clocks(directory: Path, size: Size) -> list[Row]:
-    """Web, beat and a worker on one host, planner, predictor and a worker on another; either is five minutes ahead."""
+    """Web, beat and a worker on one host, the other processes and a worker on another; either is five minutes ahead."""
     library = next((path for path in FAKETIME if path.exists()), None)
     if library is None:
         return [Row("clocks of two hosts 5 min apart", "measured", "no libfaketime: apt install faketime", False)]
@@ -148,6 +148,7 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
             "planner's host": [
                 process_commands.planner(),
                 process_commands.predictor(),
+                process_commands.chores(),
                 process_commands.worker("far", "cpu", 1, partial(worker_is_alive, engine, "far")),
             ],
         }

@@ -196,7 +196,7 @@ def newer_migration(service: ServiceUnderTest, size: Size) -> list[Row]:
     try:
         with client_of(service) as client:
             before = service.processes()
-            for kind in ("planner", "predictor", "web", "worker-1"):
+            for kind in ("planner", "predictor", "chores", "web", "worker-1"):
                 before[kind].terminate()
                 service.replaced(kind, before[kind])
             client.submit_all(bodies(30, seed=24), rate=15.0)

@@ -4,7 +4,7 @@ import pytest
 
 from models.bulk.bulk_progress import LineCounts, WatchedJob
 from models.bulk.bulk_tables import BulkStatus
-from tasks.bulk.job_progress import next_status
+from tasks.chores.job_progress import next_status
 
 
 def a_job(status: BulkStatus, *, all_read: bool = True, expired: bool = False, queued: int = 3) -> WatchedJob:

@@ -1,4 +1,4 @@
-"""The chores of `tasks.upkeep`: samples the service, closes minutes, deletes old rows, in short transactions."""
+"""What `tasks.upkeep` does: samples the service, closes minutes, deletes old rows, in short transactions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,12 +18,12 @@ from models.webhooks import webhook_deliveries
 # chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s each on a machine with a load of 20.
 DELETED_AT_ONCE = 2000
 FOLDED_AT_ONCE = 10_000  # entries of usage; a worker writes up to fifty a second. Not tuned.
-# Seconds of each tick's 10 that one chore may take: what is left waits for the next tick, so that a backlog after a
-# pause neither delays the predictor, which shares the process, nor piles ticks up. Not tuned otherwise.
-CHORE_FOR_S = 2.0
+# Seconds of each tick's 10 that one part may take: what is left waits for the next tick, so that a backlog after a
+# pause piles no ticks up. Not tuned otherwise.
+PART_FOR_S = 2.0
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0
-# A process that was killed is remembered for so long; its successor has a heartbeat of its own. Not tuned.
+# The heartbeat of a process that was killed is kept this long; its successor has one of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
 # What a client does not want stored is deleted when its answer has left; this is for clients that left before it. Not
 # tuned.
@@ -32,13 +32,13 @@ FORGET_UNSTORED_AFTER_S = 600.0
 log = structlog.get_logger()
 
 
-def do_chores(engine: Engine, retention_s: float) -> None:
-    """Sample, close minutes, sum usage, delete what ended `retention_s` ago or before; each for CHORE_FOR_S at most."""
+def do_upkeep(engine: Engine, retention_s: float) -> None:
+    """Sample, close minutes, sum usage, delete what ended `retention_s` ago or before; each for PART_FOR_S at most."""
     with make_sessions(engine)() as session:
         service_history.take_samples(session)
-        repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, CHORE_FOR_S)
+        repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
         minute_history.fold_totals(session)
-        repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, CHORE_FOR_S)
+        repeat(lambda: usage.fold(session, FOLDED_AT_ONCE), FOLDED_AT_ONCE, PART_FOR_S)
     with engine.begin() as connection:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
@@ -52,7 +52,7 @@ def do_chores(engine: Engine, retention_s: float) -> None:
         webhook_deliveries.delete_old,
     )
     for delete in deletions:
-        deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, CHORE_FOR_S)
+        deleted = repeat(partial(_delete_chunk, engine, delete, retention_s), DELETED_AT_ONCE, PART_FOR_S)
         if deleted:
             log.info("deleted", what=delete.__name__, rows=deleted)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tasks.chores import repeat
+from tasks.chores.upkeep import repeat
 
 
 def chunks_of(*sizes: int) -> tuple[Callable[[], int], list[int]]:

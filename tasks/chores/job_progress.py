@@ -10,7 +10,7 @@ from models.bulk import bulk_progress
 from models.bulk.bulk_progress import STOPPED_AT_ONCE, LineCounts, WatchedJob
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.session import make_sessions
-from tasks.chores import repeat
+from tasks.chores.upkeep import repeat
 from webapp.bulk.result_lines import EndingJob, result_lines
 
 STOP_FOR_S = 5.0  # that one look may cancel requests, 2,000 at a time; what is left waits for the next look. Not tuned

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from models.ended_traces import EndedRequest, take_ended
 from settings import VERSION
-from tasks.chores import CHORE_FOR_S, repeat
+from tasks.chores.upkeep import PART_FOR_S, repeat
 
 AT_ONCE = 500  # requests in one call of the collector, about 700 KB. Not tuned
 ANSWER_WITHIN_S = 5.0  # within the 8 s for which the server leaves a transaction idle
@@ -30,7 +30,7 @@ def export_traces(engine: Engine, url: str) -> None:
     """Send what has ended since the last time; what the collector does not take is sent again at the next."""
     try:
         with httpx.Client(timeout=ANSWER_WITHIN_S, trust_env=False) as collector:
-            repeat(partial(_export_some, engine, collector, url), AT_ONCE, CHORE_FOR_S)
+            repeat(partial(_export_some, engine, collector, url), AT_ONCE, PART_FOR_S)
     except httpx.HTTPError as error:
         log.warning("traces not exported", error=type(error).__name__)
 

@@ -16,26 +16,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
-from tasks.webhooks.checked_connections import CheckedBackend, ForbiddenAddress
-from tasks.webhooks.webhook_signature import event_body, signed_headers
+from tasks.chores.webhook_delivery import CheckedBackend, deliver
 
 LOOK_EVERY_S = 1.0  # for events that are due: one statement. An event waits half of it. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
 MOST_NAMES = 64  # that are resolved at once; a name server that is silent keeps a thread for its resolver's time-out
 EACH, EACH_FAILING = 16, 1  # of them to one endpoint, and to one whose last answer was no success. Not tuned.
-ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
-ANSWER_BYTES = 16_384  # read of an answer, so that its connection can be used again; of a longer one it is closed
-FIRST_RETRY_S, RETRY_GROWTH, LONGEST_RETRY_S = 5.0, 4.0, 7200.0  # 5 s, 20 s, 80 s, 5 min, 21 min, 85 min, 2 h, 2 h, …
 GIVE_UP_AFTER_S = 86_400.0  # since the event
 STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
 
 log = structlog.get_logger()
-
-
-def retry_in_s(attempts: int) -> float:
-    """How long to wait after so many failed attempts."""
-    return min(FIRST_RETRY_S * RETRY_GROWTH ** min(attempts - 1, 16), LONGEST_RETRY_S)
 
 
 class WebhookSender(Thread):
@@ -115,48 +106,3 @@ class WebhookSender(Thread):
                 webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
         except SQLAlchemyError as error:  # they are due again once their claims end, under the same ids
             log.warning("webhook results not written", results=len(results), error=str(error))
-
-
-async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -> DeliveryResult:
-    """One attempt; redirects are no success. Never raises for what an endpoint does."""
-    status, error = None, None
-    try:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            status = await _post(pool, delivery)
-    except TimeoutError:
-        error = f"no answer within {ANSWER_WITHIN_S:g} s"
-    except ForbiddenAddress:
-        error = "its address is private, loopback or link-local"
-    except Exception as failure:  # whatever an endpoint can make a client raise
-        error = f"{type(failure).__name__}: no answer"
-    if status is not None and not 200 <= status < 300:
-        error = f"HTTP status {status}"
-    return DeliveryResult(
-        delivery.id,
-        delivery.endpoint_id,
-        delivery.attempts,
-        status,
-        error,
-        None if error is None else retry_in_s(delivery.attempts),
-    )
-
-
-async def _post(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -> int:
-    body = event_body(delivery)
-    url = httpcore.URL(delivery.url)
-    default_port = {b"http": 80, b"https": 443}[url.scheme]
-    host = url.host if url.port in (None, default_port) else url.host + b":%d" % url.port
-    headers = {
-        "host": host.decode(),
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "user-agent": "Magnus-Webhooks/1",
-        **signed_headers(delivery, body),
-    }
-    async with pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
-        read = 0
-        async for chunk in answer.aiter_stream():
-            read += len(chunk)
-            if read > ANSWER_BYTES:
-                break
-        return int(answer.status)

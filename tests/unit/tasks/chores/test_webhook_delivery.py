@@ -8,8 +8,8 @@ from openai import InvalidWebhookSignatureError, OpenAI
 
 from models.webhooks.webhook_deliveries import ClaimedDelivery
 from models.webhooks.webhook_endpoints import new_secret
-from tasks.webhooks.webhook_sender import GIVE_UP_AFTER_S, LONGEST_RETRY_S, retry_in_s
-from tasks.webhooks.webhook_signature import event_body, signature, signed_headers
+from tasks.chores.webhook_delivery import LONGEST_RETRY_S, event_body, retry_in_s, signature, signed_headers
+from tasks.chores.webhook_sender import GIVE_UP_AFTER_S
 
 # The example of the specification of Standard Webhooks: its secret, id, timestamp and payload, and the signature.
 EXAMPLE = (
