@@ -7,7 +7,7 @@ Their names (`models`, `tasks`, `settings`) are those of many other projects. So
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-FOLDERS = ("cli", "webapp", "tasks", "scheduling", "learning", "inference", "models", "migrations")
+FOLDERS = ("cli", "webapp", "tasks", "processes", "scheduling", "learning", "inference", "models", "migrations")
 INCLUDED = [pattern for folder in FOLDERS for pattern in (folder, f"{folder}.*")]
 
 

@@ -12,8 +12,8 @@ from celery_config import celery_config
 from models.connections.database_errors import explain
 from models.installation import installation_id
 from models.session import make_engine
+from processes import json_logs
 from settings import end_with, settings_or_end
-from tasks import logs
 
 
 def required(name: str, value: str | None) -> str:
@@ -46,4 +46,4 @@ app.conf.update(celery_config(redis_url, settings.tick_s, installation))
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before its first warning
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # celery is untyped
 def _configure_logs(**_: Any) -> None:
-    logs.configure(settings.log_level)
+    json_logs.configure_background(settings.log_level)

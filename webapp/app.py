@@ -10,7 +10,6 @@ from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
 
-import json_logs
 from inference.engine_errors import UnreadableTokenizer
 from models import ended_requests, notifications
 from models.client_requests import RequestView
@@ -22,6 +21,7 @@ from models.session import make_engine, make_sessions
 from models.tenants import rate_counts
 from models.tenants.rate_counts import SharedCount
 from models.tenants.tenant_backlog import TenantBacklog, backlog_of
+from processes import json_logs
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import auth, client_errors, health, models_api, stats_api
 from webapp.app_context import AppContext

@@ -137,7 +137,9 @@ def own_service(
     With a real model nothing is pretrained: its answers are not known before it has given them.
     """
     keep_private(state_dir)
-    console.print(f"starting Postgres, broker, API, planner, predictor, chores, workers, trainer, Flower in {state_dir} …")
+    console.print(
+        f"starting Postgres, broker, API, planner, predictor, chores, workers, trainer, Flower in {state_dir} …"
+    )
     command = [str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), "--port", "0", "--flower-port", "0"]
     program = ChildProgram(
         "magnus up",

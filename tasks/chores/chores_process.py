@@ -10,10 +10,10 @@ from celery import signals
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-import startup_objects
 from celery_config import UPKEEP_EVERY_S
 from models.bulk.bulk_jobs import any_unended
 from models.session import make_engine
+from processes import startup_objects
 from tasks.app import app, database_url, settings
 from tasks.chores.job_progress import look_after_jobs
 from tasks.chores.line_feeder import LineFeeder

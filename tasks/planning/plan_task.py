@@ -11,9 +11,9 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
-import startup_objects
 from models.planning.leadership import LeadLost
 from models.session import make_engine
+from processes import startup_objects
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.app import app, database_url, redis_url, settings
 from tasks.channel_listener import ChannelListener

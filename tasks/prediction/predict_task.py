@@ -6,9 +6,9 @@ import structlog
 from celery import signals
 from sqlalchemy.exc import SQLAlchemyError
 
-import startup_objects
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
 from models.session import make_engine
+from processes import startup_objects
 from tasks.app import app, database_url, redis_url, settings
 from tasks.configured_predictor import make_configured
 from tasks.liveness.heartbeat import Heartbeat

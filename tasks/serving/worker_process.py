@@ -10,14 +10,13 @@ from typing import Any
 import structlog
 from celery import signals
 
-import startup_objects
 from celery_config import gpu_queue
 from inference.request_tokens import RequestTokens
 from inference.serving_engine import ServingEngine
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
-from tasks import logs
+from processes import json_logs, startup_objects
 from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.liveness.pulse import Pulse
 from tasks.messages import Messages
@@ -40,7 +39,7 @@ log = structlog.get_logger()
 
 def prepare_process(name: str) -> None:
     """What comes first: logs with the worker's name, and an end by SIGTERM that deregisters."""
-    logs.configure(settings.log_level)
+    json_logs.configure_background(settings.log_level)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until Celery takes over
     structlog.contextvars.bind_contextvars(worker=name)
 

@@ -14,7 +14,7 @@ from threading import Thread
 from learning.predictors.predictor_factory import bounds_of
 from models.planning.leadership import Lead
 from models.session import make_engine
-from tasks import logs
+from processes import json_logs
 from tasks.app import database_url, settings
 from tasks.configured_predictor import make_configured
 from tasks.training.refit_jobs import LearnedUntil, RefitJobs
@@ -54,7 +54,7 @@ def _wait_for_its_end() -> None:
 
 
 def _refit(refit: Callable[[RefitJobs], None], lead: Lead | None, learned: LearnedUntil) -> LearnedUntil:
-    logs.configure(settings.log_level)
+    json_logs.configure_background(settings.log_level)
     database = make_engine(database_url, pool_size=1, name="magnus trainer")
     jobs = RefitJobs(database, partial(make_configured, settings), bounds_of(settings.predictor), lead, learned)
     try:

@@ -17,8 +17,8 @@ from learning.predictors.predictor_factory import NeedsModel
 from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
+from processes import json_logs
 from settings import end_with
-from tasks import logs
 from tasks.app import database_url, settings
 from tasks.configured_predictor import make_configured
 from tasks.liveness.heartbeat import Heartbeat
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 def main() -> int:
     """Refit until SIGTERM or SIGINT; returns the process's exit status."""
-    logs.configure(settings.log_level)
+    json_logs.configure_background(settings.log_level)
     stopping = Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopping.set())

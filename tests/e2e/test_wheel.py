@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("cli", "webapp", "tasks", "scheduling", "learning", "inference", "models", "migrations")
+FOLDERS = ("cli", "webapp", "tasks", "processes", "scheduling", "learning", "inference", "models", "migrations")
 FILES = ("*.py", "pyproject.toml", "README.md", "LICENSE", "Procfile", ".env.example")
 HOSTILE = 'raise RuntimeError("a module of the user\'s was imported")\n'
 

@@ -11,7 +11,7 @@ from inference.toy.toy_applications import draw_request
 from tasks.serving.streaming.live_rows import LiveRows
 from tasks.serving.streaming.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
-from token_messages import Piece
+from webapp.streaming.token_messages import Piece
 
 pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
 SAME_SHARE = 0.995  # of greedy answers: rounding may turn a tie

@@ -11,8 +11,8 @@ from models import notifications
 from settings import Settings
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
-from token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
 from webapp.app import create_app
+from webapp.streaming.token_messages import asks_channel, decode_asks, encode_pieces, pieces_channel
 
 CHAT = {"model": "words", "messages": [{"role": "user", "content": "eins"}], "stream": True}
 PROMPT = {"model": "words", "prompt": "eins", "stream": True}

@@ -19,7 +19,7 @@ from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
 from models.webhooks.webhook_tables import WebhookEndpoint
-from tasks.chores import webhook_delivery, webhook_sender
+from tasks.chores import webhook_delivery
 from tasks.chores.webhook_sender import EACH, WebhookSender
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.webhook_receiver import Received, Receiver, running_receiver

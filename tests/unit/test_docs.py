@@ -15,7 +15,7 @@ DOCUMENTS = sorted(
 )
 GLOSSARY, EQUATIONS = ROOT / "docs" / "glossary.md", ROOT / "docs" / "equations.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-FOLDERS = "cli|webapp|tasks|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"
+FOLDERS = "cli|webapp|tasks|processes|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"
 FILE = rf"(?:{FOLDERS})/[\w./-]*|settings\.py|celery_config\.py"
 
 every_document = pytest.mark.parametrize(

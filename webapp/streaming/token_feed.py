@@ -14,8 +14,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy.exc import SQLAlchemyError
 
-from token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 from webapp.streaming.live_text import LiveText
+from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 
 # How often workers are asked again for the beginnings of answers of which something is missing. Shorter closes gaps
 # sooner; an ask costs a worker some microseconds for each stream. Not tuned.

@@ -17,7 +17,7 @@ from inference.growing_text import GrowingText
 from tasks.channel_listener import ChannelListener
 from tasks.messages import broker_client
 from tasks.serving.streaming.live_rows import StepTokens
-from token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
+from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
 PAUSE_S = 2.0

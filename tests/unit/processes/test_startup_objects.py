@@ -2,7 +2,8 @@ import subprocess
 import sys
 
 LOOKS = """
-import gc, sqlalchemy, startup_objects
+import gc, sqlalchemy
+from processes import startup_objects
 loaded = len(gc.get_objects())
 startup_objects.freeze()
 print(loaded, len(gc.get_objects()))

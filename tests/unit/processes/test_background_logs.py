@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tasks import logs
+from processes import json_logs
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +16,13 @@ def _loggers_afterwards() -> Iterator[None]:
     yield
     root.handlers, root.level = handlers, level
     logging.captureWarnings(False)
-    for name in logs.CHATTY:
+    for name in json_logs.CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
 
 
 def test_celerys_lines_are_written_as_our_own_are(capsys: pytest.CaptureFixture[str]):
-    logs.configure("info")
+    json_logs.configure_background("info")
     logging.getLogger("celery.worker").info("Connected to %s", "redis")
     structlog.get_logger().info("ready")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -33,7 +33,7 @@ def test_celerys_lines_are_written_as_our_own_are(capsys: pytest.CaptureFixture[
 def test_a_warning_of_python_is_a_line_too(capsys: pytest.CaptureFixture[str]):
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        logs.configure("info")
+        json_logs.configure_background("info")
         warnings.warn("out of date", UserWarning, stacklevel=1)
         logging.captureWarnings(False)
     (line,) = capsys.readouterr().err.splitlines()
@@ -41,7 +41,7 @@ def test_a_warning_of_python_is_a_line_too(capsys: pytest.CaptureFixture[str]):
 
 
 def test_what_celery_writes_at_every_tick_is_left_out_but_its_warnings_are_not(capsys: pytest.CaptureFixture[str]):
-    logs.configure("info")
+    json_logs.configure_background("info")
     beat = logging.getLogger("celery.beat")
     beat.info("Scheduler: Sending due task plan")
     beat.warning("no broker")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-import json_logs
+from processes import json_logs
 
 SECRET = "a secret"  # a name, because tracebacks show the source
 

@@ -1,6 +1,6 @@
 """A line that repeats is written a few times, then counted; others are not held up by it."""
 
-from repeated_lines import MOST_LINES, WINDOW_S, RepeatedLines
+from processes.json_logs import MOST_LINES, WINDOW_S, RepeatedLines
 
 
 class Clock:

@@ -1,24 +1,29 @@
 """The log lines of every process: one JSON object a line, on standard error.
 
 A traceback is part of its line, without what may hold prompts or answers: the values of local variables, and the
-messages of exceptions that quote what they were given.
+messages of exceptions that quote what they were given. Repeated warnings and errors are bounded: a broker that is away
+must not fill the disk with one traceback.
 """
 
 import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from time import monotonic
 from traceback import format_tb
 from types import TracebackType
 from typing import Any, TextIO, cast
 
 import structlog
 
-from repeated_lines import RepeatedLines
-
-SEVERE = ("warning", "error", "critical")  # whose repetitions are bounded: what is less severe is written on purpose
-repeated = RepeatedLines()
+SEVERE = ("warning", "error", "critical")  # levels whose repetitions are bounded; other lines are written on purpose
+WINDOW_S = 10.0  # within it MOST_LINES of a kind are written; the next one afterwards says how many were left out
+MOST_LINES = 5  # an error of each tick comes twenty times a second: the log then grows by one line every 2 s. Not tuned
+MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text makes more of them than that
+# Celery loggers that write at least one line a tick: at ten ticks a second they would bury everything else.
+CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
 
 # Exceptions whose messages name files, types, shapes and addresses, never the text of a request. Of all others a log
 # shows the type alone: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
@@ -34,9 +39,45 @@ MESSAGES_SHOWN = (
 )
 # Packages whose exceptions we know: `models.connections.error_privacy` shortens those of the database.
 PACKAGES_SHOWN = {"amqp", "kombu", "psycopg", "redis", "sqlalchemy", "torch"} | {
-    *("cli", "inference", "learning", "models", "scheduling", "tasks")
+    *("cli", "inference", "learning", "models", "processes", "scheduling", "tasks")
 }
 LONGEST_CHAIN = 8  # causes of causes; any value above what is seen does
+
+
+@dataclass(slots=True)
+class _Seen:
+    since: float
+    lines: int = 0
+    left_out: int = 0
+
+
+class RepeatedLines:
+    """Counts lines by kind, such as a logger's name with the text before values are put in; thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Hashable, _Seen] = {}
+        self._lock = threading.Lock()
+
+    def left_out(self, kind: Hashable) -> int | None:
+        """Returns how many lines of this kind were left out before this one; None to leave this one out as well."""
+        now = self._clock()
+        with self._lock:
+            if len(self._seen) > MOST_KINDS:
+                self._seen.clear()
+            seen = self._seen.setdefault(kind, _Seen(now))
+            if now - seen.since > WINDOW_S:
+                left_out = seen.left_out
+                self._seen[kind] = _Seen(now, lines=1)
+                return left_out
+            if seen.lines >= MOST_LINES:
+                seen.left_out += 1
+                return None
+            seen.lines += 1
+            return 0
+
+
+repeated = RepeatedLines()
 
 
 def described(error: BaseException) -> str:
@@ -134,6 +175,18 @@ def configure(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LossyStream(sys.stderr))),
     )
+
+
+def configure_background(level: str) -> None:
+    """Write our lines, the libraries' and uncaught exceptions; of the CHATTY loggers only warnings and errors."""
+    configure(level)
+    configure_uncaught()
+    root = logging.getLogger()
+    root.handlers = [library_handler()]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)  # otherwise warnings are written as plain text
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def configure_uncaught() -> None:
