@@ -11,20 +11,16 @@ The figures must be the same with a stopped or frozen broker, because accepting 
 """
 
 import asyncio
-import json
 import random
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
 import httpx
-import numpy as np
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 
 from benchmarks.filled_database import fill
+from benchmarks.harness import Results, json_option, print_table, spread
 from models.session import make_engine
 from settings import DASHBOARD_USER
 
@@ -51,6 +47,13 @@ PAGES = {
 }
 
 # Any words do: the answers are not read.
+SUBMISSIONS = {
+    "rate / s": "rate:g",
+    "accepted": "accepted",
+    "failed": "failed",
+    **{name: f"latency_ms.{name}:.1f" for name in ("mean", "p50", "p95", "p99", "max")},
+}
+READ_TIMES = {"read": "read", "P50 ms": "p50:.1f", "P95": "p95:.1f", "max": "max:.1f"}
 WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "new", "house", "tree", "river", "bird"]
 
 
@@ -121,20 +124,19 @@ def timed(client: httpx.Client, path: str) -> dict[str, float]:
         started = perf_counter()
         client.get(path).raise_for_status()
         ms.append(1000 * (perf_counter() - started))
-    return {"p50": float(np.percentile(ms, 50)), "p95": float(np.percentile(ms, 95)), "max": max(ms)}
+    of_all = spread(ms)
+    return {name: of_all[name] or 0.0 for name in ("p50", "p95", "max")}
 
 
 def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
     """The figures of the JSON, latencies in milliseconds."""
-    ms = np.array(latencies) * 1000
-    p50, p95, p99 = np.percentile(ms, [50, 95, 99])
     return {
         "rate": rate,
         "seconds": seconds,
         "accepted": len(latencies),
         "failed": len(failures),
         "failures": sorted(set(failures)),
-        "latency_ms": {"mean": ms.mean(), "p50": p50, "p95": p95, "p99": p99, "max": ms.max()},
+        "latency_ms": spread([1000 * latency for latency in latencies]),
     }
 
 
@@ -148,7 +150,7 @@ def figures(latencies: list[float], failures: list[str], rate: float, seconds: f
 @click.option("--queued", default=0, show_default=True, help="Waiting requests to fill it with")
 @click.option("--database-url", help="The service's database; needed with --finished and --queued")
 @click.option("--dashboard-password", help="Time the dashboard's pages too")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here")
+@json_option
 def main(
     url: str,
     api_key: str,
@@ -159,7 +161,7 @@ def main(
     queued: int,
     database_url: str | None,
     dashboard_password: str | None,
-    json_file: Path | None,
+    results: Results,
 ) -> None:
     """Measure how fast requests are accepted."""
     if finished or queued:
@@ -169,20 +171,13 @@ def main(
         fill_database(database_url, served.json()["data"][0]["id"], finished, queued)
     asyncio.run(submit_all(url, api_key, rate, 2.0, seed + 1))  # opens connections and fills caches on both sides
     result = figures(*asyncio.run(submit_all(url, api_key, rate, seconds, seed)), rate, seconds)
-    table = Table("rate / s", "accepted", "failed", "mean ms", "P50", "P95", "P99", "max")
-    latency = [f"{value:.1f}" for value in result["latency_ms"].values()]
-    table.add_row(f"{rate:g}", str(result["accepted"]), str(result["failed"]), *latency)
-    Console().print(table)
+    print_table([result], SUBMISSIONS)
     if result["failures"]:
-        Console().print(f"not accepted: {', '.join(result['failures'])}")
+        click.echo(f"not accepted: {', '.join(result['failures'])}")
     result |= {"finished_before": finished, "queued_before": queued}
     result["reads_ms"] = reads = time_reads(url, api_key, dashboard_password)
-    of_reads = Table("read", "P50 ms", "P95", "max")
-    for name, ms in reads.items():
-        of_reads.add_row(name, *(f"{value:.1f}" for value in ms.values()))
-    Console().print(of_reads)
-    if json_file is not None:
-        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print_table([{"read": name, **ms} for name, ms in reads.items()], READ_TIMES)
+    results.write(result)
 
 
 if __name__ == "__main__":

@@ -6,28 +6,33 @@ of its time it spends on forecasts.
 Each policy gets a new service. The requests enter the queue at once, as they would after an hour without workers.
 """
 
-import json
 import statistics
 import threading
 import time
-from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, percentile, print_table, until
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import MEDIAN_WORDS
-from cli.api_client import Json
 from cli.demo_workload import poisson_arrivals
 from cli.options import POLICIES
-from cli.run_report import percentile
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests
 from models.session import make_engine
 from settings import BUNDLED_MODEL
 
+POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
+COLUMNS = {
+    "policy": "policy",
+    "waiting": "waiting",
+    "decisions seen": "decisions",
+    "P50 ms": "decision_ms_p50:.1f",
+    "P99 ms": "decision_ms_p99:.1f",
+    "max ms": "decision_ms_max:.1f",
+    "forecasts' share": "forecasting_share:.1%",
+}
 SAMPLE_EVERY_S = 0.1  # any value below the half second between two of the planner's snapshots does
 PREDICTED_WITHIN_S = 300.0  # any value well above what 20,000 predictions take does
 
@@ -47,24 +52,15 @@ PLANNER = text("""
 
 
 @click.command(help=__doc__)
-@click.option("--policies", default="fusion,baton,magnus,scls", show_default=True, help="Comma-separated.")
+@click.option("--policies", type=POLICY_LIST, default="fusion,baton,magnus,scls", show_default=True)
 @click.option("--waiting", default=20_000, show_default=True, help="Requests in the queue.")
 @click.option("--seconds", default=20.0, show_default=True, help="How long decisions are watched.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
-def main(policies: str, waiting: int, seconds: float, json_file: Path | None) -> None:
+@json_option
+def main(policies: list[str], waiting: int, seconds: float, results: Results) -> None:
     """Fill the queue, sample decision times, print them."""
-    unknown = set(policies.split(",")) - set(POLICIES)
-    if unknown:
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no policy ({', '.join(POLICIES)})")
-    rows = [measured(name, waiting, seconds) for name in policies.split(",")]
-    table = Table("policy", "waiting", "decisions seen", "P50 ms", "P99 ms", "max ms", "forecasts' share")
-    for row in rows:
-        times = [f"{row[key]:.1f}" for key in ("decision_ms_p50", "decision_ms_p99", "decision_ms_max")]
-        share = f"{row['forecasting_share']:.1%}"
-        table.add_row(row["policy"], str(row["waiting"]), str(row["decisions"]), *times, share)
-    Console().print(table)
-    if json_file:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    rows = [measured(name, waiting, seconds) for name in policies]
+    print_table(rows, COLUMNS)
+    results.write(rows)
 
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
@@ -76,18 +72,13 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
         engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
         with engine.begin() as connection:
             connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))
-        predicted_by = time.monotonic() + PREDICTED_WITHIN_S
-        with engine.connect() as connection:
-            while connection.execute(UNPREDICTED).scalar_one():
-                connection.rollback()
-                if time.monotonic() > predicted_by:
-                    raise click.ClickException(f"not all requests were predicted within {PREDICTED_WITHIN_S:.0f} s")
-                pause.wait(SAMPLE_EVERY_S)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            if not until(lambda: not connection.execute(UNPREDICTED).scalar_one(), PREDICTED_WITHIN_S):
+                raise click.ClickException(f"not all requests were predicted within {PREDICTED_WITHIN_S:.0f} s")
             seen = {}
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            watched_until = time.monotonic() + seconds
+            while time.monotonic() < watched_until:
                 snapshot = connection.execute(PLANNER).one()
-                connection.rollback()
                 seen[snapshot.updated_at] = snapshot
                 pause.wait(SAMPLE_EVERY_S)
         engine.dispose()

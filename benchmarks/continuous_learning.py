@@ -6,13 +6,14 @@ With --by-the-letter each is run again with Magnus III-B as printed: mispredicte
 Errors are measured on requests that are in no stream, against their true lengths.
 """
 
-import json
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from benchmarks.harness import Results, json_option
 from benchmarks.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
@@ -46,7 +47,7 @@ NOT_WORSE = 1.02  # a published version counts as worse above this share of the 
 @click.option("--outcomes", default=TrainingSetBounds().outcomes, show_default=True, help="Bound of the training set.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--by-the-letter", is_flag=True, help="Also as Magnus III-B prints it.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
 def main(
     data: Path,
@@ -58,7 +59,7 @@ def main(
     outcomes: int,
     seed: int,
     by_the_letter: bool,
-    json_path: Path | None,
+    results: Results,
     plot_path: Path | None,
 ) -> None:
     """Run both streams, print, write."""
@@ -77,19 +78,9 @@ def main(
         learner = kind(lambda: make_predictor(predictor, make_encoder(encoder)), TrainingSetBounds(outcomes))
         histories[name] = _run(learner, arrivals, [_test_of(mix, rng) for mix in mixes], minutes, rng)
         click.echo(_report(name, histories[name]))
-    if json_path:
-        settings: dict[str, str | float] = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer}
-        settings |= {"rate": rate, "minutes": minutes, "outcomes": outcomes, "seed": seed}
-        runs = {
-            name: {
-                "minutes": t.minutes,
-                "length_rmse": t.length_rmse,
-                "serving_rmse_s": t.serving_rmse_s,
-                "refits": t.refits,
-            }
-            for name, t in histories.items()
-        }
-        json_path.write_text(json.dumps({"settings": settings, "runs": runs}, indent=1) + "\n")
+    settings: dict[str, str | float] = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer}
+    settings |= {"rate": rate, "minutes": minutes, "outcomes": outcomes, "seed": seed}
+    results.write({"settings": settings, "runs": {name: asdict(history) for name, history in histories.items()}})
     if plot_path:
         plot(histories, plot_path)
 

@@ -8,18 +8,17 @@ assigns all waiting requests in either case. `--simulate` adds whole simulations
 a planner that is called once a second.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import click
 import numpy as np
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policy import Policy, RunningRow, Worker
 from scheduling.request import Request
@@ -83,6 +82,18 @@ def _total(request: Request) -> int:
 
 
 POLICIES = ("vs", "glp", "abp", "magnus", "sequence", "scls", "ccb", "baton", "fusion")
+POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
+SIMULATED = CommaSeparated(click.Choice([*POLICIES, "all"]))
+COLUMNS = {
+    "policy": "policy",
+    "waiting": "waiting",
+    "add, ms": "add_ms:.4f",
+    "one, ms": "one.decide_ms:.3f",
+    "given": "one.given:g",
+    "all, ms": "all.decide_ms:.3f",
+    "given to all": "all.given:g",
+    "show, ms": "show_ms:.2f",
+}
 WAITING = (1_000, 10_000, 100_000)  # powers of ten, to show what grows with the queue
 # Decisions of which the median is taken, by the policy's mode. One of mode `queue` assigns all that waits, which takes
 # half a second for 100,000 requests.
@@ -93,41 +104,32 @@ TICK_S = 1.0  # between two calls of the simulated planner; shorter simulates mo
 
 
 @click.command(help=__doc__)
-@click.option("--only", default=",".join(POLICIES), show_default=True, help="Which policies, by comma.")
+@click.option("--only", type=POLICY_LIST, default=",".join(POLICIES), show_default=True, help="Policies.")
 @click.option("--workers", default=64, show_default=True, help="For whom a decision is made.")
-@click.option("--simulate", "simulated", default="", help="Simulate these policies too, by comma, or `all`.")
+@click.option("--simulate", "simulated", type=SIMULATED, default="", help="Simulate these policies too, or `all`.")
 @click.option("--simulated-requests", default=1_000_000, show_default=True)
 @click.option("--simulated-workers", default=1_000, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@json_option
 def main(
-    only: str, workers: int, simulated: str, simulated_requests: int, simulated_workers: int, json_path: Path | None
+    only: list[str],
+    workers: int,
+    simulated: list[str],
+    simulated_requests: int,
+    simulated_workers: int,
+    results: Results,
 ) -> None:
     """Measure and print."""
-    rows = []
-    heads = ("waiting", "add, ms", "one, ms", "given", "all, ms", "given", "show, ms")
-    click.echo(f"{'policy':10}" + "".join(f"{head:>10}" for head in heads))
-    for name in filter(None, only.split(",")):
-        for waiting in WAITING:
-            row = decisions(name, waiting, workers)
-            rows.append(row)
-            one, every = row["one"], row["all"]
-            click.echo(
-                f"{name:10}{waiting:10}{row['add_ms']:10.4f}{one['decide_ms']:10.3f}{one['given']:10g}"
-                f"{every['decide_ms']:10.3f}{every['given']:10g}{row['show_ms']:10.2f}"
-            )
-    runs = []
-    for name in POLICIES if simulated == "all" else filter(None, simulated.split(",")):
-        run = simulation(name, simulated_requests, simulated_workers)
-        runs.append(run)
-        click.echo(
-            f"{name:10}{simulated_requests:10} requests on {simulated_workers} workers: {run['cpu_s']:.0f} s of CPU "
-            f"for {run['virtual_s']:.0f} s, {run['decisions']} decisions of {run['decide_ms']:.2f} ms on average"
-        )
-    if json_path:
-        json_path.write_text(json.dumps({"decisions": rows, "simulations": runs}, indent=1) + "\n", encoding="utf-8")
+    rows = [decisions(name, waiting, workers) for name in only for waiting in WAITING]
+    print_table(rows, COLUMNS)
+    names = POLICIES if "all" in simulated else simulated
+    runs = [simulation(name, simulated_requests, simulated_workers) for name in names]
+    if runs:
+        columns = ("policy", "requests", "workers", "cpu_s", "virtual_s", "requests_per_s", "decisions", "decide_ms")
+        print_table(runs, columns)
+    results.write({"decisions": rows, "simulations": runs})
 
 
-def decisions(name: str, waiting: int, workers: int) -> dict[str, Any]:
+def decisions(name: str, waiting: int, workers: int) -> Json:
     """CPU times of one policy's calls while `waiting` requests wait."""
     policy = make_policy(name, SETTINGS)
     fleet, source = BenchmarkFleet(policy, workers), requests(seed=1)
@@ -137,7 +139,7 @@ def decisions(name: str, waiting: int, workers: int) -> dict[str, Any]:
     add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
     while policy.mode == "continuous" and fleet.decide(now)[1]:
         pass  # fill the workers until nothing more fits
-    row: dict[str, Any] = {"policy": name, "waiting": waiting, "workers": workers}
+    row: Json = {"policy": name, "waiting": waiting, "workers": workers}
     kinds: tuple[Literal["one", "all"], ...] = ("one", "all")
     for kind in kinds:
         seconds, given = [], []
@@ -171,7 +173,7 @@ def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
             yield Request(f"{number:07}", at, prompt, LIMIT, answer, min(LIMIT, 2 * answer))
 
 
-def simulation(name: str, count: int, workers: int) -> dict[str, Any]:
+def simulation(name: str, count: int, workers: int) -> Json:
     """Simulate until the last answer: CPU seconds in all, and those of the policy's decisions."""
     errors = np.random.default_rng(3).lognormal(0.0, 0.3, count).tolist()
     arriving = islice(requests(seed=3, rate=RATE_PER_WORKER * workers), count)

@@ -13,7 +13,6 @@ the service.
 """
 
 import bisect
-import json
 import statistics
 import threading
 import time
@@ -25,14 +24,13 @@ from itertools import product
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import arrivals_of
-from cli.api_client import Client, Json
+from cli.api_client import Client
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
@@ -159,6 +157,15 @@ def _mean(values: Iterable[bool]) -> float | None:
     return round(statistics.fmean(known), 4) if known else None
 
 
+POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
+COLUMNS = {
+    "policy": "policy",
+    "model": "model",
+    "load": "load",
+    "moment": "moment",
+    "judged": "judged",
+    **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "length_error", "planner_share")},
+}
 BUNDLED = "bundled"
 LOOK_EVERY_S = 0.25  # the snapshot changes twice a second
 SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
@@ -169,10 +176,10 @@ ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)
 
 
-@click.command()
-@click.option("--policies", default="fusion,magnus,baton", show_default=True, help="Comma-separated.")
-@click.option("--models", default=BUNDLED, show_default=True, help="Comma-separated: bundled, or names fetched.")
-@click.option("--loads", default="0.6,0.9,1.3", show_default=True, help="Shares of saturation, comma-separated.")
+@click.command(help=__doc__)
+@click.option("--policies", type=POLICY_LIST, default="fusion,magnus,baton", show_default=True)
+@click.option("--models", type=CommaSeparated(), default=BUNDLED, show_default=True, help="bundled, or fetched ones.")
+@click.option("--loads", type=CommaSeparated(float), default="0.6,0.9,1.3", show_default=True, help="Of saturation.")
 @click.option("--seconds", default=60.0, show_default=True, help="Of arrivals at each load.")
 @click.option("--warm-seconds", default=20.0, show_default=True, help="Of arrivals at each load before they count.")
 @click.option("--burst", default=200, show_default=True, help="Requests at once that teach the service.")
@@ -183,11 +190,11 @@ OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limi
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+@json_option
 def main(
-    policies: str,
-    models: str,
-    loads: str,
+    policies: list[str],
+    models: list[str],
+    loads: list[float],
     seconds: float,
     warm_seconds: float,
     burst: int,
@@ -198,14 +205,11 @@ def main(
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
     seed: int,
-    json_file: Path | None,
+    results: Results,
 ) -> None:
     """Measure the errors and the coverage of ETAs for each policy, model and load."""
-    unknown = [name for name in policies.split(",") if name not in POLICIES]
-    if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)})")
     rows: list[Json] = []
-    for model, policy in product(models.split(","), policies.split(",")):
+    for model, policy in product(models, policies):
         directory = None if model == BUNDLED else settings_with(model=model).model
         options = ServiceOptions(
             workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
@@ -218,15 +222,14 @@ def main(
             crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, seed + 2)
             most, _ = _serve(service, state_dir, crowd)
             threading.Event().wait(SETTLE_S)
-            for load in map(float, loads.split(",")):
+            for load in loads:
                 rate = load * (saturation or most)
                 arrivals = arrivals_of(workload, max(1, round(rate * (warm_seconds + seconds))), rate, seed + 1)
                 reached, judged = _serve(service, state_dir, arrivals, warm_seconds)
                 shared = {"policy": policy, "model": model, "load": load, "rate": round(rate, 3)}
                 rows += [shared | {"requests_per_s": round(reached, 3)} | row for row in judged]
-                if json_file:  # after each load, so that an interrupted comparison keeps its rows
-                    json_file.write_text(json.dumps(rows, indent=1) + "\n")
-    Console(width=120).print(table(rows))
+                results.write(rows)  # after each load, so that an interrupted comparison keeps its rows
+    print_table(rows, COLUMNS, "ETAs")
 
 
 def _serve(
@@ -272,32 +275,6 @@ def _forecasting_s(session: Session) -> float:
     snapshot = read_queue_snapshot(session)
     session.rollback()
     return 0.0 if snapshot is None else float(snapshot.state.get("forecasting_s", 0.0))
-
-
-def table(rows: list[Json]) -> Table:
-    """One line for each row."""
-    shown = Table(title="ETAs", title_justify="left")
-    columns = (
-        "policy",
-        "model",
-        "load",
-        "moment",
-        "judged",
-        "median_error",
-        "coverage",
-        "length_error",
-        "planner_share",
-    )
-    for name in columns:
-        shown.add_column(name.replace("_", " "), justify="right" if name not in columns[:2] else "left")
-    for row in rows:
-        shown.add_row(
-            *(
-                f"{row[name]:.1%}" if isinstance(row[name], float) and name != "load" else str(row[name])
-                for name in columns
-            )
-        )
-    return shown
 
 
 if __name__ == "__main__":

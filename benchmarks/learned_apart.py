@@ -4,17 +4,13 @@
 that each of them learned are those seen in a live run: one takes cached tokens for dear, the other the step itself.
 """
 
-import json
 import random
 from itertools import product
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from inference.toy.toy_applications import toy_requests
 from learning.pooled_curves import pooled_curves
 from learning.step_costs import LearnedCurves
@@ -73,26 +69,21 @@ def figures(policy: str, costs: str, requests: int, kv_tokens: int, seed: int) -
     }
 
 
-@click.command()
-@click.option("--requests", default="150,600", show_default=True, help="Of a run, comma-separated.")
-@click.option("--kv-tokens", default="2400,8000", show_default=True, help="Of each worker's cache, comma-separated.")
+@click.command(help=__doc__)
+@click.option("--requests", type=CommaSeparated(int), default="150,600", show_default=True, help="Requests of a run.")
+@click.option("--kv-tokens", type=CommaSeparated(int), default="2400,8000", show_default=True, help="Of each worker.")
 @click.option("--seeds", default=8, show_default=True, help="Runs of each kind; the table has their medians.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
-def main(requests: str, kv_tokens: str, seeds: int, json_file: Path | None) -> None:
+@json_option
+def main(requests: list[int], kv_tokens: list[int], seeds: int, results: Results) -> None:
     """Simulate fusion and baton with the truth, with costs learned apart, and with those put together."""
-    rows: list[dict[str, Any]] = []
-    shown = Table(*COLUMNS)
-    for count, tokens, policy in product(
-        map(int, requests.split(",")), map(int, kv_tokens.split(",")), ("fusion", "baton")
-    ):
+    rows: list[Json] = []
+    for count, tokens, policy in product(requests, kv_tokens, ("fusion", "baton")):
         for costs in ("true", "apart", "together"):
             runs = [figures(policy, costs, count, tokens, seed) for seed in range(seeds)]
             medians = {name: round(median(run[name] for run in runs), 4) for name in runs[0]}
             rows.append({"requests": count, "kv_tokens": tokens, "policy": policy, "costs": costs, **medians})
-            shown.add_row(*(str(rows[-1][column]) for column in COLUMNS))
-    Console().print(shown)
-    if json_file:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    print_table(rows, COLUMNS)
+    results.write(rows)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.simulated_workloads import noisy, upper_of
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, draw_request
 from scheduling.costs import ServingCurves
@@ -44,9 +42,9 @@ TOY_WORDS, TOY_WORD_SPREAD = 30.0, 0.6  # of inputs, log-normal as the live benc
 TOKENS_A_WORD = 1.3  # of the toy's byte pairs, roughly; a constant factor changes no comparison
 TOY_TOKENS = 16_000  # of KV cache: 25 rows of Eq. (1)
 OVERLOAD = 3.0  # arrivals, as a multiple of what `vs` serves: below, they limit what others reach
+COLUMNS = ("workload", "tau", "policy", "requests_per_s", "over_vs", "valid_share", "mean_of_vs", "batch_size")
 TAUS = (1.0, 0.95, 0.8, 0.5)
 
-Json = dict[str, Any]
 Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]  # prompt tokens and generated tokens
 
 
@@ -61,20 +59,19 @@ class ThresholdWorkload:
     limit: int
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--answers", type=click.Path(exists=True, path_type=Path, dir_okay=False), help="Real answers as JSON.")
 @click.option("--requests", default=1000, show_default=True, help="Requests of each simulation.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
-def main(answers: Path | None, requests: int, seed: int, json_file: Path | None) -> None:
+@json_option
+def main(answers: Path | None, requests: int, seed: int, results: Results) -> None:
     """Compare chosen thresholds and slices with the published ones and with others."""
     rows: list[Json] = []
     for workload in workloads(answers, seed):
         for tau in TAUS:
             rows += compared(workload, tau, requests, seed)
-            if json_file:
-                json_file.write_text(json.dumps(rows, indent=1) + "\n")
-    Console(width=130).print(table(rows))
+            results.write(rows)
+    print_table(rows, COLUMNS, "One worker, simulated, three times what vs serves")
 
 
 def workloads(answers: Path | None, seed: int) -> list[ThresholdWorkload]:
@@ -163,17 +160,6 @@ def _times(curves: ServingCurves, factor: float) -> ServingCurves:
     p1, p2, p3, p4 = (factor * p for p in curves.prefill)
     d1, d2, d3, d4 = (factor * d for d in curves.decode)
     return ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4))
-
-
-def table(rows: list[Json]) -> Table:
-    """One line for each row."""
-    shown = Table(title="One worker, simulated, three times what vs serves", title_justify="left")
-    columns = ("workload", "tau", "policy", "requests_per_s", "over_vs", "valid_share", "mean_of_vs", "batch_size")
-    for name in columns:
-        shown.add_column(name.replace("_", " "), justify="left" if name in ("workload", "policy") else "right")
-    for row in rows:
-        shown.add_row(*(str(row[name]) for name in columns))
-    return shown
 
 
 if __name__ == "__main__":

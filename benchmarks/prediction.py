@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from benchmarks.harness import CommaSeparated, Results, json_option, print_table
 from benchmarks.request_sources import CRUDE, AnsweredRequest, read_answered, token_counter
 from learning.calibration.calibrated_predictor import CalibratedPredictor
 from learning.features.text_encoders import make_encoder
@@ -59,6 +60,20 @@ predictor.predict([Prompt("a", "Fix:", "some text", 2, 3, 100)])
 print(time.perf_counter() - began, time.process_time(), "torch" in sys.modules)
 """
 
+COLUMNS = {
+    "": "",
+    "predictor": "predictor",
+    "n": "n:.0f",
+    "RMSE": "rmse:.1f",
+    "MAE": "mae:.1f",
+    "Acc-50": "acc_50:.3f",
+    "Acc-100": "acc_100:.3f",
+    "tau": "tau:.3f",
+    "pairs": "pair_accuracy:.3f",
+    "cover": "coverage:.3f",
+    "served": "served_coverage:.3f",
+}
+
 Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: outcome, as fitted, as served
 
 
@@ -68,26 +83,26 @@ Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: 
 @click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
 @click.option("--train", type=click.Choice(["each", "together"]), default="each", show_default=True)
 @click.option("--model", help="Directory or hub id of a causal LM, for the predictors that ask one.")
-@click.option("--predictors", default="uilo,raft,inst,usin,forest", show_default=True)
+@click.option("--predictors", type=CommaSeparated(), default="uilo,raft,inst,usin,forest", show_default=True)
 @click.option("--splits", default=1, show_default=True, help="So many splits by text.")
 @click.option("--seed", default=0, show_default=True, help="The first split, and the order in which requests arrive.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@json_option
 def main(
     data: Path,
     encoder: str,
     tokenizer: str,
     train: str,
     model: str | None,
-    predictors: str,
+    predictors: list[str],
     splits: int,
     seed: int,
-    json_path: Path | None,
+    results: Results,
 ) -> None:
     """Fit, predict, score, print."""
     answered = read_answered(data, token_counter(tokenizer))
     random.Random(seed).shuffle(answered)
     figures: dict[str, Any] = {}
-    for name in predictors.split(","):
+    for name in predictors:
         make = partial(make_predictor, name, make_encoder(encoder), model)
         runs: list[dict[str, Any]] = []
         for split in range(seed, seed + splits):
@@ -95,10 +110,12 @@ def main(
             runs.append({"speed": speed, "rows": _rows(predicted, answered)})
         figures[name] = {"rows": _means([run["rows"] for run in runs]), "splits": runs}
         click.echo(f"{name}: {json.dumps(speed)}", err=True)
-    click.echo(_table(figures) + PAPERS)
-    if json_path:
-        settings = {"encoder": encoder, "tokenizer": tokenizer, "train": train, "seed": seed, "splits": splits}
-        json_path.write_text(json.dumps({"settings": settings, "predictors": figures}, indent=1) + "\n")
+    names = next(iter(figures.values()))["rows"]
+    rows = [{"": row, "predictor": name} | figures[name]["rows"][row] for row in names for name in figures]
+    print_table(rows, COLUMNS)
+    click.echo(PAPERS)
+    settings = {"encoder": encoder, "tokenizer": tokenizer, "train": train, "seed": seed, "splits": splits}
+    results.write({"settings": settings, "predictors": figures})
 
 
 def _run(
@@ -195,19 +212,6 @@ def _means(runs: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, f
         row: {name: round(statistics.fmean(run[row][name] for run in runs), 4) for name in scores}
         for row, scores in runs[0].items()
     }
-
-
-def _table(figures: dict[str, Any]) -> str:
-    columns = ("rmse", "mae", "acc_50", "acc_100", "tau", "pair_accuracy", "coverage", "served_coverage")
-    heads = ("RMSE", "MAE", "Acc-50", "Acc-100", "tau", "pairs", "cover", "served")
-    lines = [f"{'':26}{'':8}{'n':>6}" + "".join(f"{head:>9}" for head in heads)]
-    rows = list(next(iter(figures.values()))["rows"])
-    for row in rows:
-        for number, (name, of_name) in enumerate(figures.items()):
-            scores = of_name["rows"][row]
-            values = "".join(f"{scores[c]:9.1f}" if c in ("rmse", "mae") else f"{scores[c]:9.3f}" for c in columns)
-            lines.append(f"{row[:25] if not number else '':26}{name:8}{int(scores['n']):6}{values}")
-    return "\n".join(lines)
 
 
 def _by_task(answered: Iterable[AnsweredRequest]) -> dict[str, list[AnsweredRequest]]:

@@ -6,7 +6,6 @@ and its score added to the logarithm of what `forest` predicts. Also `forest` wi
 tau on texts that were not trained on, the mean of five folds.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import click
 import numpy as np
 from scipy.optimize import minimize
 
+from benchmarks.harness import Results, json_option, print_table
 from benchmarks.request_sources import CRUDE, read_answered, token_counter
 from learning.features import hashed_text
 from learning.features.intent_features import INTENT_VALUES, intent_features
@@ -39,8 +39,8 @@ BESIDE_FOREST = 0.5  # the weight of the ranker's standardised score beside fore
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True, help="Directory of JSON lines.")
 @click.option("--encoder", required=True, help="Directory of a sentence encoder, for example .magnus/models/minilm.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
-def main(data: Path, encoder: str, json_path: Path | None) -> None:
+@json_option
+def main(data: Path, encoder: str, results: Results) -> None:
     """Fit, rank, print."""
     answered = read_answered(data, token_counter(CRUDE))
     taus = {}
@@ -48,11 +48,10 @@ def main(data: Path, encoder: str, json_path: Path | None) -> None:
         outcomes = [one.outcome for one in answered if one.task == task]
         folds = [_taus(training, test, make_encoder(encoder)) for training, test in _folds(outcomes)]
         taus[task] = {name: round(float(np.mean([fold[name] for fold in folds])), 3) for name in folds[0]}
-    click.echo(f"| tau | {' | '.join(TASKS)} |\n|---|{'---|' * len(TASKS)}")
-    for name in taus[TASKS[0]]:
-        click.echo(f"| {name} | {' | '.join(f'{taus[task][name]:.3f}' for task in TASKS)} |")
-    if json_path:
-        json_path.write_text(json.dumps({"folds": FOLDS, "tau": taus}, indent=1) + "\n", encoding="utf-8")
+    print_table(
+        [{"tau": name} | {task: taus[task][name] for task in TASKS} for name in taus[TASKS[0]]], ("tau", *TASKS)
+    )
+    results.write({"folds": FOLDS, "tau": taus})
 
 
 def _folds(outcomes: Sequence[Outcome]) -> Iterator[tuple[list[Outcome], list[Outcome]]]:

@@ -9,18 +9,17 @@ corrected online in between; before the first 60, a regression predicts, as in t
 counts with the length of the limit. Figures are means over several orders of arrival.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import click
 
 from benchmarks.generated_answers import load_answers
+from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.pictures import panels
 from benchmarks.running_quantiles import RunningQuantiles
 from learning.calibration.calibrated_predictor import CalibratedPredictor
@@ -131,7 +130,7 @@ def _bounds(answers: int) -> list[int]:
 @click.option("--orders", default=5, show_default=True, help="Random orders of arrival.")
 @click.option("--seed", default=0, show_default=True, help="Which instructions, and the first order.")
 @click.option("--cached-only", is_flag=True, help="Take the answers that the file has; generate none.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
 def main(
     model: str,
@@ -143,15 +142,11 @@ def main(
     orders: int,
     seed: int,
     cached_only: bool,
-    json_path: Path | None,
+    results: Results,
     plot_path: Path | None,
 ) -> None:
     """Generate, learn, print, write."""
-
-    def report(line: str) -> None:
-        click.echo(line, err=True)
-
-    answers = load_answers(cache, model, data, count, limit, seed, report, cached_only)
+    answers = load_answers(cache, model, data, count, limit, seed, say, cached_only)
     outcomes = [answer.outcome(limit, at=float(i)) for i, answer in enumerate(answers)]
     curves: dict[str, list[Row]] = {}
     cpu_ms: dict[str, float] = {}
@@ -165,17 +160,25 @@ def main(
         curves[name] = curve(runs)
     cut = sum(answer.cut for answer in answers) / len(answers)
     click.echo(f"{len(answers)} answers, {cut:.0%} of them cut off at {limit} tokens; {orders} orders of arrival\n")
-    click.echo(_table(curves))
-    if json_path:
-        settings: dict[str, Any] = {
-            "model": Path(model).name,
-            "answers": len(answers),
-            "limit": limit,
-            "orders": orders,
-        }
-        settings |= {"data": data is not None, "encoder": Path(encoder).name if encoder else None, "seed": seed}
-        figures = {"settings": settings, "share_cut": round(cut, 4), "curves": curves, "cpu_ms_a_request": cpu_ms}
-        json_path.write_text(json.dumps(figures, indent=1) + "\n")
+    print_table(
+        [
+            {"predictor": name, **row}
+            for checkpoint in zip(*curves.values(), strict=True)
+            for name, row in zip(curves, checkpoint, strict=True)
+        ],
+        {
+            "after answers": "after",
+            "until": "until",
+            "predictor": "predictor",
+            "RMSE": "rmse:.1f",
+            "MAE": "mae:.1f",
+            "tau": "tau:.3f",
+            "coverage": "coverage:.1%",
+        },
+    )
+    settings: Json = {"model": Path(model).name, "answers": len(answers), "limit": limit, "orders": orders}
+    settings |= {"data": data is not None, "encoder": Path(encoder).name if encoder else None, "seed": seed}
+    results.write({"settings": settings, "share_cut": round(cut, 4), "curves": curves, "cpu_ms_a_request": cpu_ms})
     if plot_path:
         plot(curves, plot_path)
 
@@ -191,16 +194,6 @@ def plot(curves: dict[str, list[Row]], path: Path) -> None:
             panel.set_xticklabels([f"{row['after']:.0f}" for row in some])
             panel.grid(alpha=0.3)
         made[0][0].legend(fontsize="small")
-
-
-def _table(curves: dict[str, list[Row]]) -> str:
-    """A Markdown table: a line for each checkpoint and predictor."""
-    lines = ["| after answers | until | predictor | RMSE | MAE | tau | coverage |", "|---|---|---|---|---|---|---|"]
-    for checkpoint in zip(*curves.values(), strict=True):
-        for name, row in zip(curves, checkpoint, strict=True):
-            figures = f"{row['rmse']:.1f} | {row['mae']:.1f} | {row['tau']:.3f} | {row['coverage']:.1%}"
-            lines.append(f"| {row['after']:.0f} | {row['until']:.0f} | {name} | {figures} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

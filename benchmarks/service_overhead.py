@@ -7,7 +7,6 @@ prompts join whenever they fit. Both runs end with their last answer, so both in
 Prints one table; the two alternate, each service is a fresh one.
 """
 
-import json
 import os
 import tempfile
 from collections import deque
@@ -19,16 +18,16 @@ from time import perf_counter, process_time
 
 import click
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Column, Json, Results, json_option, print_table
 from benchmarks.live.live_figures import ServiceMonitor
-from cli.api_client import Client, Json
+from cli.api_client import Client
 from cli.commands.demo_command import REAL_KV_BUDGET, own_service
 from cli.demo_workload import DemoArrival, DemoRequest, RealRequest, real_arrivals, send_all
 from cli.hosting.service_files import running_service
 from cli.hosting.worker_devices import threads_each
 from cli.options import POLICIES, settings_with
+from cli.terminal import make_console
 from inference.local.engine import Engine
 from inference.local.kv_budget import kv_budget_bytes
 from inference.local.kv_cache import BLOCK_TOKENS, COLUMN_STEP
@@ -41,15 +40,24 @@ AT_ONCE = 1e6  # requests a second: any rate at which all are sent before the fi
 LEAST_SHOWN = 0.003  # cores; kinds of process with less are in the JSON
 POLL_S = 1.0  # each poll is a call that the service answers beside its work; the figures come from its own clock
 
+COLUMNS: dict[str, Column] = {
+    "engine alone, tokens/s": "engine.tokens_per_s:.0f",
+    "its rows": "engine.mean_rows:.1f",
+    "service, tokens/s": "service.tokens_per_s:.0f",
+    "rows": "service.mean_rows:.1f",
+    "ratio": "ratio:.2f",
+    "cores outside of the worker": lambda run: outside_by_process(run),
+}
 
-@click.command()
+
+@click.command(help=__doc__)
 @click.option("--model", required=True, help="The name of a fetched model (smollm2) or a model directory.")
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--requests", default=110, show_default=True, help="Real instructions, from the demo's.")
 @click.option("--repeats", default=3, show_default=True, help="Of both; about 90 s each with smollm2 on two cores.")
 @click.option("--seed", default=0, show_default=True, help="Of the instructions' order.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the runs there.")
-def main(model: str, policy: str, requests: int, repeats: int, seed: int, json_file: Path | None) -> None:
+@json_option
+def main(model: str, policy: str, requests: int, repeats: int, seed: int, results: Results) -> None:
     """Measure the service and its engine alone in turn."""
     model = settings_with(model=model).model  # the directory that the name of a fetched model means
     arrivals = real_arrivals(requests, AT_ONCE, seed)
@@ -57,17 +65,15 @@ def main(model: str, policy: str, requests: int, repeats: int, seed: int, json_f
     loaded = load_model(model)
     budget_bytes = kv_budget_bytes(REAL_KV_BUDGET, loaded.device)
     waiting = sequences([arrival.request for arrival in arrivals], load_prompt_format(model))
-    console = Console()
     runs: list[Json] = []
     for _ in range(repeats):
         alone = engine_run(loaded, budget_bytes, waiting)
-        service = service_run(console, model, policy, arrivals)
+        service = service_run(model, policy, arrivals)
         ratio = service["tokens_per_s"] / alone["tokens_per_s"]
         runs.append({"engine": alone, "service": service, "ratio": round(ratio, 3)})
-        console.print(table(runs))
-        if json_file is not None:
-            json_file.write_text(json.dumps({"policy": policy, "requests": requests, "runs": runs}, indent=1) + "\n")
-    console.print(f"median ratio {median(run['ratio'] for run in runs):.2f}")
+        print_table(runs, COLUMNS)
+        results.write({"policy": policy, "requests": requests, "runs": runs})
+    click.echo(f"median ratio {median(run['ratio'] for run in runs):.2f}")
 
 
 def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> list[Sequence]:
@@ -106,11 +112,11 @@ def engine_run(loaded: LoadedModel, budget_bytes: int, sequences: Several[Sequen
     return figures(seconds, tokens, decoded / steps, cores)
 
 
-def service_run(console: Console, model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
+def service_run(model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
     """Serve the same requests with a fresh service; its seconds are from the first request to the last answer."""
     with tempfile.TemporaryDirectory(prefix="magnus-overhead-") as directory:
         state_dir = Path(directory)
-        with own_service(console, state_dir, policy, arrivals, 0, model) as address, Client(*address) as client:
+        with own_service(make_console(), state_dir, policy, arrivals, 0, model) as address, Client(*address) as client:
             running = running_service(state_dir)
             if running is None:
                 raise click.ClickException(f"the service has ended, see {state_dir}/up.log")
@@ -142,29 +148,13 @@ def figures(seconds: float, tokens: int, mean_rows: float, cores: Json) -> Json:
     }
 
 
-def outside(service: Json) -> float:
-    """Cores that everything but the worker used, the client included."""
-    return float(sum(cores for name, cores in service["cores"].items() if not name.startswith("worker")))
-
-
-def table(runs: Several[Json]) -> Table:
-    """One row for each pair of runs."""
-    shown = Table("engine alone, tokens/s", "rows", "service, tokens/s", "rows", "ratio", "cores outside of the worker")
-    for run in runs:
-        alone, service = run["engine"], run["service"]
-        names = sorted(service["cores"], key=service["cores"].__getitem__, reverse=True)
-        most = ", ".join(
-            f"{name} {service['cores'][name]:.3f}" for name in names if service["cores"][name] >= LEAST_SHOWN
-        )
-        shown.add_row(
-            f"{alone['tokens_per_s']:.0f}",
-            f"{alone['mean_rows']:.1f}",
-            f"{service['tokens_per_s']:.0f}",
-            f"{service['mean_rows']:.1f}",
-            f"{run['ratio']:.2f}",
-            f"{outside(service):.2f} ({most})",
-        )
-    return shown
+def outside_by_process(run: Json) -> str:
+    """Cores that everything but the worker used, the client included, and which processes used most."""
+    cores = run["service"]["cores"]
+    outside = sum(used for name, used in cores.items() if not name.startswith("worker"))
+    names = sorted(cores, key=cores.__getitem__, reverse=True)
+    shown = ", ".join(f"{name} {cores[name]:.3f}" for name in names if cores[name] >= LEAST_SHOWN)
+    return f"{outside:.2f} ({shown})"
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ Each figure starts services of its own, prints its bounds and what was measured,
 has small counts and says whether a figure can be measured; its times say nothing.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from time import monotonic
 
 import click
-from rich.table import Table
 
 from benchmarks.api import large_amounts, refused_bodies, submissions, waiting_chats, weighted_tenants
 from benchmarks.api.measured_service import MeasuredFigure
-from cli.terminal import make_console
+from benchmarks.harness import Results, json_option, print_table
 
 FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
     "waiting": waiting_chats.measure,
@@ -31,20 +28,15 @@ FIGURES: dict[str, Callable[[bool], MeasuredFigure]] = {
 @click.command(help=__doc__)
 @click.argument("figure", type=click.Choice(list(FIGURES)))
 @click.option("--short", is_flag=True, help="Small counts: whether it runs, not how fast.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
-def main(figure: str, short: bool, json_file: Path | None) -> None:
+@json_option
+def main(figure: str, short: bool, results: Results) -> None:
     """Measure, print, write; the exit status is 1 if a bound does not hold."""
     began = monotonic()
     measured = FIGURES[figure](short)
-    table = Table("", "what", "bound", "measured", title=figure, title_justify="left")
-    for row in measured.rows:
-        table.add_row("holds" if row.ok else "FAILS", row.promise, row.bound, row.measured)
-    console = make_console()
-    console.print(table)
-    console.print(f"in {monotonic() - began:.0f} s")
-    if json_file is not None:
-        content = {"rows": [asdict(row) for row in measured.rows], **measured.figures}
-        json_file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    rows = [{"": "holds" if row.ok else "FAILS", **asdict(row)} for row in measured.rows]
+    print_table(rows, {"": "", "what": "promise", "bound": "bound", "measured": "measured"}, figure)
+    click.echo(f"in {monotonic() - began:.0f} s")
+    results.write({"rows": [asdict(row) for row in measured.rows], **measured.figures})
     sys.exit(not all(row.ok for row in measured.rows))
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 from sqlalchemy import text
 
 from benchmarks.accept import body
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.harness import spread
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -85,14 +85,13 @@ async def send(service: MeasuredService, model: str, connections: int, seconds: 
     answers = [answer for each in await asyncio.gather(*calls) for answer in each]
     took_s = perf_counter() - began
     ms = [1000 * latency for status, latency in answers if status == 200]
-    p50, p95, p99 = np.percentile(ms, [50, 95, 99])
     return {
         "connections": connections,
         "seconds": took_s,
         "accepted": len(ms),
         "refused": len(answers) - len(ms),
         "accepted_per_s": len(ms) / took_s,
-        "latency_ms": {"p50": p50, "p95": p95, "p99": p99, "max": max(ms)},
+        "latency_ms": spread(ms),
         "sender_cores": (process_time() - cpu) / took_s,
     }
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 from benchmarks.chaos.recording_client import RecordingClient, bodies
-from benchmarks.chaos.service_under_test import until
+from benchmarks.harness import until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of
 from models.operations import waiting_requests
 from models.session import make_sessions

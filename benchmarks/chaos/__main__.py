@@ -5,17 +5,16 @@ over HTTP. One row says what is promised, its bound, what was measured and wheth
 (`make chaos`) takes three quarters of an hour and then soaks for another; the short one is part of `make test`.
 """
 
-import json
 import signal
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
 
 from benchmarks.chaos.promise_rows import LONG, SHORT, Row
 from benchmarks.chaos.promise_runner import PROMISES, PromiseRunner
 from benchmarks.chaos.servers import GivenServers
+from benchmarks.harness import Results, json_option
 from cli.hosting.supervisor import stop_signals
 
 
@@ -25,14 +24,14 @@ from cli.hosting.supervisor import stop_signals
 @click.option("--soak-minutes", type=click.FloatRange(0), help="Length of the soak; 0: none.")
 @click.option("--postgres-url", help="Measure on this Postgres, whose role may create databases; with --redis-url.")
 @click.option("--redis-url", help="Measure on this Redis database, which is emptied; with --postgres-url.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every row here.")
+@json_option
 def main(
     only: tuple[str, ...],
     short: bool,
     soak_minutes: float | None,
     postgres_url: str | None,
     redis_url: str | None,
-    json_path: Path | None,
+    results: Results,
 ) -> None:
     """Measure, print, write; the exit status is 1 if a promise does not hold."""
     if (postgres_url is None) != (redis_url is None):
@@ -53,28 +52,25 @@ def main(
             measured = runner.run(PROMISES[name])
             seconds[name] = runner.seconds
             click.echo(f"[{number}/{len(names)}] {name} took {runner.seconds:.0f} s", err=True)
-            rows += _printed(measured, json_path, rows)
-        rows += _printed(runner.renew(), json_path, rows)
+            rows += _printed(measured, results, rows)
+        rows += _printed(runner.renew(), results, rows)
     took_s = sum(seconds.values()) - seconds.get("soak", 0.0)
     if not only:
         budget = Row(
             "time of all promises but the soak", f"{size.budget_s:.0f} s", f"{took_s:.0f} s", took_s <= size.budget_s
         )
-        rows += _printed([budget], json_path, rows)
+        rows += _printed([budget], results, rows)
     held = sum(row.ok for row in rows)
     click.echo(f"{held} of {len(rows)} rows hold, in {took_s / 60:.1f} min without the soak")
     sys.exit(held < len(rows))
 
 
-def _printed(measured: list[Row], json_path: Path | None, before: list[Row]) -> list[Row]:
-    """Print rows as soon as they are measured, and write all so far."""
+def _printed(measured: list[Row], results: Results, before: list[Row]) -> list[Row]:
+    """Print rows as soon as they are measured, and write all rows so far."""
     for row in measured:
-        click.echo(
-            f"{'holds' if row.ok else 'FAILS'}  {row.promise}\n       bound: {row.bound}; measured: {row.measured}"
-        )
-    if json_path:
-        content = json.dumps([asdict(row) for row in [*before, *measured]], indent=1, ensure_ascii=False)
-        json_path.write_text(content + "\n", encoding="utf-8")
+        verdict = "holds" if row.ok else "FAILS"
+        click.echo(f"{verdict}  {row.promise}\n       bound: {row.bound}; measured: {row.measured}")
+    results.write([asdict(row) for row in [*before, *measured]])
     return measured
 
 

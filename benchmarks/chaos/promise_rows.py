@@ -125,9 +125,3 @@ class Promise:
     def may_be_given_servers(self) -> bool:
         """Whether it can be measured on a Postgres and a broker that run already."""
         return not self.own_service and not self.breaks_servers
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed; infinite if there are none."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)] if ordered else float("inf")

@@ -21,7 +21,8 @@ from benchmarks.chaos.promises import (
 )
 from benchmarks.chaos.recording_client import bodies, client_of
 from benchmarks.chaos.servers import GivenServers
-from benchmarks.chaos.service_under_test import ServiceUnderTest, left_behind, service_under_test, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest, left_behind, service_under_test
+from benchmarks.harness import until
 from settings import PREFIX
 
 PROMISES = {

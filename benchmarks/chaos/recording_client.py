@@ -16,7 +16,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.chaos.service_under_test import ServiceUnderTest, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest
+from benchmarks.harness import until
 from inference.toy.toy_applications import toy_requests
 
 SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores

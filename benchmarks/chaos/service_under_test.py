@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,10 @@ import psutil
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from benchmarks.chaos.exactly_once import WATCH
+from benchmarks.harness import until
 from cli.hosting.child_process import ChildProgram, start, stop
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
@@ -32,7 +34,6 @@ from models.session import make_engine
 ENVIRONMENT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the promises does
 READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
 STOP_WITHIN_S = 90.0  # any value well above a stop does
-POLL_S = 0.1  # how exactly a moment is measured
 WORKERS = 2
 
 
@@ -102,17 +103,20 @@ class ServiceUnderTest:
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
         """Rows of a statement, committed; tried again for a minute while Postgres is away."""
-        deadline = time.monotonic() + 60.0
-        while True:
-            try:
-                with self.database.begin() as connection:
-                    result = connection.execute(text(statement), parameters)
-                    return list(result) if result.returns_rows else []
-            except (DBAPIError, PoolTimeout):
-                if time.monotonic() > deadline:
-                    raise
-                self.database.dispose()
-                time.sleep(POLL_S)
+        for attempt in self._attempts():
+            with attempt, self.database.begin() as connection:
+                result = connection.execute(text(statement), parameters)
+                rows = list(result) if result.returns_rows else []
+        return rows
+
+    def _attempts(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type((DBAPIError, PoolTimeout)),
+            stop=stop_after_delay(60.0),
+            wait=wait_fixed(0.1),
+            before_sleep=lambda _: self.database.dispose(),
+            reraise=True,
+        )
 
     def value(self, statement: str, **parameters: Any) -> Any:
         """The first column of the first row; None if there is no row."""
@@ -136,16 +140,6 @@ class ServiceUnderTest:
             until=until,
         )
         return float(count) / (until - since)
-
-
-def until(condition: Callable[[], object], seconds: float, every_s: float = POLL_S) -> bool:
-    """Whether the condition became true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(every_s)
-    return True
 
 
 def free_port() -> int:

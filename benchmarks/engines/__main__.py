@@ -7,7 +7,6 @@
 Prints one table. Answer lengths are forced by limits: BATON's mix, chats', or those of the real requests of --data DIR.
 """
 
-import json
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
@@ -44,6 +43,7 @@ from benchmarks.engines.engine_workload import (
     sequences,
 )
 from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
+from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.outside_engines.server_processes import Dtype
 from cli.options import settings_with
 from inference.local.model_loading import LoadedModel
@@ -60,7 +60,19 @@ SHORT_NAMES = {
     "continuous": CONTINUOUS,
     "generate_batch": GENERATE_BATCH,
 }
-IDENTICAL = {True: "yes", False: "no", None: "–"}
+COLUMNS: dict[str, Column] = {
+    "batch": "batch",
+    "engine": "engine",
+    "valid tokens/s": "valid_tokens_per_s:.0f",
+    "× generate": "times_generate:.2f",
+    "× generate_batch": "times_generate_batch:.2f",
+    "× vLLM": "times_vllm:.2f",
+    "idle rows": "idle_row_share:.1%",
+    "outside forward": "step_overhead_share:.1%",
+    "KV MiB": lambda line: f"{line['peak_kv_bytes'] / 2**20:.1f}",
+    "identical": "identical",
+}
+ENGINES = CommaSeparated(click.Choice(list(SHORT_NAMES)))
 CLOCKS = {"wall": perf_counter, "cpu": process_time}
 CLOCK_HELP = "cpu: the process's own seconds, for a machine that others use as well"
 
@@ -135,7 +147,7 @@ def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.n
 
 def compare(
     model: torch.nn.Module, loaded: LoadedModel, trial: Trial, names: Several[str], vllm: VllmEngine | None = None
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """A table row for each engine of these names, and vLLM: medians of interleaved runs, ours in one process.
 
     `model` is as transformers loads it, `loaded` the same model as our engine loads it.
@@ -195,31 +207,14 @@ def compare(
     return lines
 
 
-def table(lines: Several[dict[str, Any]]) -> str:
-    """The rows as a table in Markdown."""
-    heads = ["batch", "engine", "valid tokens/s", "× generate", "× generate_batch", "× vLLM", "idle rows"]
-    rows = [f"| {' | '.join([*heads, 'outside forward', 'KV MiB', 'identical'])} |", "|" + "---|" * 10]
-    for line in lines:
-        times = (_figure(line[name], ".2f") for name in ("times_generate", "times_generate_batch", "times_vllm"))
-        shares = (_figure(line[name], ".1%") for name in ("idle_row_share", "step_overhead_share"))
-        cells = [line["batch"], line["engine"], f"{line['valid_tokens_per_s']:.0f}", *times, *shares]
-        cells += [_figure(line["peak_kv_bytes"] / 2**20 or None, ".1f"), IDENTICAL[line["identical"]]]
-        rows.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(rows)
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "–" if value is None else f"{value:{form}}"
-
-
-@click.command()
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the lines here as well")
+@click.command(help=__doc__)
+@json_option
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--size", "sizes", type=click.Choice(sorted(SHAPES)), multiple=True, default=("tiny",), show_default=True)
 @click.option("--model", help="A fetched model's name or a directory, in place of --size.")
 @click.option("--model-size", type=click.Choice(MODEL_SIZES), help="The bundled model enlarged, in place of --size.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), help="float32 on a CPU, bfloat16 on a GPU if unset.")
-@click.option("--only", default=",".join(SHORT_NAMES), show_default=True, help="Engines, comma-separated.")
+@click.option("--only", type=ENGINES, default=",".join(SHORT_NAMES), show_default=True, help="Engines.")
 @click.option("--peers", type=click.Choice(["vllm"]), help="vLLM beside them; `make engines` installs it.")
 @click.option("--lengths", "mix", type=click.Choice(["mixed", "chat"]), default="mixed", show_default=True)
 @click.option("--batch", "batches", type=int, multiple=True, default=(8, 16, 32), show_default=True)
@@ -231,13 +226,13 @@ def _figure(value: float | None, form: str) -> str:
 @click.option("--data", type=click.Path(exists=True, path_type=Path), help="Take the lengths of its real requests")
 @click.option("--seed", default=0, show_default=True)
 def main(
-    json_file: Path | None,
+    results: Results,
     device: str,
     sizes: tuple[str, ...],
     model: str | None,
     model_size: ModelSize | None,
     dtype: Dtype | None,
-    only: str,
+    only: list[str],
     peers: str | None,
     mix: str,
     batches: tuple[int, ...],
@@ -250,9 +245,7 @@ def main(
     seed: int,
 ) -> None:
     """Compare the engines."""
-    names = [SHORT_NAMES[name] for name in only.split(",") if name in SHORT_NAMES]
-    if len(names) != len(only.split(",")):
-        raise click.BadParameter(f"one of {', '.join(SHORT_NAMES)}", param_hint="--only")
+    names = [SHORT_NAMES[name] for name in only]
     if peers and clock != "wall":
         raise click.BadParameter("vLLM's processes have CPU seconds of their own: --clock wall", param_hint="--clock")
     torch.set_num_threads(threads)
@@ -287,12 +280,10 @@ def main(
         for line in lines:
             share = shares[line["batch"]] if line["engine"] == CONTINUOUS else None
             everything.append({"size": size, "dtype": dtype, "device": machine, **line, "bandwidth_floor_share": share})
-        kind = "real" if data else mix
-        click.echo(f"\n{size}, {dtype}, {machine}, {prompts} prompts, {kind} lengths\n\n{table(lines)}\n")
+        print_table(lines, COLUMNS, f"{size}, {dtype}, {machine}, {prompts} prompts, {'real' if data else mix} lengths")
         for batch, share in shares.items():
             click.echo(f"batch {batch}: a decoding step reaches {share:.1%} of {bytes_per_s / 1e9:.0f} GB/s")
-        if json_file is not None:
-            json_file.write_text(json.dumps(everything, indent=1) + "\n")
+        results.write(everything)
 
 
 if __name__ == "__main__":

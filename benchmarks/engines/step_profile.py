@@ -7,23 +7,19 @@ alone, called in the step's order with as many rows, in turns with the steps. Sh
 torch's profiler, which makes small operations look larger than they are.
 """
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean, median
 from time import perf_counter, process_time
-from typing import Any
 
 import click
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.engines.compared_engines import KV_BUDGET_BYTES
+from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table
 from inference.local.engine import Engine
 from inference.local.fused_model import FusedModel
 from inference.local.model_loading import LoadedModel, load_model
@@ -81,6 +77,15 @@ def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Call
 PROMPT_TOKENS = 52  # a chat message
 WARM_UP, PROFILED = 5, 20  # steps; the cache grows in none of the profiled ones with 100 timed steps
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
+COLUMNS: dict[str, Column] = {
+    "dtype": "dtype",
+    "rows": "rows",
+    "ms a step": "step_ms:.2f",
+    "mean": "mean_step_ms:.2f",
+    "ms of products": "products_ms:.2f",
+    "ratio": "ratio:.2f",
+    "shares (profiled)": lambda row: ", ".join(f"{kind} {share:.1%}" for kind, share in row["shares"].items()),
+}
 # The kind of an operation by a part of its name, the first that fits; what fits none is "other".
 KINDS = {
     "linear": "matrix products",
@@ -103,35 +108,32 @@ KINDS = {
 }
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--model", required=True, help="Directory of a model that FusedModel runs.")
-@click.option("--rows", default="16,32,64", show_default=True, help="Numbers of rows.")
-@click.option("--dtype", "dtypes", default="bfloat16,float32", show_default=True, help="Data types.")
+@click.option("--rows", type=CommaSeparated(int), default="16,32,64", show_default=True, help="Numbers of rows.")
+@click.option("--dtype", "dtypes", type=CommaSeparated(), default="bfloat16,float32", show_default=True)
 @click.option("--steps", default=100, show_default=True, help="Timed steps.")
 @click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
 @click.option("--clock", type=click.Choice([*CLOCKS]), default="wall", show_default=True, help="cpu: of the process.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
-def main(model: str, rows: str, dtypes: str, steps: int, threads: int, clock: str, json_file: Path | None) -> None:
+@json_option
+def main(
+    model: str, rows: list[int], dtypes: list[str], steps: int, threads: int, clock: str, results: Results
+) -> None:
     """Print ms a step, ms of its matrix products alone, their ratio, and the share of each kind of operation."""
     if threads:
         torch.set_num_threads(threads)
-    figures: list[dict[str, Any]] = []
-    table = Table("dtype", "rows", "ms a step", "mean", "ms of products", "ratio", "shares by operation (profiled)")
-    for dtype in dtypes.split(","):
+    figures: list[Json] = []
+    for dtype in dtypes:
         loaded = replace(load_model(model, "cpu", dtype), eos_ids=frozenset())
-        for count in map(int, rows.split(",")):
+        for count in rows:
             found = step_figures(loaded, count, steps, CLOCKS[clock])
             figures.append({"dtype": dtype, "rows": count, **found})
-            shares = ", ".join(f"{kind} {share:.1%}" for kind, share in found["shares"].items())
-            numbers = (f"{found[key]:.2f}" for key in ("step_ms", "mean_step_ms", "products_ms", "ratio"))
-            table.add_row(dtype, str(count), *numbers, shares)
-    Console(width=160).print(table)
-    if json_file:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+    print_table(figures, COLUMNS)
+    results.write(figures)
 
 
 @torch.inference_mode()
-def step_figures(loaded: LoadedModel, rows: int, steps: int, clock: Callable[[], float]) -> dict[str, Any]:
+def step_figures(loaded: LoadedModel, rows: int, steps: int, clock: Callable[[], float]) -> Json:
     """Medians of a step and of its products, in turns; the mean of a step has the growth of the cache as well."""
     decoder = loaded.decoder
     if not isinstance(decoder, FusedModel):

@@ -11,9 +11,7 @@ repeats. Peers serve the same API in other ways (`benchmarks/live/peer_processes
 server without our service, of which only the clients' figures are known.
 """
 
-import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -21,13 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.changed_models import MODEL_SIZES, ModelSize, enlarged_model, kv_growth
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
@@ -35,7 +31,7 @@ from benchmarks.pictures import plot_over_rate
 from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.scale.run_figures import compared
-from cli.api_client import Client, Json
+from cli.api_client import Client
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES, settings_with
@@ -49,30 +45,33 @@ WARM_RATE = 8.0  # of the requests before the figures begin: more than a real mo
 # After the last of them, so that a predictor fitted to their answers is in service: the trainer looks each 5 s.
 SETTLE_S = 10.0
 SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
-COLUMNS = (  # of the table: the figure's key in a run, its title, its format
-    ("requests_per_s", "req/s", ".1f"),
-    ("valid_tokens_per_s", "valid tok/s", ".0f"),
-    ("valid_token_share", "valid", ".0%"),
-    ("mean_batch_size", "batch", ".1f"),
-    ("mean", "mean s", ".2f"),
-    ("p50", "P50", ".2f"),
-    ("p95", "P95", ".2f"),
-    ("p99", "P99", ".2f"),
-    ("max", "max", ".2f"),
-    ("worker_idle_share", "idle", ".1%"),
-    ("gap_ms_p50", "gap P50 ms", ".0f"),
-    ("gap_ms_p99", "gap P99 ms", ".0f"),
-    ("decision_ms", "decision ms", ".2f"),
-    ("control_cpu_share", "control CPU", ".1%"),
-    ("cpu_outside_engine", "not engine", ".1%"),
-    ("eta_error", "ETA error", ".0%"),
-)
+POLICY_LIST, PEER_LIST = CommaSeparated(click.Choice(POLICIES)), CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
+COLUMNS = {  # of the table: a median of the repeats' figures
+    "policy": "policy",
+    "rate": "rate:g",
+    "req/s": "requests_per_s:.1f",
+    "valid tok/s": "valid_tokens_per_s:.0f",
+    "valid": "valid_token_share:.0%",
+    "batch": "mean_batch_size:.1f",
+    "mean s": "mean:.2f",
+    "P50": "p50:.2f",
+    "P95": "p95:.2f",
+    "P99": "p99:.2f",
+    "max": "max:.2f",
+    "idle": "worker_idle_share:.1%",
+    "gap P50 ms": "gap_ms_p50:.0f",
+    "gap P99 ms": "gap_ms_p99:.0f",
+    "decision ms": "decision_ms:.2f",
+    "control CPU": "control_cpu_share:.1%",
+    "not engine": "cpu_outside_engine:.1%",
+    "ETA error": "eta_error:.0%",
+}
 
 
-@click.command()
-@click.option("--policies", default="vs,magnus,scls,baton,fusion", show_default=True, help="Comma-separated.")
-@click.option("--peers", default="", help=f"Comma-separated, of {', '.join((*PEERS, *DIRECT_SERVERS))}.")
-@click.option("--rates", default="180", show_default=True, help="Arrivals a second, comma-separated.")
+@click.command(help=__doc__)
+@click.option("--policies", type=POLICY_LIST, default="vs,magnus,scls,baton,fusion", show_default=True)
+@click.option("--peers", type=PEER_LIST, default="", help=f"Of {', '.join((*PEERS, *DIRECT_SERVERS))}.")
+@click.option("--rates", type=CommaSeparated(float), default="180", show_default=True, help="Arrivals a second.")
 @click.option("--workers", default=2, show_default=True, help="Workers of each service, or processes of a peer.")
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
 @click.option("--warm-requests", default=0, show_default=True, help="Answered before the figures begin, others.")
@@ -103,12 +102,12 @@ COLUMNS = (  # of the table: the figure's key in a run, its title, its format
 @click.option("--kv-budget", help="Of each worker; six rows of Eq. (1) of the bundled model at its size if unset.")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+@json_option
 @click.option("--plot", "plot_dir", type=click.Path(path_type=Path, file_okay=False), help="Write a picture there.")
 def main(
-    policies: str,
-    peers: str,
-    rates: str,
+    policies: list[str],
+    peers: list[str],
+    rates: list[float],
     workers: int,
     requests: int,
     warm_requests: int,
@@ -122,17 +121,13 @@ def main(
     kv_budget: str | None,
     repeats: int,
     seed: int,
-    json_file: Path | None,
+    results: Results,
     plot_dir: Path | None,
 ) -> None:
     """Run each policy and peer at each rate on a fresh stack and compare."""
-    names = [name for name in (*policies.split(","), *peers.split(",")) if name]
-    unknown = [name for name in names if name not in (*POLICIES, *PEERS, *DIRECT_SERVERS)]
-    if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}: no policy ({', '.join(POLICIES)}) and no peer")
+    names = [*policies, *peers]
     if model and model_size != "1x":
         raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
-    console = Console(stderr=True)
     directory = settings_with(model=model).model if model else None  # what the name of a fetched model means
     if model_size != "1x":
         made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
@@ -147,7 +142,7 @@ def main(
         paced=paced,
     )
     runs: list[Json] = []
-    for repeat, rate, name in product(range(repeats), map(float, rates.split(",")), names):
+    for repeat, rate, name in product(range(repeats), rates, names):
         settling = round(rate * warm_seconds)
         drawn = arrivals_of(workload, warm_requests + settling + requests, rate, seed + repeat)
         warm, settle = drawn[:warm_requests], _from_zero(drawn[warm_requests : warm_requests + settling])
@@ -170,11 +165,10 @@ def main(
             }
         )
         if "service_over_simulator" in run:
-            console.print(f"service over simulator: {run['service_over_simulator']}")
-        console.print(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
-        if json_file:  # after each run, so that an interrupted comparison keeps its runs
-            json_file.write_text(json.dumps(runs, indent=1) + "\n")
-    Console(width=None if sys.stdout.isatty() else 200).print(table(runs))
+            say(f"service over simulator: {run['service_over_simulator']}")
+        say(f"{name} at {rate:g}/s: {run['requests_per_s']} requests/s, mean {run['response_s']['mean']} s")
+        results.write(runs)  # after each run, so that an interrupted comparison keeps its runs
+    print_table(medians(runs), COLUMNS, "Medians of the repeats")
     if plot_dir:
         plot_over_rate(runs, lambda run: str(run["policy"]), plot_dir / "live.svg", logarithmic=False)
     short = [run for run in runs if run["completed"] != run["requests"]]
@@ -255,27 +249,18 @@ def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
     return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]
 
 
-def table(runs: list[Json]) -> Table:
-    """One row for each policy and rate: the medians of its repeats."""
-    shown = Table(title="Medians of the repeats", title_justify="left")
-    shown.add_column("policy")
-    shown.add_column("rate", justify="right")
-    for _, title, _ in COLUMNS:
-        shown.add_column(title, justify="right")
+def medians(runs: list[Json]) -> list[Json]:
+    """One row for each policy and rate: the median of each figure over the repeats that have it."""
+    rows = []
     for policy, rate in dict.fromkeys((run["policy"], run["rate"]) for run in runs):
-        same = [run for run in runs if (run["policy"], run["rate"]) == (policy, rate)]
-        cells = [_median([_cell(run, key) for run in same], form) for key, _, form in COLUMNS]
-        shown.add_row(policy, f"{rate:g}", *cells)
-    return shown
-
-
-def _cell(run: Json, key: str) -> Any:
-    return run["response_s"][key] if key in run["response_s"] else run.get(key)
-
-
-def _median(values: list[float | None], form: str) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.median(known):{form}}" if known else "–"
+        same = [run | run["response_s"] for run in runs if (run["policy"], run["rate"]) == (policy, rate)]
+        row: Json = {"policy": policy, "rate": rate}
+        for column in list(COLUMNS.values())[2:]:
+            key = column.partition(":")[0]
+            known = [run[key] for run in same if run.get(key) is not None]
+            row[key] = statistics.median(known) if known else None
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ from typing import Self
 import psutil
 from sqlalchemy import text
 
-from cli.api_client import Json
+from benchmarks.harness import Json, percentile
 from cli.hosting.service_files import RunningService
-from cli.run_report import percentile
 from models.session import make_engine
 
 ENGINES = ("worker", "peer", "paced")  # how the names of the processes begin that run a model

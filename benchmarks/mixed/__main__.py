@@ -4,22 +4,20 @@
 longer than the ideal.
 """
 
-import json
-from pathlib import Path
-from typing import Any
-
 import click
-from rich.table import Table
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.mixed.live_mix import live_makespan, measure_live, simulated_makespan
 from benchmarks.mixed.simulated_mix import Mix, measure
-from cli.terminal import make_console
+from cli.options import POLICIES
+
+POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 
 
-@click.command()
-@click.option("--policies", default="fusion,magnus", show_default=True, help="Comma-separated.")
+@click.command(help=__doc__)
+@click.option("--policies", type=POLICY_LIST, default="fusion,magnus", show_default=True)
 @click.option(
-    "--loads", default="0.3,0.6", show_default=True, help="Interactive shares of capacity; empty: none simulated."
+    "--loads", type=CommaSeparated(float), default="0.3,0.6", show_default=True, help="Of capacity; may be empty."
 )
 @click.option("--live", is_flag=True, help="Also on a real service, for some three minutes.")
 @click.option("--rate", default=8.0, show_default=True, help="Interactive requests a second, live.")
@@ -30,10 +28,10 @@ from cli.terminal import make_console
 )
 @click.option("--makespan", is_flag=True, help="Only a bulk job alone, simulated, on paced workers and on ours.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there.")
+@json_option
 def main(
-    policies: str,
-    loads: str,
+    policies: list[str],
+    loads: list[float],
     live: bool,
     rate: float,
     phase_s: float,
@@ -41,41 +39,29 @@ def main(
     workers: int,
     makespan: bool,
     seed: int,
-    json_file: Path | None,
+    results: Results,
 ) -> None:
     """Measure what a bulk job costs interactive requests, and how much of the spare capacity it uses."""
-    names = [name for name in policies.split(",") if name]
     if makespan:
-        rows = [simulated_makespan(name, lines, seed) for name in names]
-        rows += [live_makespan(names[0], lines, max(2, workers), paced, seed) for paced in (True, False)]
-        make_console().print(table("makespan of a bulk job", rows))
-        write(json_file, {"makespan": rows})
+        rows = [simulated_makespan(name, lines, seed) for name in policies]
+        rows += [live_makespan(policies[0], lines, max(2, workers), paced, seed) for paced in (True, False)]
+        print_rows("makespan of a bulk job", rows)
+        results.write({"makespan": rows})
         return
-    mixes = [Mix(name, float(load), seed) for name in names for load in loads.split(",") if load]
-    figures: dict[str, Any] = {}
+    mixes = [Mix(name, load, seed) for name in policies for load in loads]
+    figures: Json = {}
     if mixes:
         figures["simulated"] = measure(mixes)
-        make_console().print(table("simulated", figures["simulated"]))
+        print_rows("simulated", figures["simulated"])
     if live:
-        figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in names[:1]]
-        make_console().print(table("live", figures["live"]))
-    write(json_file, figures)
+        figures["live"] = [measure_live(name, rate, phase_s, lines, workers, seed) for name in policies[:1]]
+        print_rows("live", figures["live"])
+    results.write(figures)
 
 
-def write(json_file: Path | None, figures: dict[str, Any]) -> None:
-    """Write the figures, if a file is given."""
-    if json_file:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """One row for each; columns are all figures that any row has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    shown = Table(*names, title=title, title_justify="left")
-    for row in rows:
-        cells = (row.get(name, "") for name in names)
-        shown.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
-    return shown
+def print_rows(title: str, rows: list[Json]) -> None:
+    """Print a table whose columns are all figures that any row has."""
+    print_table(rows, list(dict.fromkeys(name for row in rows for name in row)), title)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ response times are the client's, from the instant at which a request was due. Sy
 
 import json
 import os
-import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
@@ -39,25 +37,43 @@ from cli.hosting.service_files import api_address
 from cli.options import settings_with
 from settings import read_settings
 
-Json = dict[str, Any]
-
 MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
 SATURATION_REQUESTS = 96  # all at once; six times what fits
+SYSTEMS = ("magnus", "direct", "cap", "priority")
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
 CONDITIONS = ("engine", "model", "dtype", "workload", "requests", "max_output_tokens", "warm_requests", "seed")
 WARM_SEED_OFFSET = 1_000_003  # other requests than those of the runs
+COLUMNS = {
+    "rate": "rate",
+    "system": "system",
+    "req/s": "requests_per_s",
+    "mean s": "response_s.mean",
+    **{name.upper(): f"response_s.{name}" for name in ("p50", "p95", "p99")},
+    "waiting P95": "engine_waiting_p95",
+    "preemptions": "preemptions",
+    "KV use": "kv_use_mean",
+    "failed": "failed",
+}
 PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@json_option
 @click.option("--requests", default=120, show_default=True, help="Of each run.")
-@click.option("--rates", default="0.7,1.0,1.3", show_default=True, help="Shares of the measured saturation.")
-@click.option("--systems", default="magnus,direct,cap,priority", show_default=True)
-@click.option("--caps", default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`.")
+@click.option(
+    "--rates",
+    type=CommaSeparated(float),
+    default="0.7,1.0,1.3",
+    show_default=True,
+    help="Shares of the measured saturation.",
+)
+@click.option("--systems", type=CommaSeparated(click.Choice(SYSTEMS)), default=",".join(SYSTEMS), show_default=True)
+@click.option(
+    "--caps", type=CommaSeparated(int), default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`."
+)
 @click.option("--model", default="smollm2", show_default=True, help="A fetched model's name or a directory.")
 @click.option("--workload", default="instructions", show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
@@ -65,13 +81,11 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option("--max-output-tokens", default=256, show_default=True)
 @click.option("--warm-requests", default=40, show_default=True, help="Magnus's answers before the first rate.")
 @click.option("--seed", default=0, show_default=True)
-def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> None:
+def main(rates: list[float], systems: list[str], caps: list[int], results: Results, **given: Any) -> None:
     """Compare the systems at each rate; each run is written when it is done, and one that the file has is kept."""
     terms = _terms(given["engine"], given["model"], given["dtype"], given["mean_rows"])
     cores = leave_cores()
     terms = replace(terms, cores=cores, threads=len(cores) or 1)
-    wanted = systems.split(",")
-    shares = [float(rate) for rate in rates.split(",")]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-outside-")))
         server = stack.enter_context(running_engine(given["engine"], terms, logs))
@@ -80,15 +94,15 @@ def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> 
             "kv_tokens": terms.kv_tokens,
             "server_cores": len(cores),
         }
-        compared = Comparison(server, conditions, json_file)
+        compared = Comparison(server, conditions, results)
         if compared.saturation is None:
             compared.saturation = _saturation(direct, given["workload"], given["seed"], compared.limit)
             compared.save()
         arrivals = {
             share: arrivals_of(given["workload"], given["requests"], share * compared.saturation, given["seed"])
-            for share in shares
+            for share in rates
         }
-        if "magnus" in wanted and any(compared.lacks("magnus", share) for share in shares):
+        if "magnus" in systems and any(compared.lacks("magnus", share) for share in rates):
             options = ServiceOptions(
                 1, "1GiB", str(terms.model), max_output_tokens=compared.limit, engines=(server.url,)
             )
@@ -96,37 +110,36 @@ def main(rates: str, systems: str, caps: str, json_file: Path, **given: Any) -> 
                 magnus = _service(state_dir)
                 warm = arrivals_of(given["workload"], given["warm_requests"], 1.0, given["seed"] + WARM_SEED_OFFSET)
                 replay(magnus, [replace(one, at_s=0.0) for one in warm], compared.limit)
-                for share in shares:
+                for share in rates:
                     answers = compared.run("magnus", share, magnus, arrivals[share])
                     if answers:
                         compared.predicted[f"{share:g}"] = [answer.predicted_tokens for answer in answers]
                         compared.save()
-        for share in shares:
-            if "direct" in wanted:
+        for share in rates:
+            if "direct" in systems:
                 compared.run("direct", share, direct, arrivals[share])
-            for cap in map(int, caps.split(",")) if "cap" in wanted else ():
+            for cap in caps if "cap" in systems else ():
                 compared.run(f"cap {cap}", share, direct, arrivals[share], cap=cap)
             predicted = compared.predicted.get(f"{share:g}")
-            if "priority" in wanted and given["engine"] == "vllm" and predicted:
+            if "priority" in systems and given["engine"] == "vllm" and predicted:
                 priorities = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
                 compared.run("priority", share, direct, arrivals[share], priorities=priorities)
-    Console(width=None if sys.stdout.isatty() else 160).print(table(compared.rows))
+    print_table(compared.rows, COLUMNS)
 
 
 class Comparison:
     """Runs the systems one after the other on one server, and keeps what was found in a file."""
 
-    def __init__(self, server: EngineServer, conditions: Json, file: Path) -> None:
+    def __init__(self, server: EngineServer, conditions: Json, results: Results) -> None:
         """Goes on with what the file holds; raises CommandFailed if that was measured under other conditions."""
-        kept: Json = json.loads(file.read_text()) if file.exists() else {}
+        kept: Json = results.earlier() or {}
         if kept and kept["conditions"] != conditions:
-            raise CommandFailed(f"{file} was measured under other conditions: {kept['conditions']}")
+            raise CommandFailed(f"{results.file} was measured under other conditions: {kept['conditions']}")
         self.saturation: float | None = kept.get("saturation_per_s")
         self.rows: list[Json] = kept.get("rows", [])
         self.predicted: dict[str, list[int | None]] = kept.get("predicted", {})
         self.limit: int = conditions["max_output_tokens"]
-        self._server, self._conditions, self._file = server, conditions, file
-        self._console = Console(stderr=True)
+        self._server, self._conditions, self._results = server, conditions, results
 
     def lacks(self, system: str, rate: float) -> bool:
         """Whether this run is still to be done."""
@@ -142,13 +155,13 @@ class Comparison:
             answers = replay(target, arrivals, self.limit, **how)
         self.rows.append({"system": system, "rate": rate, **figures(answers), **load.figures()})
         self.save()
-        self._console.print(self.rows[-1])
+        say(json.dumps(self.rows[-1]))
         return answers
 
     def save(self) -> None:
         """Write the file."""
         kept = {"conditions": self._conditions, "saturation_per_s": self.saturation, "rows": self.rows}
-        self._file.write_text(json.dumps({**kept, "predicted": self.predicted}, indent=1) + "\n")
+        self._results.write({**kept, "predicted": self.predicted})
 
 
 def _terms(engine: EngineKind, model: str, dtype: Dtype, mean_rows: int) -> ServerTerms:
@@ -182,19 +195,6 @@ def _saturation(target: Target, workload: str, seed: int, limit: int) -> float:
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10
     return (len(done) - 2 * tenth) / (done[-1 - tenth] - done[tenth])
-
-
-def table(rows: list[Json]) -> Table:
-    """One line for each system and rate."""
-    shown = Table(
-        "rate", "system", "req/s", "mean s", "P50", "P95", "P99", "waiting P95", "preemptions", "KV use", "failed"
-    )
-    for row in rows:
-        times = row["response_s"]
-        cells = (row["rate"], row["system"], row["requests_per_s"], *(times[k] for k in ("mean", "p50", "p95", "p99")))
-        more = (row["engine_waiting_p95"], row["preemptions"], row["kv_use_mean"], row["failed"])
-        shown.add_row(*("–" if cell is None else str(cell) for cell in (*cells, *more)))
-    return shown
 
 
 if __name__ == "__main__":

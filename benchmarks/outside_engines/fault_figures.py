@@ -13,36 +13,35 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import click
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.changed_models import make_endless_model
+from benchmarks.harness import CommaSeparated, Json, Results, json_option, percentile, say, until
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.request_sources import arrivals_of
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
-from cli.run_report import percentile
 from inference.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
-from inference.remote.server_load import METRIC, load_from_metrics
+from inference.remote.server_load import load_from_metrics
 from inference.remote.server_probe import connect
 from inference.sequences import Sequence
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL, read_settings
 
-Json = dict[str, Any]
-
+FAULTS = CommaSeparated(click.Choice(["kill", "freeze", "cancel"]))
 REQUESTS = 300
 RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are taken
 SENDERS = 8  # clients that submit at once
 POLL_S = 0.05
+THIRD_WITHIN_S = 600.0  # any value well above what a third of the jobs takes does
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
@@ -52,23 +51,22 @@ ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; with
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
-@click.option("--faults", default="kill,freeze,cancel", show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
-def main(engine: EngineKind, faults: str, json_file: Path | None) -> None:
+@click.option("--faults", type=FAULTS, default="kill,freeze,cancel", show_default=True)
+@json_option
+def main(engine: EngineKind, faults: list[str], results: Results) -> None:
     """Measure each fault and print what was found."""
     found: list[Json] = []
     with tempfile.TemporaryDirectory(prefix="magnus-faults-") as logs:
-        for fault in faults.split(","):
+        for fault in faults:
             endless = fault == "cancel"
             model = make_endless_model(Path(logs)) if endless else BUNDLED_MODEL
             with running_engine(engine, ServerTerms(model, kv_tokens=KV_TOKENS), Path(logs)) as server:
                 row = cancels(server) if endless else amid_requests(server, fault)
             found.append({"engine": engine, "fault": fault, **row})
-            click.echo(json.dumps(found[-1]))
-            if json_file is not None:
-                json_file.write_text(json.dumps(found, indent=1) + "\n")
+            say(json.dumps(found[-1]))
+            results.write(found)
 
 
 def amid_requests(server: EngineServer, fault: str) -> Json:
@@ -81,7 +79,7 @@ def amid_requests(server: EngineServer, fault: str) -> Json:
             model, before, began = client.model(), generated_tokens(server.url), time.monotonic()
             bodies = [_body(model, arrival) for arrival in arrivals]
             jobs = [job["id"] for job in senders.map(client.create, bodies)]
-            _until(lambda: _answered(client) >= REQUESTS // 3)
+            until(lambda: _answered(client) >= REQUESTS // 3, THIRD_WITHIN_S, POLL_S)
             lost, down_s = _strike(server, fault)
             answers = [client.wait(job) for job in jobs]
             seconds = time.monotonic() - began
@@ -102,11 +100,6 @@ def _body(model: str, arrival: DemoArrival) -> Json:
 
 def _answered(client: Client) -> int:
     return sum(1 for _ in client.responses(status="completed"))
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(POLL_S)
 
 
 def amounts(answers: list[Json], computed: int) -> Json:
@@ -138,12 +131,8 @@ def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
 
 def generated_tokens(url: str) -> int:
     """Tokens that the server has computed since it started."""
-    total = 0.0
-    for line in httpx.get(f"{url}/metrics", timeout=10).text.splitlines():
-        found = METRIC.match(line)
-        if found is not None and found[1] in GENERATED:
-            total += float(found[3])
-    return int(total)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=10).text)
+    return int(sum(one.value for family in families for one in family.samples if one.name in GENERATED))
 
 
 def cancels(server: EngineServer) -> Json:
@@ -177,7 +166,7 @@ def cancels(server: EngineServer) -> Json:
             engine.close()
     return {
         "cancels": CANCELS,
-        **{f"p{p}_s": round(percentile(sorted(seconds), p / 100) or 0.0, 3) for p in (50, 95, 100)},
+        **{f"p{p}_s": round(percentile(seconds, p / 100) or 0.0, 3) for p in (50, 95, 100)},
     }
 
 

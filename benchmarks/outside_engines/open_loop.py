@@ -19,11 +19,11 @@ from typing import Any, Self
 
 import httpx
 
+from benchmarks.harness import percentile, spread
 from benchmarks.live.fresh_service import ServiceOptions
 from benchmarks.outside_engines.server_processes import ServerTerms, running_engine
 from cli.api_client import Json
 from cli.demo_workload import DemoArrival
-from cli.run_report import percentile
 from inference.local.cpu.cpu_dtype import cpu_dtype, parameters_of
 from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import load_model
@@ -126,17 +126,14 @@ def replay(
 def figures(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     """The figures of one run; only whole answers count, the others are counted by status, 0 for a lost connection."""
     good = [answer for answer in answers if answer.status == OK]
-    times = sorted(answer.response_s for answer in good)
     last = max((answer.done_s for answer in good), default=0.0)
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-    rounded = {name: round(percentile(times, share) or 0.0, 3) for name, share in shares.items()}
     return {
         "completed": len(good),
         "failed": len(answers) - len(good),
         "failed_with": dict(Counter(str(answer.status) for answer in answers if answer.status != OK)),
         "tokens": sum(answer.tokens for answer in good),
         "requests_per_s": round(len(good) / last, 4) if last else None,
-        "response_s": {"mean": round(sum(times) / len(times), 3) if times else None, **rounded},
+        "response_s": spread([answer.response_s for answer in good], digits=3),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from benchmarks.harness import CommaSeparated, Results, json_option
 from benchmarks.paper import (
     baton_experiments,
     fusion_experiments,
@@ -39,23 +40,23 @@ _workloads: dict[str, Any] = {}  # of this process of the pool, set by `_begin`
 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--only", default=",".join(PAPERS), show_default=True, help="Which of these, by comma.")
+@click.option("--only", type=CommaSeparated(click.Choice(list(PAPERS))), default=",".join(PAPERS), show_default=True)
 @click.option("--quick", is_flag=True, help="Few rates for a minute each: that it runs, not what it finds.")
 @click.option("--predictor", default="usin", show_default=True, help="What makes the real predictions.")
 @click.option("--processes", default=os.cpu_count(), show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every row here.")
+@json_option
 @click.option("--plot", "plot_directory", type=click.Path(path_type=Path), help="Draw pictures into this directory.")
 def main(
     data: Path,
-    only: str,
+    only: list[str],
     quick: bool,
     predictor: str,
     processes: int,
-    json_path: Path | None,
+    results: Results,
     plot_directory: Path | None,
 ) -> None:
     """Simulate, compare, print."""
-    papers = [PAPERS[name] for name in only.split(",")]
+    papers = [PAPERS[name] for name in only]
     runs: list[SimulationRun] = [run for paper in papers for run in paper.runs("real", quick)]
     workloads = read_workloads(data, predictor)
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (workloads,)) as pool:
@@ -64,9 +65,7 @@ def main(
         paper.compare_with_paper(rows)
     for experiment in dict.fromkeys(row["experiment"] for row in rows):
         click.echo(table([row for row in rows if row["experiment"] == experiment]))
-    if json_path:
-        rounded = json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}"))
-        json_path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    results.write(json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}")))
     if plot_directory:
         draw(rows, plot_directory)
 

@@ -4,13 +4,13 @@ Prints Pearson's coefficient of input and answer length for each task file and d
 0.8 for most of its six applications and three models; its premise holds where that is so, and nowhere else.
 """
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
 import click
 import numpy as np
 
+from benchmarks.harness import Results, json_option, print_table
 from benchmarks.pictures import panels
 from benchmarks.request_sources import CRUDE, read_answered, token_counter
 
@@ -20,9 +20,9 @@ POINTS = 400  # of a task in the picture: more hide each other
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every figure here.")
+@json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
-def main(data: Path, tokenizer: str, json_path: Path | None, plot_path: Path | None) -> None:
+def main(data: Path, tokenizer: str, results: Results, plot_path: Path | None) -> None:
     """Count, correlate, print, draw."""
     lengths = defaultdict(list)
     for one in read_answered(data, token_counter(tokenizer)):
@@ -39,11 +39,8 @@ def main(data: Path, tokenizer: str, json_path: Path | None, plot_path: Path | N
         }
         for (application, task), (inputs, answers) in pairs.items()
     ]
-    click.echo("| application | task | n | Pearson | mean input | mean answer |\n|---|---|---|---|---|---|")
-    for row in rows:
-        click.echo("| " + " | ".join(str(value) for value in row.values()) + " |")
-    if json_path:
-        json_path.write_text(json.dumps({"tokenizer": tokenizer, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    print_table(rows, tuple(rows[0]))
+    results.write({"tokenizer": tokenizer, "rows": rows})
     if plot_path:
         plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
 

@@ -14,17 +14,38 @@ import random
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from benchmarks.generated_answers import load_answers, load_texts
+from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.perception.changed_answers import compare_answers, prompts_to_answer, score_statements, words_in
-from benchmarks.perception.markdown_tables import predictor_table, word_table
 from benchmarks.perception.predictor_rows import contestants, measure
 from inference.prompt_format import load_prompt_format
 from learning.predictors.language_model import shared_language_model
 from learning.retraining.known_lengths import known_lengths
+
+# Table 2: errors in words of the prompts that got a number, and the share of those that got none.
+WORD_COLUMNS = {
+    "words": "words",
+    "statements": "n",
+    "error": "mae:.0f",
+    "median error": "median_error:.0f",
+    "Acc-50": "acc_50:.0%",
+    "Acc-100": "acc_100:.0%",
+    "failures": "failures:.0%",
+}
+# Table 3: errors in tokens of all test prompts, statements that failed, and milliseconds.
+TOKEN_COLUMNS = {
+    "tokens": "tokens",
+    "error": "scores.mae:.1f",
+    "Acc-50": "scores.acc_50:.1%",
+    "Acc-100": "scores.acc_100:.1%",
+    "tau": "scores.tau:.3f",
+    "failures": "stated.failures:.1%",
+    "ms": "ms_a_prediction:.3g",
+    "CPU ms": "cpu_ms_a_prediction:.3g",
+}
 
 
 @click.command(help=__doc__)
@@ -45,7 +66,7 @@ from learning.retraining.known_lengths import known_lengths
 @click.option("--predictor-model", help="Directory of the model for the predictors that ask one; default: --model.")
 @click.option("--only", multiple=True, help="Name of a predictor, may be given several times; others are left out.")
 @click.option("--seed", default=0, show_default=True, help="Which instructions, and which of them are the test split.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), required=True, help="Write every figure here.")
+@json_option
 def main(
     model: str,
     cache: Path,
@@ -58,7 +79,7 @@ def main(
     predictor_model: str | None,
     only: tuple[str, ...],
     seed: int,
-    json_path: Path,
+    results: Results,
 ) -> None:
     """Generate, ask, fit, score, write, print."""
     began = time.perf_counter()
@@ -83,7 +104,7 @@ def main(
     settings = {"model": Path(model).name, "data": data is not None, "answers": len(answers), "limit": limit}
     settings |= {"longest": longest, "training": len(training), "test": len(test), "seed": seed}
     settings |= {"dtype_of_predictors": str(shared_language_model(asked).model.dtype)}
-    figures: dict[str, Any] = {"settings": settings, "share_cut_in_test": round(cut, 4)}
+    figures: Json = {"settings": settings, "share_cut_in_test": round(cut, 4)}
     report(f"{len(answers)} answers: {len(training)} to fit on, {len(test)} to test with, of which {cut:.0%} cut off")
 
     render = shared_language_model(asked).render
@@ -93,7 +114,7 @@ def main(
     usual = round(statistics.median(words_in(answer.text) for answer in training_answers))
     figures |= compare_answers(test_answers, prompts, render, texts, number_of_tokens, limit, usual)
 
-    rows = figures["predictors"] = _known_rows(json_path, settings)
+    rows = figures["predictors"] = _known_rows(results, settings)
     for name in only or chosen:
         rows[name] = rows.get(name) or measure(chosen[name], training, test)
         report(f"{name}: {json.dumps(rows[name]['scores'])}")
@@ -101,13 +122,14 @@ def main(
             words = [words_in(answer.text) for answer in test_answers]
             numbers = rows["perception only"]["numbers"]
             figures["words"]["perception only: the service's answer"] = score_statements(numbers, words)
-        json_path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    click.echo(f"{word_table(figures['words'])}\n\n{predictor_table(rows)}")
+        results.write(figures)
+    print_table([{"words": name, **row} for name, row in figures["words"].items()], WORD_COLUMNS)
+    print_table([{"tokens": name, **row} for name, row in rows.items()], TOKEN_COLUMNS)
 
 
-def _known_rows(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _known_rows(results: Results, settings: Json) -> Json:
     """The rows that an earlier run of the same settings wrote; none if there was none."""
-    written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    written = results.earlier() or {}
     return dict(written["predictors"]) if written.get("settings") == settings else {}
 
 

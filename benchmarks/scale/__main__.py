@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -22,18 +21,17 @@ from time import monotonic, process_time
 
 import click
 import psutil
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from benchmarks.filled_database import fill
+from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import FleetOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.scale.run_figures import idle_since, served_since
-from cli.api_client import Client, Json
+from cli.api_client import Client
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
 from cli.options import POLICIES
@@ -49,34 +47,56 @@ GIVE_UP_S = 180.0  # after the last submission; what is unanswered then is count
 # A V100 at 25 rows: 43.6 + 20 + 5 ms an iteration and 36 tokens a request give 25 / (36 · 0.069) = 10.1.
 SERVED_BY_ONE = {"v100": 10.0, "a100": 32.0}
 MIB = 2**20
+COLUMNS: dict[str, Column] = {  # CPU in milliseconds a request
+    "workers": "workers",
+    "ended before": "finished:,",
+    "offered/s": "rate:.0f",
+    "served/s": "served_per_s:.0f",
+    "mean s": "response_s.mean:.2f",
+    "P99 s": "response_s.p99:.2f",
+    **{
+        name: f"cpu_ms_a_request.{name}:.2f"
+        for name in ("web", "planner", "predictor", "chores", "postgres", "valkey", "paced-workers")
+    },
+    "all": lambda run: f"{sum(run['cpu_ms_a_request'].values()):.2f}",
+    "cores": "cores:.2f",
+    "planner's core": "planner_core:.0%",
+    "decision ms": "decision_ms:.1f",
+    "idle": "idle_while_waiting:.1%",
+    "MiB a worker": "worker_mib:.0f",
+}
 
 
-@click.command()
-@click.option("--workers", default="8,16,32,64", show_default=True, help="Sizes of the fleet, comma-separated.")
+@click.command(help=__doc__)
+@click.option(
+    "--workers", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Sizes of the fleet."
+)
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="v100", show_default=True)
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--load", default=0.8, show_default=True, help="Arrivals, as a share of what the fleet can serve.")
 @click.option("--most-rate", default=600.0, show_default=True, help="Arrivals a second at most.")
 @click.option("--rate", type=float, help="Arrivals a second of every fleet, in place of --load.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive, for each size.")
-@click.option("--finished", default="0", show_default=True, help="Ended requests in the database, comma-separated.")
+@click.option(
+    "--finished", type=CommaSeparated(int), default="0", show_default=True, help="Ended requests in the database."
+)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+@json_option
 def main(
-    workers: str,
+    workers: list[int],
     machine: str,
     policy: str,
     load: float,
     most_rate: float,
     rate: float | None,
     seconds: float,
-    finished: str,
+    finished: list[int],
     seed: int,
-    json_file: Path | None,
+    results: Results,
 ) -> None:
     """Measure fleets of these sizes, one after the other, each with a service of its own."""
     runs: list[Json] = []
-    for size, ended in product(map(int, workers.split(",")), map(int, finished.split(","))):
+    for size, ended in product(workers, finished):
         offered = rate or min(most_rate, load * SERVED_BY_ONE[machine] * size)
         arrivals = arrivals_of("toy", round(offered * seconds), offered, seed)
         say(f"{size} workers: starting; {len(arrivals)} requests at {offered:.0f}/s come")
@@ -84,14 +104,8 @@ def main(
         terms = {"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), "finished": ended}
         runs.append({**terms, **run})
         say(json.dumps(runs[-1]))
-        if json_file:
-            json_file.write_text(json.dumps(runs, indent=1) + "\n")
-    Console(width=200).print(table(runs))
-
-
-def say(line: str) -> None:
-    """Progress, on standard error."""
-    click.echo(line, err=True)
+        results.write(runs)
+    print_table(runs, COLUMNS)
 
 
 def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], finished: int, seed: int) -> Json:
@@ -178,33 +192,6 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
         "planner_core": round(planner_share, 3),
         "cores": round(sum(figures["cpu_share"].values()) * (os.cpu_count() or 1), 3),
     }
-
-
-def table(runs: Sequence[Json]) -> Table:
-    """A row for each size of the fleet; CPU in milliseconds a request."""
-    kinds = ("web", "planner", "predictor", "chores", "postgres", "valkey", "paced-workers")
-    shown = Table(
-        "workers", "ended before", "offered/s", "served/s", "mean s", "P99 s", *kinds, "all", "cores",
-        "planner's core", "decision ms", "idle", "MiB a worker",
-    )  # fmt: skip
-    for run in runs:
-        cpu, response = run["cpu_ms_a_request"], run["response_s"]
-        shown.add_row(
-            str(run["workers"]),
-            f"{run['finished']:,}",
-            f"{run['rate']:.0f}",
-            f"{run['served_per_s']:.0f}",
-            f"{response['mean']:.2f}",
-            f"{response['p99']:.2f}",
-            *(f"{cpu.get(kind, 0.0):.2f}" for kind in kinds),
-            f"{sum(cpu.values()):.2f}",
-            f"{run['cores']:.2f}",
-            f"{run['planner_core']:.0%}",
-            "–" if run["decision_ms"] is None else f"{run['decision_ms']:.1f}",
-            "–" if run["idle_while_waiting"] is None else f"{run['idle_while_waiting']:.1%}",
-            f"{run['worker_mib']:.0f}",
-        )
-    return shown
 
 
 if __name__ == "__main__":

@@ -6,20 +6,16 @@ On a small machine everything else ends before a planner does. So each planner g
 stopped (SIGSTOP) for the rest of each tenth of a second. Both fleets get the same arrivals, more than they can plan.
 """
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
 
 import click
 import psutil
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import Column, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.__main__ import SETTLE_S, measure, processes
@@ -27,19 +23,24 @@ from benchmarks.scale.__main__ import SETTLE_S, measure, processes
 PERIOD_S = 0.1  # in which a planner runs for its part; any value does that is well below the lead's time
 COUNTS = (1, 2)
 
-Json = dict[str, Any]
+COLUMNS: dict[str, Column] = {
+    "installations": "installations",
+    "planner's core": "planner_core:.1%",
+    "served/s": "served_per_s:.1f",
+    "mean s": lambda row: ", ".join(f"{run['response_s']['mean']:.1f}" for run in row["runs"]),
+}
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("--workers", default=16, show_default=True, help="Paced workers of all installations together.")
 @click.option("--planner-core", default=0.02, show_default=True, help="Part of a core that each planner gets.")
 @click.option("--rate", default=60.0, show_default=True, help="Arrivals a second, all installations together.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive.")
 @click.option("--repeats", default=1, show_default=True, help="Of both, in turns.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows there.")
+@json_option
 def main(
-    workers: int, planner_core: float, rate: float, seconds: float, repeats: int, seed: int, json_file: Path | None
+    workers: int, planner_core: float, rate: float, seconds: float, repeats: int, seed: int, results: Results
 ) -> None:
     """Measure one installation, then two."""
     rows: list[Json] = []
@@ -48,10 +49,9 @@ def main(
             runs = run_installations(count, workers // count, planner_core, rate / count, seconds, seed + repeat)
             served = round(sum(run["served_per_s"] for run in runs), 2)
             rows.append({"installations": count, "planner_core": planner_core, "served_per_s": served, "runs": runs})
-            click.echo(f"{count} installations: {served} requests/s", err=True)
-            if json_file:
-                json_file.write_text(json.dumps(rows, indent=1) + "\n")
-    Console().print(table(rows))
+            say(f"{count} installations: {served} requests/s")
+            results.write(rows)
+    print_table(rows, COLUMNS)
 
 
 def run_installations(
@@ -88,15 +88,6 @@ def slowed(process: psutil.Process, share: float) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def table(rows: list[Json]) -> Table:
-    """A line for each run."""
-    shown = Table("installations", "planner's core", "served/s", "mean s")
-    for row in rows:
-        means = ", ".join(f"{run['response_s']['mean']:.1f}" for run in row["runs"])
-        shown.add_row(str(row["installations"]), f"{row['planner_core']:.1%}", f"{row['served_per_s']:.1f}", means)
-    return shown
 
 
 if __name__ == "__main__":

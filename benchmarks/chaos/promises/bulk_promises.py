@@ -16,7 +16,8 @@ from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.promises.process_promises import kinds_in_turn
 from benchmarks.chaos.receiver_and_proxy import event_receiver
 from benchmarks.chaos.recording_client import bodies, client_of, in_background
-from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
+from benchmarks.harness import until
 from cli.api_client import Client, Json
 from cli.bulk_run import ENDED
 

@@ -18,11 +18,12 @@ import redis
 from sqlalchemy import text
 
 from benchmarks.chaos.exactly_once import verdict
-from benchmarks.chaos.promise_rows import Row, Size, percentile
+from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.receiver_and_proxy import CuttableProxy
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, in_background, pressure
 from benchmarks.chaos.servers import own_servers
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
+from benchmarks.harness import percentile
 
 WORDS = "apple river cloud stone"
 SAMPLING: list[dict[str, Any]] = [
@@ -87,9 +88,11 @@ def idle_connections(service: ServiceUnderTest, size: Size) -> list[Row]:
         held_since = time.time()
         with held_connections(service.url):
             client.submit_all(bodies(count, seed=9), rate, patience_s=1.0)  # a late reply is counted, not repeated
-        alone = percentile([reply.seconds for reply in client.posted(began, held_since)], 0.99)
+        alone = percentile(
+            [reply.seconds for reply in client.posted(began, held_since)], 0.99, "inverted_cdf"
+        ) or float("inf")
         held = client.posted(held_since, time.time())
-        beside = percentile([reply.seconds for reply in held], 0.99)
+        beside = percentile([reply.seconds for reply in held], 0.99, "inverted_cdf") or float("inf")
         refused = sum(reply.status not in (200, 202) for reply in held)
         service.answered_within(PATIENCE_S)
     measured = f"{1000 * beside:.0f} ms ({1000 * alone:.0f} ms without them), {refused} of {len(held)} refused"

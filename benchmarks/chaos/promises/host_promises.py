@@ -16,7 +16,8 @@ from benchmarks.chaos.exactly_once import WATCH, verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure
 from benchmarks.chaos.servers import OwnServers, own_servers
-from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port, until
+from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port
+from benchmarks.harness import until
 from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, start, stop

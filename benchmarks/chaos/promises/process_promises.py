@@ -11,9 +11,10 @@ import numpy as np
 import psutil
 
 from benchmarks.chaos.exactly_once import verdict
-from benchmarks.chaos.promise_rows import Row, Size, percentile
+from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import bodies, client_of, in_background, pressure
-from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
+from benchmarks.harness import percentile, until
 
 ANSWERED_WITHIN_S = 60.0  # of the last submission: the bound
 PATIENCE_S = 180.0  # what is not answered by then counts as lost
@@ -59,7 +60,7 @@ def rescues(service: ServiceUnderTest, size: Size) -> list[Row]:
             waits = [wait for _ in range(size.rescues) for wait in _rescue(service, number)]
         service.thaw()
         service.answered_within(PATIENCE_S)
-        worst = percentile(waits, 0.99)
+        worst = percentile(waits, 0.99, "inverted_cdf") or float("inf")
         measured = f"P99 {worst:.1f} s, {len(waits)} requests of {size.rescues} workers"
         rows.append(
             Row(f"work of a {how} worker runs again", f"P99 within {RESCUED_WITHIN_S:g} s", measured, worst <= 15.0)

@@ -13,7 +13,8 @@ import redis
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, Reply, bodies, client_of, pressure, trickle
-from benchmarks.chaos.service_under_test import ServiceUnderTest, until
+from benchmarks.chaos.service_under_test import ServiceUnderTest
+from benchmarks.harness import until
 
 DISPATCHED_WITHIN_S = 10.0  # the bound
 REFUSED_WITHIN_S = 3.0  # the bound
