@@ -29,8 +29,8 @@ from cli.hosting.worker_devices import threads_each
 from cli.options import POLICIES, settings_with
 from cli.terminal import make_console
 from inference.local.engine import Engine
-from inference.local.kv_budget import kv_budget_bytes
-from inference.local.kv_cache import BLOCK_TOKENS, COLUMN_STEP
+from inference.local.kv_budget import COLUMN_STEP, kv_budget_bytes
+from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence

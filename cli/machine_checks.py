@@ -16,7 +16,7 @@ from cli import startup_checks
 from cli.hosting.embedded_broker import valkey_binary
 from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
-from inference.local.cpu.cpu_dtype import cpu_dtype, parameters_of
+from inference.model_weights import cpu_dtype, parameters_of
 from models.connections.database_errors import GRANT, explain
 from models.connections.role_grants import unreadable_tables
 from models.connections.schema_upgrade import schema_state, server_facts

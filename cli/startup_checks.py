@@ -12,9 +12,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from cli.hosting.worker_devices import cuda_devices
 from inference.engine_errors import UnreadableTokenizer
+from inference.model_weights import UnreadableWeights, read_header
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_tokens import is_server
-from inference.weights_header import UnreadableWeights, read_header
 from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

@@ -15,11 +15,10 @@ from huggingface_hub.errors import EntryNotFoundError
 from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
+from inference.answer_text import Detokenizer, bytes_of_token
 from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of, takes_tools
 from inference.engine_errors import UnreadableTokenizer
 from inference.request_tokens import Turn
-from inference.stop_strings import Detokenizer
-from inference.token_bytes import bytes_of_token
 
 ANCHOR = "a"  # in front of tokens that continue a text: what stands first is decoded otherwise by some tokenizers
 _NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from inference.stop_strings import Detokenizer
+from inference.answer_text import Detokenizer
 
 Turn = tuple[str, str]  # role, content
 

@@ -27,9 +27,9 @@ from tokenizers import Tokenizer
 
 from benchmarks.scale.paced_engine import MACHINES, PacedEngine
 from cli.hosting.launch import PR_SET_PDEATHSIG
+from inference.local.cost_counters import StepLog
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
-from inference.step_log import StepLog
 from inference.toy.toy_applications import APPLICATIONS
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration

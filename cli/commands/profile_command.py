@@ -41,8 +41,7 @@ def profile(
     import torch
 
     from inference.engine_errors import InferenceError
-    from inference.local.cpu.thread_count import worthwhile_threads
-    from inference.local.engine_profile import FULL, QUICK, measure
+    from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
     from inference.local.kv_budget import kv_budget_bytes
     from inference.local.model_loading import load_model
     from learning.estimators.cost_curves import fit_curves

@@ -33,7 +33,7 @@ from cli.hosting.service_files import (
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.options import POLICIES, json_option, settings_with, state_dir_option
-from inference.local.cpu.cpu_dtype import LARGE_MODEL_PARAMETERS, parameters_of
+from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain
 from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade

@@ -1,12 +1,15 @@
-"""Attention of a decoding step on a CPU, in three ways; which is fastest on this CPU is measured when a model loads.
+"""Attention of a decoding step, in four ways: one over blocks, and three over a rectangle.
 
-A step multiplies very few queries by many keys. torch's attention kernel leaves bfloat16 products to MKL, whose code is
-generic on AMD. Two batched products go through oneDNN instead, with the keys on the left: in that order the scores take
-less than half as long. They are rounded to the model's data type in between, as in transformers' eager attention.
+A step multiplies very few queries by many keys. Over blocks, a row's query meets each of its blocks in one batched
+product over all blocks of all rows, so that keys and values are read once and where they are. Only scores and weights,
+which are far smaller, are copied: into a rectangle for the softmax, and back.
 
-In bfloat16 torch copies the columns for oneDNN unless they are whole blocks of the cache, and oneDNN packs the values
-of each head for only a few queries. The third way reads whole blocks and leaves the hidden scores unused, and sums the
-values as weighted bags of rows of a table, which copies nothing.
+Which way is fastest over a rectangle is measured on each CPU when a model loads. torch's attention kernel leaves
+bfloat16 products to MKL, whose code is generic on AMD. Two batched products go through oneDNN instead, with the keys on
+the left: in that order the scores take less than half as long. They are rounded to the model's data type in between, as
+in transformers' eager attention. In bfloat16 torch copies the columns for oneDNN unless they are whole blocks of the
+cache, and oneDNN packs the values of each head for only a few queries. The third way reads whole blocks, leaves the
+hidden scores unused, and sums the values as weighted bags of rows of a table, which copies nothing.
 """
 
 from collections.abc import Callable
@@ -18,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inference.local.memory.kv_layout import KvLayout
+from inference.local.kv_arrangement import BlockIndex
+from inference.local.kv_budget import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned
@@ -118,3 +122,22 @@ def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
             call()
             seconds.append(perf_counter() - started)
     return [median(seconds) for seconds in timings]
+
+
+def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: BlockIndex) -> Tensor:
+    """Queries [rows, key heads, queries of a key head, dim] to [rows, heads * dim].
+
+    Keys and values are [blocks, key heads, block tokens, dim], the mask [rows, 1, 1, most * block tokens]. A row that
+    has NaN keeps it to itself.
+    """
+    rows, key_heads, queries, dim = query.shape
+    blocks, _, tokens, _ = keys.shape
+    heads = key_heads * queries
+    of_block = query.reshape(rows, -1).index_select(0, index.row_of).view(blocks * key_heads, queries, dim)
+    scores = torch.bmm(of_block, keys.flatten(0, 1).transpose(1, 2)).view(blocks, -1)
+    scores = scores.index_select(0, index.block_at).view(rows, -1, heads, tokens).transpose(1, 2)
+    weights = torch.add(mask, scores.reshape(rows, key_heads, queries, -1), alpha=dim**-0.5).softmax(-1)
+    weights = weights.view(rows, heads, -1, tokens).transpose(1, 2).reshape(len(index.block_at), -1)
+    weights = weights.index_select(0, index.place_of).view(blocks * key_heads, queries, tokens)
+    attended = torch.bmm(weights, values.flatten(0, 1)).view(blocks, -1)
+    return functional.embedding_bag(index.by_row, attended, index.starts, mode="sum")

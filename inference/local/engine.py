@@ -16,12 +16,12 @@ import torch
 
 from inference.engine_errors import OutOfMemory
 from inference.local.batch_rows import BatchRow, matcher_error, of_similar_length
+from inference.local.cost_counters import StepLog
 from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
-from inference.step_log import StepLog
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
 # A larger bound saves more prefills and takes more memory; it was not tuned.

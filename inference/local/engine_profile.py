@@ -1,16 +1,21 @@
-"""Measures how long prefill and decoding take for batch sizes and lengths; SCLS's Eq. (3) and (4) are fitted to that.
+"""Measures the engine on this machine: seconds of prefill and decoding steps, and the number of CPU threads.
 
-The engine itself is measured, on random tokens, so that its optimizations count. `learning` fits the curves.
+The engine itself is measured, on random tokens, so that its optimizations count. `learning` fits SCLS's Eq. (3) and (4)
+to the seconds.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
 from time import perf_counter
 
+import torch
+
 from inference.local.engine import Engine
 from inference.local.model_loading import LoadedModel
+from inference.model_weights import LARGE_MODEL_PARAMETERS
 from inference.sequences import RunFigures, Sequence
 
 Timed = tuple[int, float, float]  # batch size, tokens a row (cached ones for a decoding step), seconds
@@ -72,3 +77,35 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
     prompts = [tuple(rng.randrange(vocabulary) for _ in range(length)) for _ in range(size)]
     _, figures = engine.run([Sequence(str(row), prompt, tokens) for row, prompt in enumerate(prompts)])
     return figures
+
+
+# So many times as long may a step take with fewer threads. The bundled model's takes 1.1 times as long with one thread
+# as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
+WORTH = 1.25
+STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
+TURNS = 3  # the shortest counts: whatever else runs only lengthens steps
+
+
+def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
+    """The fewest threads with which a decoding step of some rows takes at most `WORTH` times as long as with more.
+
+    At most `most`. No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
+    """
+    if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
+        return most
+    step_s: dict[int, float] = {}
+    for _ in range(TURNS):
+        for threads in halved(most):
+            torch.set_num_threads(threads)
+            steps = measure(loaded, kv_budget_bytes, STEPS).decode_steps
+            if not steps:  # so little memory holds few rows, which are no work for many threads
+                return 1
+            step_s[threads] = min(steps[0][2], step_s.get(threads, steps[0][2]))
+    return min(threads for threads, seconds in step_s.items() if seconds <= WORTH * min(step_s.values()))
+
+
+def halved(most: int) -> Iterator[int]:
+    """`most`, half of it, and so on down to 1."""
+    while most >= 1:
+        yield most
+        most //= 2

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inference.local.decode_attention import DecodeAttention, by_kernel
+from inference.local.decode_attention import DecodeAttention, by_blocks, by_kernel
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
-from inference.local.memory.block_attention import by_blocks
 
 # What `forward` computes: Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms
 # of q and k (Qwen3).

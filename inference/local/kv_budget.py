@@ -1,17 +1,55 @@
-"""Θ: how many bytes of KV cache an engine may hold (Magnus Eq. 1), as configured or by the device's free memory."""
+"""The memory of the KV cache: the bytes of a token, the bytes that the cache may hold, and how it takes them."""
 
+import mmap
 import os
+from dataclasses import dataclass
 
 import torch
 from pydantic import ByteSize, TypeAdapter, ValidationError
+from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
-from inference.local.kv_cache import COLUMN_STEP
 
+# Columns by which a rectangle grows. Each growth moves its rows: smaller steps cost more copies, larger ones more
+# memory that is not filled. Not tuned.
+COLUMN_STEP = 64
 # Ten rows of Magnus Eq. (1) for the bundled model (3,072 bytes a token, 1,024 + 1,024 tokens a row). More allows larger
 # batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
 GPU_SHARE = 0.7  # of the memory that the weights leave; the rest is for activations (Magnus IV-A)
+HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone has them
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """A key and a value for each head of each layer."""
+
+    layers: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def token_bytes(self) -> int:
+        """Δ of Magnus Eq. (1): bytes that one token takes."""
+        return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
+
+def zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of zeros; on a CPU the system provides each page of it when it is first written.
+
+    Those pages stay. Memory that grows by new tensors pays for new pages at each growth, which took seconds of a CPU
+    worker's time where copying took a tenth of one (docs/results/engines.md).
+    """
+    nbytes = rows * columns * dtype.itemsize
+    if device.type != "cpu" or not nbytes:
+        return torch.zeros(rows, columns, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if HUGE_PAGES is not None:
+        memory.madvise(HUGE_PAGES)
+    return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
 
 
 def kv_budget_bytes(configured: str, device: torch.device) -> int:

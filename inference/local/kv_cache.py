@@ -19,15 +19,9 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from inference.local.memory.arrangement import Arrangement
-from inference.local.memory.block_tables import BlockIndex, BlockTables, blocks_for
-from inference.local.memory.kv_layout import KvLayout
-from inference.local.memory.lazy_memory import zeros
-from inference.local.memory.pieces import Piece, split_into_pieces
+from inference.local.kv_arrangement import Arrangement, BlockIndex, BlockTables, Piece, blocks_for, split_into_pieces
+from inference.local.kv_budget import COLUMN_STEP, KvLayout, zeros
 
-# A rectangle's columns grow in such steps. Each moves its rows: a smaller step costs more copies, a larger one more
-# memory that is not filled. Not tuned.
-COLUMN_STEP = 64
 # The width that attention reads is rounded up to this, so that its views last so many steps and stay aligned on CUDA. A
 # larger step reads more hidden columns; not tuned.
 VIEW_STEP = 16

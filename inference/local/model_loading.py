@@ -12,14 +12,14 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils.logging import disable_progress_bar
 
 from inference.engine_errors import QuantizationUnavailable, UnsupportedModel
-from inference.local.cpu.cpu_dtype import cpu_dtype
 from inference.local.decode_attention import fastest_attention
 from inference.local.forward_pass import Cursor, decode_one_token, prefill
 from inference.local.fused_model import FusedModel, fusible
+from inference.local.kv_budget import KvLayout
 from inference.local.kv_cache import KvCache
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
-from inference.local.logits.format_masks import FormatMasks, format_masks_of
-from inference.local.memory.kv_layout import KvLayout
+from inference.local.next_tokens import FormatMasks, format_masks_of
+from inference.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
 

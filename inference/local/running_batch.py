@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from inference.local.batch_rows import BatchRow
+from inference.local.cost_counters import RunTally, StepLog
 from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
 from inference.local.kv_cache import KvCache
-from inference.local.logits.next_tokens import log_probabilities, next_tokens
 from inference.local.model_loading import LoadedModel
-from inference.local.run_tally import RunTally
+from inference.local.next_tokens import log_probabilities, next_tokens
 from inference.sequences import FinishedSequence, TokenLogprob
-from inference.step_log import StepLog
 
 
 class RunningBatch:

@@ -15,14 +15,13 @@ from time import monotonic
 
 import httpx
 
-from inference.remote.endable_task import EndableTask
+from inference.answer_text import Detokenizer
 from inference.remote.remote_row import RemoteRow
-from inference.remote.row_stream import StreamListener, StreamTerms, serve_row
+from inference.remote.row_stream import EndableTask, StreamListener, StreamTerms, serve_row
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_watch import ServerWatch
 from inference.remote.stream_figures import StreamFigures
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
-from inference.stop_strings import Detokenizer
 
 # Longest that a step waits for a row to end: what other threads ask for (cancels, joiners) is done between two steps.
 STEP_S = 0.02

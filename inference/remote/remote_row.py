@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.remote.server_errors import RowRefused, ServerGarbage
 from inference.remote.wire_formats import Chunk, RowRequest
 from inference.sequences import FinishedSequence, FinishReason, Generated, Sequence, TokenLogprob
-from inference.stop_strings import Detokenizer, ends_in_stop_string
 
 
 @dataclass(eq=False, slots=True)

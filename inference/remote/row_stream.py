@@ -1,20 +1,48 @@
-"""Carries one row through a server: asks, reads the stream, tries again after a fault. Runs in the event loop."""
+"""Carries one row through a server in the event loop: sends the request, reads the stream, retries after a fault."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import httpx
-from anyio import current_time, fail_after
+from anyio import CancelScope, current_time, fail_after
 
+from inference.answer_text import Detokenizer
 from inference.remote.remote_row import RemoteRow
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.wire_formats import WIRE_FORMATS, Chunk
-from inference.stop_strings import Detokenizer
+
+
+class EndableTask:
+    """Runs `work` in `loop` from now on; made and ended by any thread."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._work = work
+        self._loop = loop
+        self._scope: CancelScope | None = None
+        self._ended = False
+        self._future = asyncio.run_coroutine_threadsafe(self._run(), loop)  # kept: a loop holds its tasks weakly
+
+    def end(self) -> None:
+        """Cancel the work, at once if it has not begun; harmless if it is over."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    async def _run(self) -> None:
+        if self._ended:
+            self._work.close()
+            return
+        with CancelScope() as self._scope:
+            await self._work
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._scope is not None:
+            self._scope.cancel()
+
 
 BUSY = frozenset({429, 503, 529})
 REFUSED = frozenset({400, 404, 413, 422})

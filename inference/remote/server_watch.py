@@ -18,7 +18,7 @@ from inference.remote.row_stream import StreamTerms, stream_once
 from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_errors import RowRefused, ServerBusy, ServerFailed, ServerGarbage, ServerLost
 from inference.remote.server_load import LOAD_PAGES, ServerLoad
-from inference.remote.step_samples import StepSamples
+from inference.remote.stream_figures import StepSamples
 from inference.sequences import Sequence as TokenSequence
 
 # Between two looks; a look costs the server one page of metrics. Longer reacts later to a full queue. Not tuned.

@@ -1,6 +1,8 @@
-"""Sums what rows in a server have cost, as an engine's figures: what a server computes beside its tokens is unknown."""
+"""What rows in a server cost, measured from outside: an engine's figures, and samples of the server's iterations."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from inference.remote.remote_row import RemoteRow
 from inference.sequences import RunFigures
@@ -45,3 +47,54 @@ class StreamFigures:
             prefill_s=0.0,
             decode_s=self._busy_s,
         )
+
+
+KEPT = 256  # windows, some minutes: more averages more, fewer follow a server that changes. Not tuned
+# Shorter windows hold too few tokens, longer ones mix too many numbers of rows. Not tuned.
+LEAST_S, MOST_S = 0.3, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """A window of time in which the server was busy throughout: `steps` iterations of `rows` rows.
+
+    `cached` tokens a row were read in each, and `prefilled` tokens of joiners were computed beside.
+    """
+
+    seconds: float
+    steps: float
+    rows: float
+    cached: float
+    prefilled: int
+
+
+class StepSamples:
+    """The last samples; `observe` is called again and again with the rows of that moment."""
+
+    def __init__(self) -> None:
+        self.samples: deque[StepSample] = deque(maxlen=KEPT)
+        self._at: float | None = None
+        self._tokens: dict[str, int] = {}
+
+    def observe(self, rows: Sequence[RemoteRow], now: float) -> None:
+        """End a window and begin the next one."""
+        sample = self._sample(rows, now)
+        if sample is not None:
+            self.samples.append(sample)
+        self._at = now
+        self._tokens = {row.sequence.id: row.tokens for row in rows if row.first_token_at is not None}
+
+    def _sample(self, rows: Sequence[RemoteRow], now: float) -> StepSample | None:
+        """None unless some row decoded all through the window."""
+        if self._at is None or not LEAST_S <= now - self._at <= MOST_S:
+            return None
+        began = self._at
+        through = [row for row in rows if row.sequence.id in self._tokens]
+        gained = sum(row.tokens - self._tokens[row.sequence.id] for row in through)
+        if gained <= 0:
+            return None
+        joined = [row for row in rows if row.first_token_at is not None and row.first_token_at > began]
+        decoding = (len(self._tokens) + sum(row.first_token_at is not None for row in rows)) / 2
+        cached = sum(len(row.sequence.prompt_ids) + row.tokens for row in through) / len(through)
+        prefilled = sum(len(row.sequence.prompt_ids) + len(row.sequence.generated_ids) for row in joined)
+        return StepSample(now - began, gained / len(through), decoding, cached, prefilled)

@@ -16,8 +16,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_evaluation import Quality, answer_all, fresh_requests, judge
-from inference.toy.toy_lessons import Lesson, batches
-from inference.toy.toy_tokenizer import CHAT_TEMPLATE, EOS, EOS_ID, PAD, PAD_ID, train_tokenizer
+from inference.toy.toy_lessons import CHAT_TEMPLATE, EOS, EOS_ID, PAD, PAD_ID, Lesson, batches, train_tokenizer
 
 BUNDLED = Path(__file__).parent.parent / "bundled"
 CONTEXT = 2048  # positions; a prompt of 1,024 and an answer of 1,024 tokens, the papers' limits, fit

@@ -9,14 +9,13 @@ from typing import TypeVar
 
 import torch
 
-from inference.local.cpu.thread_count import worthwhile_threads
+from inference.local.cost_counters import StepLog
 from inference.local.engine import Engine
-from inference.local.engine_profile import QUICK, measure
+from inference.local.engine_profile import QUICK, measure, worthwhile_threads
 from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
-from inference.step_log import StepLog
 from learning.estimators.cost_curves import fit_curves
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration

@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
+from inference.answer_text import cut_at_stop
 from inference.request_tokens import TokenizerAway
-from inference.stop_strings import cut_at_stop
 from models import notifications
 from models.leasing import batch_results
 from models.leasing.batch_results import Answer, Closed, Returned, Started

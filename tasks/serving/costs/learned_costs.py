@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from inference.remote.step_samples import StepSample
+from inference.remote.stream_figures import StepSample
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
 from tasks.serving.costs.step_windows import window_of_sample

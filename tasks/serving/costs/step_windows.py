@@ -2,8 +2,8 @@
 
 from dataclasses import fields
 
-from inference.remote.step_samples import StepSample
-from inference.step_log import StepSums
+from inference.local.cost_counters import StepSums
+from inference.remote.stream_figures import StepSample
 from learning.step_costs import StepWindow
 
 COUNTED = tuple(field.name for field in fields(StepSums) if field.name != "began_at")

@@ -13,7 +13,7 @@ from time import monotonic
 import redis
 import structlog
 
-from inference.growing_text import GrowingText
+from inference.answer_text import GrowingText
 from tasks.channel_listener import ChannelListener
 from tasks.messages import broker_client
 from tasks.serving.streaming.live_rows import StepTokens

@@ -2,8 +2,8 @@
 
 import torch
 
+from inference.local.kv_budget import KvLayout
 from inference.local.kv_cache import KvCache
-from inference.local.memory.kv_layout import KvLayout
 from inference.local.row_parking import Parking
 
 LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))

@@ -2,8 +2,7 @@ from collections import Counter
 
 import pytest
 
-from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, toy_requests
-from inference.toy.toy_words import SPANISH, THEME_OF, THEMES
+from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, SPANISH, THEME_OF, THEMES, toy_requests
 
 ANSWERS = {
     # bread is food and is removed; red is a quality, king and nurse are work: the theme of most words is work

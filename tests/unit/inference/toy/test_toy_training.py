@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from inference.toy.toy_applications import ToyRequest
 from inference.toy.toy_evaluation import ToyAnswer, judge
-from inference.toy.toy_lessons import LONG_WORDS, SHORT_WORDS, batches
-from inference.toy.toy_tokenizer import EOS_ID, VOCABULARY_SIZE, train_tokenizer
+from inference.toy.toy_lessons import EOS_ID, LONG_WORDS, SHORT_WORDS, VOCABULARY_SIZE, batches, train_tokenizer
 from inference.toy.toy_training import loss_of, main, make_model, rate_factor, train
 
 TOKENIZER = train_tokenizer()

@@ -2,9 +2,9 @@
 
 import pytest
 
+from inference.answer_text import cut_at_stop
 from inference.prompt_format import load_prompt_format
 from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
-from inference.stop_strings import cut_at_stop
 from settings import BUNDLED_MODEL
 from tasks.serving.answer_logprobs import of_text, packed, shown, unpacked
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference.remote.step_samples import StepSample
+from inference.remote.stream_figures import StepSample
 from learning.step_costs import StepWindow
 from tasks.serving.costs.learned_costs import FIT_EVERY_S, LearnedCosts, UnseenSamples
 

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from inference.growing_text import GrowingText
+from inference.answer_text import GrowingText
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import EngineEvent, RowEnded
 from tasks.serving.streaming.live_rows import LiveRows, StepTokens

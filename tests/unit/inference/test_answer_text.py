@@ -1,4 +1,4 @@
-"""The text of an answer in the making: whole characters, no beginnings of stop strings, at last the stored answer."""
+"""Stop strings, bytes of tokens, and text that grows with its tokens."""
 
 import pytest
 from hypothesis import given
@@ -7,10 +7,57 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from inference.growing_text import GrowingText
+from inference.answer_text import GrowingText, bytes_of_token, cut_at_stop, ends_in_stop_string
 from inference.prompt_format import load_prompt_format
-from inference.stop_strings import cut_at_stop
 from settings import BUNDLED_MODEL
+
+
+class Pieces:
+    """A tokenizer with given pieces; the text's leading blank is dropped, as SentencePiece does."""
+
+    def __init__(self, *pieces):
+        self.pieces = pieces
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        return "".join(self.pieces[token] for token in token_ids).removeprefix(" ")
+
+
+def test_a_stop_string_is_found_across_tokens():
+    assert ends_in_stop_string(Pieces("a", "\nQ", ":", "b"), [0, 3, 1, 2], ["\nQ:"])
+    assert not ends_in_stop_string(Pieces("a", "\nQ", ":", "b"), [0, 3, 1], ["\nQ:"])
+
+
+def test_a_stop_string_may_begin_with_a_blank():
+    assert ends_in_stop_string(Pieces("the", " end"), [0, 1], [" end"])
+
+
+def test_an_answer_is_cut_before_its_first_stop_string():
+    assert cut_at_stop("one\ntwo###three", ["###", "\n"]) == "one"
+    assert cut_at_stop("one", ["###"]) == "one"
+
+
+@pytest.mark.parametrize(
+    ("piece", "byte_level", "raw"),
+    [
+        ("Ġtree", True, b" tree"),
+        ("Ã", True, b"\xc3"),
+        ("<｜end▁of▁sentence｜>", True, "<｜end▁of▁sentence｜>".encode()),
+        ("▁tree", False, b" tree"),
+        ("<0x0A>", False, b"\n"),
+        ("##ing", False, b"##ing"),
+    ],
+)
+def test_a_token_stands_for_these_bytes(piece: str, byte_level: bool, raw: bytes) -> None:
+    assert bytes_of_token(piece, byte_level) == raw
+
+
+@pytest.mark.parametrize("text", ["tree river", "naïve café 🙂", "a\nb\t"])
+def test_the_bytes_of_all_tokens_are_those_of_the_text(text: str) -> None:
+    prompts = load_prompt_format(str(BUNDLED_MODEL))
+    ids = prompts.encode("", text)[1:-1]  # without the template's tokens
+    assert b"".join(map(prompts.token_bytes, ids)).decode().strip() == text.strip()
+    assert prompts.token_bytes(10**6) == b""
+
 
 PIECES = ["<s>", "▁", "▁the", "▁end", "a", "b", ".", *(f"<0x{byte:02X}>" for byte in range(256))]
 

@@ -1,8 +1,59 @@
-"""The text of an answer while its tokens come: only what no later token can change. Imports no torch."""
+"""The text of an answer: stop strings, the bytes of a token, and the text that is final while tokens still come.
 
+Imports no torch.
+"""
+
+import re
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from inference.stop_strings import cut_at_stop
+
+class Detokenizer(Protocol):
+    """The part of a tokenizer that turns ids back into text."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str:
+        """The text of these tokens."""
+        ...
+
+
+def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], stop: Sequence[str]) -> bool:
+    """Whether the last token completed a stop string.
+
+    Each token decodes to at least one byte, so a stop string of n bytes lies within the last n tokens. One more token
+    is decoded because some tokenizers drop a leading blank.
+    """
+    tail_tokens = max(len(text.encode()) for text in stop) + 1
+    tail = detokenizer.decode(list(generated_ids[-tail_tokens:]), skip_special_tokens=True)
+    return any(text in tail for text in stop)
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """The answer up to its first stop string, as clients expect it."""
+    starts = [start for start in map(text.find, stop) if start >= 0]
+    return text[: min(starts)] if starts else text
+
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how vocabularies of SentencePiece write a byte that is no character
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable characters for all bytes: those that are printable, then the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_level_alphabet()
+
+
+def bytes_of_token(piece: str, byte_level: bool) -> bytes:
+    """The bytes of a token as its vocabulary writes it; `byte_level`: a character for each byte, as GPT-2 does."""
+    if byte_level:
+        # an added token is written as it is, and may have other characters
+        return bytes(BYTE_OF[one] for one in piece) if all(one in BYTE_OF for one in piece) else piece.encode()
+    found = BYTE.fullmatch(piece)
+    return bytes([int(found[1], 16)]) if found else piece.replace("\u2581", " ").encode()
+
 
 UNDECODED = "\N{REPLACEMENT CHARACTER}"  # what the bytes of an unfinished character decode to
 

@@ -10,7 +10,7 @@ from transformers.generation.logits_process import MinPLogitsWarper, RepetitionP
 
 from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
-from inference.local.logits.next_tokens import LEAST_LOGPROB, log_probabilities, next_tokens, penalised
+from inference.local.next_tokens import LEAST_LOGPROB, log_probabilities, next_tokens, penalised
 from inference.local.sampling import sample
 from inference.sequences import Sampling, Sequence
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, EOS, POSITIONS, VOCABULARY, drain

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from inference.remote.endable_task import EndableTask
+from inference.remote.row_stream import EndableTask
 
 CONNECTIONS = 12
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

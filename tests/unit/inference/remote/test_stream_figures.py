@@ -1,7 +1,7 @@
 """What iterations take, from rows and tokens at two moments."""
 
 from inference.remote.remote_row import RemoteRow
-from inference.remote.step_samples import StepSample, StepSamples
+from inference.remote.stream_figures import StepSample, StepSamples
 from inference.sequences import Sequence
 
 

@@ -1,10 +1,10 @@
-"""Blocks are whose they should be, whatever grows and is cleared, and their indices say so."""
+"""The blocks of each row."""
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.local.memory.block_tables import BlockTables, blocks_for
+from inference.local.kv_arrangement import BlockTables, blocks_for
 
 CPU = torch.device("cpu")
 

@@ -3,9 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from inference.toy.toy_applications import APPLICATIONS
-from inference.toy.toy_tokenizer import EOS_ID, PAD_ID, SPECIAL_TOKENS, VOCABULARY_SIZE, train_tokenizer
-from inference.toy.toy_words import SPANISH, THEMES
+from inference.toy.toy_applications import APPLICATIONS, SPANISH, THEMES
+from inference.toy.toy_lessons import EOS_ID, PAD_ID, SPECIAL_TOKENS, VOCABULARY_SIZE, train_tokenizer
 from settings import BUNDLED_MODEL
 
 

@@ -1,4 +1,4 @@
-"""Which blocks of a pool hold each row's tokens: pure bookkeeping on the host, and its indices as tensors."""
+"""How the memory of the KV cache is divided among rows: a rectangle, or several blocks for each row."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,6 +8,30 @@ from itertools import accumulate, chain, repeat
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring rows, read up to the width of the longest of them."""
+
+    start: int
+    stop: int
+    width: int
+
+
+def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]:
+    """Divide the rows so that a piece has at most `most_hidden` tokens of hidden columns, or is one row."""
+    pieces, hidden = [Piece(0, 1, lengths[0])], 0
+    for row, length in enumerate(lengths[1:], 1):
+        last = pieces[-1]
+        width = max(last.width, length)
+        hidden += (row - last.start) * (width - last.width) + width - length
+        if hidden <= most_hidden:
+            pieces[-1] = Piece(last.start, row + 1, width)
+        else:
+            pieces.append(Piece(row, row + 1, length))
+            hidden = 0
+    return pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +122,51 @@ class BlockTables:
         place_of = torch.zeros(max(map(max, self.rows)) + 1, dtype=torch.long, device=device)
         place_of[by_row] = places
         return BlockIndex(block_at, place_of, place_of // most, by_row, starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Blocks at the beginning of tensors [slots, dim], and whose they are; a slot is one head's part of a token."""
+
+    heads: int
+    device: torch.device
+    blocks: int = 0
+    block_tokens: int = 0
+    tables: BlockTables | None = None  # None: a rectangle, row i has block i
+
+    @property
+    def columns(self) -> int:
+        """Tokens that a row can hold, in blocks the longest row."""
+        return self.block_tokens if self.tables is None else self.tables.columns
+
+    @property
+    def taken_tokens(self) -> int:
+        """Tokens of all blocks that are not free."""
+        return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
+
+    def by_block(self, tensor: Tensor) -> Tensor:
+        """The [blocks, heads, block tokens, dim] that these blocks have of a tensor of slots."""
+        held = tensor[: self.blocks * self.heads * self.block_tokens]
+        return held.view(self.blocks, self.heads, self.block_tokens, tensor.shape[-1])
+
+    def slots_at(self, positions: Sequence[int]) -> Tensor:
+        """Where row i writes its token at positions[i], [rows * heads]; one more is the next position in its block."""
+        size = self.block_tokens
+        first = [self._block_of(row, at) * self.heads * size + at % size for row, at in enumerate(positions)]
+        heads = torch.arange(self.heads, device=self.device) * size
+        return (torch.tensor(first, device=self.device)[:, None] + heads).view(-1)
+
+    def slots_of(self, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Where these rows' first tokens are, so many each: first by row, then by head."""
+        size, heads = self.block_tokens, torch.arange(self.heads, device=self.device)[:, None]
+        slots = [torch.empty(0, dtype=torch.long, device=self.device)]
+        for row, length in zip(rows, lengths, strict=True):
+            if length:
+                columns = torch.arange(length, device=self.device)
+                blocks = [self._block_of(row, column) for column in range(0, length, size)]
+                of_column = torch.tensor(blocks, device=self.device)[columns // size]
+                slots.append(((of_column * self.heads + heads) * size + columns % size).view(-1))
+        return torch.cat(slots)
+
+    def _block_of(self, row: int, position: int) -> int:
+        return row if self.tables is None else self.tables.rows[row][position // self.block_tokens]
