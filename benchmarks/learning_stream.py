@@ -9,9 +9,8 @@ import numpy as np
 from benchmarks.request_sources import AnsweredRequest
 from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome
-from learning.retraining.error_rules import LENGTH_RULE
 from learning.retraining.refit import Candidate, refit, refit_serving_times
-from learning.retraining.training_set import TrainingSetBounds
+from learning.retraining.training_set import LENGTH_RULE, TrainingSetBounds
 from learning.serving_time import ServedBatch, ServingTimes
 from scheduling.simulation.published_costs import CHATGLM_6B_V100
 

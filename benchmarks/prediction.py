@@ -23,7 +23,7 @@ import click
 
 from benchmarks.harness import CommaSeparated, Results, json_option, print_table
 from benchmarks.request_sources import CRUDE, AnsweredRequest, read_answered, token_counter
-from learning.calibration.calibrated_predictor import CalibratedPredictor
+from learning.calibration import CalibratedPredictor
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction

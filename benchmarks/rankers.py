@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 from benchmarks.harness import Results, json_option, print_table
 from benchmarks.request_sources import CRUDE, read_answered, token_counter
-from learning.features import hashed_text
+from learning.features import text_vectors
 from learning.features.intent_features import INTENT_VALUES, intent_features
 from learning.features.text_encoders import HASHING, Encoder, make_encoder
 from learning.features.text_vectors import TextVectors, read_texts
@@ -98,12 +98,12 @@ def _forest(encoder: Encoder, training: Sequence[Outcome], test: Sequence[Outcom
 @contextmanager
 def _no_intents() -> Iterator[None]:
     """Texts are hashed without the patterns of intent."""
-    read = vars(hashed_text)[INTENTS]
-    setattr(hashed_text, INTENTS, lambda text: np.zeros(INTENT_VALUES, np.float32))
+    read = vars(text_vectors)[INTENTS]
+    setattr(text_vectors, INTENTS, lambda text: np.zeros(INTENT_VALUES, np.float32))
     try:
         yield
     finally:
-        setattr(hashed_text, INTENTS, read)
+        setattr(text_vectors, INTENTS, read)
 
 
 def _read(outcomes: Sequence[Outcome], encoder: Encoder) -> TextVectors:

@@ -22,13 +22,13 @@ from benchmarks.generated_answers import load_answers
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.pictures import panels
 from benchmarks.running_quantiles import RunningQuantiles
-from learning.calibration.calibrated_predictor import CalibratedPredictor
+from learning.calibration import CalibratedPredictor
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.metrics import score
+from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import Outcome, Prediction, Prompt
 from learning.predictors.predictor_factory import make_predictor
-from learning.predictors.running_regression import RunningRegression
-from learning.retraining.known_lengths import known_lengths
+from learning.retraining.training_set import known_lengths
 
 CHECKPOINTS = (0, 20, 60, 200, 600)  # answers after which every predictor is fitted anew and a new row begins
 IN_FLIGHT = 10  # requests that are predicted before the first of their answers is known; a divisor of the checkpoints

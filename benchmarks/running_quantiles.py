@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.length_distribution import clamp_prediction
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt, clamp_prediction
 from scheduling.request import COVERAGE
 
 Numbers = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.neighbors import KDTree
 
-from learning.estimators.cost_curves import DEFAULT_CURVES, fit_curves_to_batches
+from learning.cost_curves import DEFAULT_CURVES, fit_curves_to_batches
 from scheduling.costs import Floats, Ints, ServingCurves, ServingTime
 
 NEIGHBOURS = 5  # more average more noise out and mix less similar batches; not tuned, the paper does not give its K

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from learning.estimators.cost_curves import DEFAULT_CURVES
+from learning.cost_curves import DEFAULT_CURVES
 from scheduling.costs import Floats, ServingCurves
 
 # Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one

@@ -12,13 +12,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.forest import ForestPredictor
-from learning.predictors.inst_usin import SemanticFeaturesPredictor
-from learning.predictors.len_token import LenTokenPredictor
+from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
+from learning.predictors.paper_forests import SemanticFeaturesPredictor, TaskForestsPredictor
 from learning.predictors.perception import PerceptionPredictor
-from learning.predictors.pooled_states import PooledStatesPredictor
-from learning.predictors.raft import TaskForestsPredictor
-from learning.predictors.uilo import UserInputLengthPredictor
 from learning.serving_time import ServingTimes
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -28,7 +28,7 @@ from inference.local.engine import Engine
 from inference.local.engine_profile import QUICK, measure
 from inference.local.model_loading import LoadedModel, load_model
 from inference.sequences import Sequence
-from learning.estimators.cost_curves import Timing, fit_curves
+from learning.cost_curves import Timing, fit_curves
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
 from settings import BUNDLED_MODEL

@@ -23,7 +23,7 @@ from benchmarks.perception.changed_answers import compare_answers, prompts_to_an
 from benchmarks.perception.predictor_rows import contestants, measure
 from inference.prompt_format import load_prompt_format
 from learning.predictors.language_model import shared_language_model
-from learning.retraining.known_lengths import known_lengths
+from learning.retraining.training_set import known_lengths
 
 # Table 2: errors in words of the prompts that got a number, and the share of those that got none.
 WORD_COLUMNS = {

@@ -10,11 +10,10 @@ import numpy as np
 
 from benchmarks.perception.changed_answers import score_statements
 from benchmarks.running_quantiles import RunningQuantiles
-from learning.estimators.length_distribution import clamp_prediction
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.metrics import score
-from learning.predictors.len_token import LenTokenPredictor
-from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction, Prompt
+from learning.predictors.hidden_states import LenTokenPredictor
+from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction, Prompt, clamp_prediction
 from learning.predictors.perception import PerceptionPredictor
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.request import COVERAGE

@@ -44,7 +44,7 @@ def profile(
     from inference.local.engine_profile import FULL, QUICK, measure, worthwhile_threads
     from inference.local.kv_budget import kv_budget_bytes
     from inference.local.model_loading import load_model
-    from learning.estimators.cost_curves import fit_curves
+    from learning.cost_curves import fit_curves
 
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)

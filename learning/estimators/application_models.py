@@ -16,12 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from learning.estimators.ridge_regression import fit_ridge
-from learning.estimators.robust_regression import RobustRegression, fit_robust_regression
-from learning.features.group_key import group_key
-from learning.features.hashed_text import DIMENSION, rarity_weights
-from learning.features.text_vectors import TextVectors
-from learning.predictors.length_predictor import Prompt
+from learning.estimators.regressions import RobustRegression, fit_ridge, fit_robust_regression
+from learning.features.text_vectors import DIMENSION, TextVectors, rarity_weights
+from learning.predictors.length_predictor import Prompt, group_key
 from scheduling.costs import Floats, Ints
 
 FEWEST_ANSWERS = 30  # of a group: fewer make its two models depend on single answers, more delay them; it was not tuned

@@ -21,17 +21,13 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from learning.estimators.application_models import ApplicationModels, fit_application_models
-from learning.estimators.forest_training import train_forest
-from learning.estimators.length_distribution import Samples, summarise
-from learning.estimators.log_regression import LogRegression, fit_log_regression
-from learning.estimators.quantile_forest import QuantileForest
-from learning.features.compressed_features import FeatureMatrix
-from learning.features.group_key import group_key
-from learning.features.lexical_features import lexical_features
+from learning.estimators.quantile_forest import QuantileForest, train_forest
+from learning.estimators.regressions import LogRegression, fit_log_regression
+from learning.features.prompt_features import FeatureMatrix, lexical_features
 from learning.features.text_encoders import Encoder, make_encoder
 from learning.features.text_vectors import read_texts
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt
-from learning.predictors.uilo import UserInputLengthPredictor
+from learning.predictors.cold_start import UserInputLengthPredictor
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt, Samples, group_key, summarise
 from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 

@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.length_distribution import Samples
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.predictors.length_predictor import Outcome, Prompt, Samples
 
 Target = Literal["longest", "mean"]  # of a prompt's answers: what a model is tuned to say
 

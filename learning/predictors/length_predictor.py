@@ -1,8 +1,15 @@
 """The interface of length predictors: prompts in, generation lengths in tokens out. No model is in this file."""
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduling.request import COVERAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +63,26 @@ class LengthPredictor(Protocol):
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
         """Median and upper quantile of each prompt's generation length, between 1 and its limit."""
         ...
+
+
+Samples = npt.NDArray[np.float32]  # (prompts, samples): equally likely lengths of each answer, ascending in each row
+
+
+def summarise(samples: Samples, prompts: Sequence[Prompt]) -> list[Prediction]:
+    """Median and upper quantile of each row, between 1 and the prompt's limit."""
+    medians, uppers = np.quantile(samples, [0.5, COVERAGE], axis=1)
+    return [clamp_prediction(m, u, p.limit_tokens) for m, u, p in zip(medians, uppers, prompts, strict=True)]
+
+
+def clamp_prediction(tokens: float, upper: float, limit: int) -> Prediction:
+    """Whole tokens between 1 and the limit, with an upper quantile that is not below the median."""
+    median = min(max(1, round(float(tokens))), limit)
+    return Prediction(median, min(max(median, math.ceil(float(upper))), limit))
+
+
+def group_key(*parts: str) -> str:
+    """The key of an application, or of an application and an instruction.
+
+    Only a digest is kept, because instructions may be long and private.
+    """
+    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

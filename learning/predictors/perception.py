@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from learning.estimators.length_distribution import clamp_prediction
+from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.length_bins import Target, bin_upper_bound, bin_width, target_bins
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt
-from learning.predictors.uilo import UserInputLengthPredictor
+from learning.predictors.length_predictor import Outcome, Prediction, Prompt, clamp_prediction
 from scheduling.request import COVERAGE
 
 if TYPE_CHECKING:

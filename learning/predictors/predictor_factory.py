@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from learning.features.text_encoders import Encoder
+from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.forest import ForestPredictor
-from learning.predictors.inst_usin import SemanticFeaturesPredictor
-from learning.predictors.len_token import LenTokenPredictor
+from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
 from learning.predictors.length_bins import Target
 from learning.predictors.length_predictor import LengthPredictor
+from learning.predictors.paper_forests import SemanticFeaturesPredictor, TaskForestsPredictor
 from learning.predictors.perception import EPOCHS, PerceptionPredictor
-from learning.predictors.pooled_states import PooledStatesPredictor
-from learning.predictors.raft import TaskForestsPredictor
-from learning.predictors.uilo import UserInputLengthPredictor
 from learning.retraining.training_set import TrainingSetBounds
 
 Form = Literal["number", "len_token"]

@@ -12,10 +12,16 @@ from zlib import crc32
 import numpy as np
 
 from learning.predictors.length_predictor import LengthPredictor, Outcome
-from learning.retraining.error_rules import LENGTH_RULE, SERVING_RULE, ErrorRule
-from learning.retraining.known_lengths import known_lengths
 from learning.retraining.promotion_gate import compare, is_learnable, noisy_spans, promotion_verdict
-from learning.retraining.training_set import TrainingSetBounds, is_held_out, select_entries
+from learning.retraining.training_set import (
+    LENGTH_RULE,
+    SERVING_RULE,
+    ErrorRule,
+    TrainingSetBounds,
+    is_held_out,
+    known_lengths,
+    select_entries,
+)
 from learning.serving_time import ServedBatch, ServingTimes
 from scheduling.costs import ServingCurves
 

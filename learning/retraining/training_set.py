@@ -3,10 +3,13 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from learning.predictors.length_predictor import Prompt
+import numpy as np
+
+from learning.predictors.length_predictor import Outcome, Prompt
+from scheduling.request import COVERAGE
 
 HELD_OUT_SHARE = 0.2  # of texts: more judge a candidate better and teach it less; not tuned
 
@@ -75,3 +78,49 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
     taken = set(first)
     others = [i for i in range(len(newest_first)) if i not in taken][: count - len(first)]
     return [newest_first[i] for i in first + others]
+
+
+def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes to learn from, none of them censored, in the order given.
+
+    Left out are answers that were cancelled or failed, and those cut off by a limit that the application's complete
+    answers often exceed: they would teach the limits that some clients set.
+    """
+    complete = defaultdict(list)
+    for outcome in outcomes:
+        if not outcome.censored:
+            complete[outcome.prompt.application].append(outcome.generated_tokens)
+    long = {application: float(np.quantile(lengths, COVERAGE)) for application, lengths in complete.items()}
+    return [
+        replace(outcome, censored=False)
+        for outcome in outcomes
+        if not outcome.censored
+        or outcome.generated_tokens >= max(outcome.prompt.limit_tokens, long.get(outcome.prompt.application, 0.0))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRule:
+    """An error is worth learning from when it exceeds both an absolute and a relative threshold."""
+
+    absolute: float
+    relative: float
+
+    def worth_learning(self, predicted: float, actual: float) -> bool:
+        """Whether the error of this prediction exceeds both thresholds."""
+        error = abs(predicted - actual)
+        return error > self.absolute and error > self.relative * actual
+
+    def scaled_to(self, actual: Sequence[float]) -> "ErrorRule":
+        """The same rule for a service whose numbers are much smaller than the paper's.
+
+        Where answers have 12 tokens and batches take 0.1 s, no error ever exceeds 10 tokens or 2 s. There the
+        absolute threshold is twice the relative one at the mean. At the paper's scale nothing changes.
+        """
+        if not actual:
+            return self
+        return ErrorRule(min(self.absolute, 2 * self.relative * float(np.mean(actual))), self.relative)
+
+
+LENGTH_RULE = ErrorRule(absolute=10, relative=0.10)  # tokens, Magnus III-B
+SERVING_RULE = ErrorRule(absolute=2.0, relative=0.20)  # seconds, Magnus III-D

@@ -6,9 +6,9 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
-from learning.calibration.calibrated_predictor import CalibratedPredictor
+from learning.calibration import CalibratedPredictor
+from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import LengthPredictor, Prompt
-from learning.predictors.running_regression import RunningRegression
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from scheduling.request import is_background

@@ -16,7 +16,7 @@ from inference.local.kv_budget import kv_budget_bytes, require_a_row
 from inference.local.kv_cache import BLOCK_TOKENS
 from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import load_prompt_format
-from learning.estimators.cost_curves import fit_curves
+from learning.cost_curves import fit_curves
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ServingCurves

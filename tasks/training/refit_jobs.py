@@ -11,11 +11,10 @@ import numpy as np
 import structlog
 from sqlalchemy import Connection, Engine
 
-from learning.calibration.recent_accuracy import accuracy_by_application
+from learning.metrics import accuracy_by_application
 from learning.predictors.length_predictor import LengthPredictor, Outcome
-from learning.retraining.known_lengths import known_lengths
 from learning.retraining.refit import Candidate, refit, refit_serving_times
-from learning.retraining.training_set import TrainingSetBounds
+from learning.retraining.training_set import TrainingSetBounds, known_lengths
 from learning.serving_time import ServedBatch
 from learning.store import digest, dump
 from models import model_versions, training_log

@@ -10,12 +10,11 @@ from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
+from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
 from learning.predictors.language_model import LanguageModel
-from learning.predictors.len_token import LenTokenPredictor
 from learning.predictors.length_bins import BIN_TOKENS, Target, bin_upper_bound, target_bins
 from learning.predictors.length_predictor import Outcome, Prompt
 from learning.predictors.perception import PerceptionPredictor
-from learning.predictors.pooled_states import PooledStatesPredictor
 from learning.predictors.predictor_factory import MODEL_PREDICTORS, make_predictor
 from learning.store import digest, dump, load
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from learning.features.compressed_features import user_features
+from learning.features.prompt_features import user_features
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import PREDICTORS, make_predictor
 from learning.store import digest, dump, load

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.estimators.cost_curves import DEFAULT_CURVES
+from learning.cost_curves import DEFAULT_CURVES
 from learning.serving_time import KnnServingTime, ServedBatch, ServingTimes
 from learning.store import digest, dump, load
 from scheduling.costs import ServingCurves, ServingTime

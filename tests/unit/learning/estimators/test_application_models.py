@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from learning.estimators.application_models import FEWEST_ANSWERS, ApplicationModels, fit_application_models
-from learning.features.group_key import group_key
-from learning.features.hashed_text import hash_texts
-from learning.features.text_vectors import TextVectors
-from learning.predictors.length_predictor import Outcome, Prompt
+from learning.features.text_vectors import TextVectors, hash_texts
+from learning.predictors.length_predictor import Outcome, Prompt, group_key
 from tests.unit.learning.made_up_lengths import outcomes, prompt, wordy_outcomes
 
 

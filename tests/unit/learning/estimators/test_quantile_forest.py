@@ -5,8 +5,7 @@ import pytest
 from quantile_forest import RandomForestQuantileRegressor
 from sklearn.ensemble import RandomForestRegressor
 
-from learning.estimators.forest_training import train_forest
-from learning.estimators.quantile_forest import QuantileForest
+from learning.estimators.quantile_forest import QuantileForest, train_forest
 
 
 def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

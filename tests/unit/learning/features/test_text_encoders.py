@@ -1,9 +1,56 @@
-"""The default encoder: hashed words in vectors like LaBSE's."""
+"""A text is encoded once for as long as it is remembered."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from learning.features.text_encoders import make_encoder
+from learning.features.text_encoders import VectorCache, make_encoder
+
+
+class Lengths:
+    """Encodes a text as its length, and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, texts: list[str]) -> npt.NDArray[np.float32]:
+        self.asked.append(texts)
+        return np.array([[len(text), 1] for text in texts], np.float32)
+
+
+def test_only_new_texts_are_encoded_and_each_row_is_its_texts_vector() -> None:
+    encode = Lengths()
+    cache = VectorCache(encode, 2)
+    cache.encode(["a", "bb"])
+    assert cache.encode(["bb", "ccc", "a"])[:, 0].tolist() == [2, 3, 1]
+    assert encode.asked == [["a", "bb"], ["ccc"]]
+
+
+def test_a_text_that_comes_twice_in_one_call_is_encoded_once() -> None:
+    encode = Lengths()
+    assert VectorCache(encode, 2).encode(["a", "bb", "a"])[:, 0].tolist() == [1, 2, 1]
+    assert encode.asked == [["a", "bb"]]
+
+
+def test_the_least_recently_used_vectors_are_forgotten_first() -> None:
+    encode = Lengths()
+    cache = VectorCache(encode, 2, most=2)
+    cache.encode(["a", "bb"])
+    cache.encode(["a"])
+    cache.encode(["ccc"])
+    assert len(cache) == 2
+    cache.encode(["a", "bb"])
+    assert encode.asked == [["a", "bb"], ["ccc"], ["bb"]]
+
+
+def test_more_texts_in_one_call_than_are_remembered_get_their_vectors_all_the_same() -> None:
+    cache = VectorCache(Lengths(), 2, most=1)
+    assert cache.encode(["a", "bb", "ccc"])[:, 0].tolist() == [1, 2, 3]
+    assert len(cache) == 1
+
+
+def test_no_texts_give_no_rows() -> None:
+    assert VectorCache(Lengths(), 2).encode([]).shape == (0, 2)
 
 
 def test_the_hashing_encoder_gives_vectors_like_labse() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import Outcome, Prompt
-from learning.predictors.running_regression import RunningRegression
 
 
 def a_prompt(application: str = "chat", input_tokens: int = 7, limit: int = 400) -> Prompt:

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from learning.features.compressed_features import (
+from learning.features.prompt_features import (
+    CHARACTER_KINDS,
     application_features,
     compress,
+    lexical_features,
     user_features,
     user_input_length,
 )
@@ -50,3 +52,14 @@ def test_the_papers_features_are_twenty_one() -> None:
 def test_hashed_words_are_not_summed_with_others() -> None:
     encoder = make_encoder("hashing")
     assert np.array_equal(user_features([prompt(text="red house")], encoder), encoder.encode(["red house"]))
+
+
+def test_lexical_features_count_characters_and_read_numbers() -> None:
+    text = "How many?\n1. List 12 THINGS, (please)!"
+    row = lexical_features([prompt(words=9, text=text)])[0]
+    shares = dict(zip(CHARACTER_KINDS, row[9 : 9 + len(CHARACTER_KINDS)] * (len(text) + 1), strict=True))
+    assert shares["question"] == pytest.approx(1, abs=1e-4)
+    assert shares["line"] == pytest.approx(1, abs=1e-4)
+    assert shares["digit"] == pytest.approx(3, abs=1e-4)
+    assert shares["upper"] == pytest.approx(8, abs=1e-4)  # H, L, THINGS
+    assert row[7] == pytest.approx(np.log1p(12))  # the largest number

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.estimators.cost_curves import fit_curves, fit_curves_to_batches
+from learning.cost_curves import fit_curves, fit_curves_to_batches
 from scheduling.costs import ServingCurves
 
 CURVES = ServingCurves((2e-5, 1e-4, 1e-6, 0.01), (2e-8, 3e-4, 1e-6, 0.02))

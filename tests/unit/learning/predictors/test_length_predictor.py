@@ -1,9 +1,10 @@
 """Samples summarised as a median and an upper quantile."""
 
 import numpy as np
+import pytest
 
-from learning.estimators.length_distribution import clamp_prediction, summarise
-from learning.predictors.length_predictor import Prediction
+from learning.predictors.length_bins import bin_number, bin_upper_bound, samples_of_bins
+from learning.predictors.length_predictor import Prediction, clamp_prediction, summarise
 from tests.unit.learning.made_up_lengths import prompt
 
 
@@ -20,3 +21,14 @@ def test_a_prediction_is_at_least_one_token_and_at_most_the_limit() -> None:
 def test_the_upper_quantile_is_rounded_up_and_not_below_the_median() -> None:
     assert clamp_prediction(10.4, 12.1, 100) == Prediction(10, 13)
     assert clamp_prediction(20.0, 15.0, 100) == Prediction(20, 20)
+
+
+def test_bins_are_fifty_tokens_and_named_by_their_upper_bound() -> None:
+    assert [bin_upper_bound(bin_number(n)) for n in (1, 50, 51, 100, 101)] == [50, 50, 100, 100, 150]
+
+
+def test_samples_of_bins_spread_evenly_within_them() -> None:
+    samples = samples_of_bins(np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]))
+    assert 50 <= samples[0].min() < samples[0].max() <= 100
+    assert samples[0].mean() == pytest.approx(75, abs=1)
+    assert (samples[1] <= 50).mean() == pytest.approx(0.5)

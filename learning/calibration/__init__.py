@@ -1,1 +1,0 @@
-"""Correcting predictions online by the lengths of real answers, and measuring how good recent ones were."""
