@@ -3,25 +3,39 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
-# Of pytest, each with a Postgres and a broker of its own; `make test LANES=` runs one test after the other.
+# Two test processes side by side, each with a Postgres and a broker of its own. `make test LANES=` runs one test after
+# the other; `make test ORDER="--random-order --random-order-seed=7"` runs the files and their tests in another order.
 LANES := -n 2 --dist loadfile
+ORDER :=
+PYTEST = $(BIN)/python -m pytest $(LANES) $(ORDER)
+# What `make test` leaves to `make test-all`: the real models and the clients of others need downloads of their own.
 TESTS := tests --ignore tests/real_model --ignore tests/clients
 
 .DEFAULT_GOAL := help
 
-.PHONY: help install demo run test chaos test-model engines test-engines test-clients browser check docs fmt model clean
+.PHONY: help install demo run test test-all test-long chaos test-model engines test-engines test-clients browser lint check \
+	docs fmt model clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 install: $(VENV)/.installed ## make .venv and install Magnus with its tools
 
+# pip says every package that it looks at; this passes on each tenth, the large downloads, and what goes wrong.
+PIP_STEPS := awk '/^Collecting / && ++n % 10 == 1 { print "  package " n ": " $$2 } \
+	/^ *Downloading .*\([0-9]{2,}(\.[0-9]+)? MB\)/ { print "  downloading " $$2 " " $$3 " " $$4 } \
+	/^Installing collected/ { print "  writing " NF - 3 " packages to disk" } \
+	/ERROR/ { print } { fflush() }'
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Magnus needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
-	@echo "Installing Magnus and its tools into $(VENV): a few minutes, about 2 GB"
+	@echo "Installing Magnus and its tools into $(VENV): two to five minutes, about 2 GB"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "1 of 2: PyTorch"
+	@set -o pipefail; $(PIP) "$$(grep '^torch==' constraints.txt)" | $(PIP_STEPS)
+	@echo "2 of 2: everything else"
+	@set -o pipefail; $(PIP) --constraint constraints.txt --editable '.[dev]' | $(PIP_STEPS)
 	@touch $@
 
 demo: install ## start everything, send 240 requests, print what happened, stop everything
@@ -34,10 +48,20 @@ run: install ## keep the service up and print its addresses
 # there is none, installs Debian's package (as root) or Playwright's build. Where neither can be had, the suite runs all
 # the same: the browser tests then fail, none is skipped, and each says what to install.
 # Threads of torch that wait would spin, on cores that the other lane needs.
-test check: export OMP_WAIT_POLICY = passive
-test: install ## the whole test suite, on a Postgres and a broker of its own
+test test-long check: export OMP_WAIT_POLICY = passive
+test: install ## the tests that a change is judged by: a few minutes, on a Postgres and a broker of its own
 	-@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest $(TESTS) $(LANES)
+	$(PYTEST) $(TESTS) -m "not long"
+
+test-all: test test-long ## `make test`, then everything that takes longer: half an hour and some downloads
+
+test-long: install ## what `make test-all` has beside `make test`
+	$(BIN)/python -m pytest $(TESTS) -m long
+	$(BIN)/python -m pytest tests/unit/scheduling --cov --cov-fail-under=100 --quiet $(LANES)
+	.ci/system-servers
+	.ci/several-hosts
+	.ci/alarms
+	$(MAKE) docs test-model test-engines
 
 chaos: install ## break a whole service in every way that is promised to be survived (an hour; results in chaos.json)
 	$(BIN)/python -m benchmarks.chaos --json chaos.json
@@ -59,12 +83,14 @@ test-clients: install ## the tools of docs/clients.md, each in an environment of
 browser: install ## find a Chromium for the browser tests, or fetch one
 	$(BIN)/python -m tests.browser.chromium
 
-check: install ## ruff, mypy --strict, import walls, unit tests
+lint: install ## ruff, mypy --strict, import walls
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 $(LANES)
+
+check: lint ## lint and the unit tests: before each commit
+	$(PYTEST) tests/unit
 
 docs: install ## the documentation as a site, in build/site
 	@$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

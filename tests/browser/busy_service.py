@@ -29,7 +29,7 @@ def fill(site: Site, word: str = "") -> None:
     for name in ("gpu-0", f"gpu-1{word}"):
         stage.worker(name, kv_tokens=4000)
         stage.sql(
-            "update workers set version = '0.1.0', started_at = started_at - interval '1 h' where name = :name",
+            "update workers set version = '1.0.0', started_at = started_at - interval '1 h' where name = :name",
             name=name,
         )
         stage.sql(

@@ -16,9 +16,13 @@ from tests.integration.database_stage import Stage
 from webapp.app import create_app
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests; without one they fail and say what to install."""
+    """One Chromium for each module; without one its tests fail and say what to install.
+
+    Playwright's event loop runs in this thread until Playwright is stopped. With one Chromium for the whole session, a
+    later test of the same process could not run a loop of its own.
+    """
     try:
         path = find()
     except NoChromium as error:

@@ -51,7 +51,7 @@ def test_a_worker_shows_its_batches_memory_and_rows_and_is_drained(visitor: Visi
     worker = page.get_by_role("region", name="Worker gpu-0")
     assert worker.locator("svg.timeline rect.good").count() >= 10
     assert worker.locator("svg.timeline rect.bad").count() == 1
-    expect(worker).to_contain_text("Magnus 0.1.0")
+    expect(worker).to_contain_text("Magnus 1.0.0")
     expect(worker.locator("tbody tr")).to_have_count(4)
     expect(worker.locator("tbody tr").first).to_contain_text("6 of about 10")
     # four rows of 3 + 6 tokens, and at most 3 + 15

@@ -10,7 +10,7 @@ from tests.chaos.breakable_service import Service, running_service
 from tests.integration.small_model import make_small_model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_service() -> Iterator[Service]:
     """Two workers on the small model."""
     with (

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.whole_service import Up, running_up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def up() -> Iterator[Up]:
     """A service that restarts by itself what a test kills in it."""
     with running_up() as up:

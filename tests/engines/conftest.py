@@ -37,7 +37,7 @@ def _kind(item: pytest.Item) -> str | None:
     )
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="package", params=KINDS)
 def served(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
     """Each engine in turn on the bundled model."""
     with engine_under_test(request.param, tmp_path_factory.mktemp(request.param)) as engine:
@@ -60,7 +60,7 @@ def server(tested: EngineUnderTest) -> EngineServer:
     return tested.server
 
 
-@pytest.fixture(scope="session", params=("vllm", "llamacpp"))  # transformers serve does not say what runs in it
+@pytest.fixture(scope="package", params=("vllm", "llamacpp"))  # transformers serve does not say what runs in it
 def endless(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
     """A server that says how many rows run in it, with a model whose answers end at their limits."""
     directory = tmp_path_factory.mktemp(f"endless-{request.param}")
@@ -68,14 +68,14 @@ def endless(request, tmp_path_factory) -> Iterator[EngineUnderTest]:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def right_engine(tmp_path_factory) -> Iterator[EngineUnderTest]:
     """Our engine, whose answers are those of `model.generate` (tests/unit/inference/local/test_engine.py)."""
     with engine_under_test("ours", tmp_path_factory.mktemp("right")) as ours:
         yield ours
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def right_answers(right_engine: EngineUnderTest) -> dict[str, FinishedSequence]:
     """What our engine answers to the toy requests."""
     return right_engine.drain(right_engine.toy_sequences())
