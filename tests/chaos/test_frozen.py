@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.breakable_service import Service
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @contextmanager

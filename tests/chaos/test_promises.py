@@ -8,7 +8,7 @@ from benchmarks.chaos.promise_rows import SHORT
 from benchmarks.chaos.promise_runner import PROMISES, PromiseRunner
 from benchmarks.chaos.servers import GivenServers
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 IN_EVERY_RUN = ("idle", "hostile", "models", "kills", "rescue")  # four minutes; `make chaos` runs all
 

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from cli.api_client import Client
 from settings import BUNDLED_MODEL
 from tests.e2e.whole_service import running_up
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 OUR_NAMES = ("settings", "models", "tasks", "scheduling", "webapp", "celery_config", "redis", "torch")
 

@@ -59,6 +59,7 @@ def ended(client: OpenAI, batch: Batch) -> Batch:
     return client.batches.retrieve(batch.id)
 
 
+@pytest.mark.long
 def test_a_batch_is_served_to_its_end_although_the_process_that_looks_after_it_is_killed(
     up: Up, client: OpenAI
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_demo_of_its_own_answers_every_request_and_leaves_no_process(state_dir
     assert processes_of(state_dir) == []
 
 
+@pytest.mark.long
 def test_an_interrupted_demo_stops_what_it_started(state_dir: Path) -> None:
     command = [MAGNUS, "demo", "--requests", "5000", "--state-dir", str(state_dir)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as demo:

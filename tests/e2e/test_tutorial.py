@@ -14,6 +14,8 @@ import pytest
 
 from cli.hosting.process_commands import BIN
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+) (up|start|run)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text())

@@ -12,7 +12,7 @@ from inference.toy.toy_applications import APPLICATIONS
 from tests.e2e.whole_service import Up, eventually, running_up
 from tests.integration.webhook_receiver import running_receiver
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 JOBS = 12
 

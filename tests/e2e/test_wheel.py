@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("cli", "webapp", "tasks", "processes", "scheduling", "learning", "inference", "models", "migrations")
 FILES = ("*.py", "pyproject.toml", "README.md", "LICENSE", "Procfile", ".env.example")

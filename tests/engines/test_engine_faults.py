@@ -10,7 +10,7 @@ from inference.remote.server_load import load_from_metrics
 from inference.sequences import FinishedSequence
 from tests.engines.tested_engines import EngineUnderTest
 
-pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]  # vLLM takes minutes to start where others use the cores too
 POLL_S = 0.01  # between two looks at a server
 ROWS, CANCELLED = 40, 20
 LIMIT = 6000  # of rows that only their limits end; 40 of them fit into the server

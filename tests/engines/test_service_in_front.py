@@ -9,7 +9,7 @@ from inference.remote.server_tokens import ServerTokens
 from settings import BUNDLED_MODEL
 from tests.e2e.whole_service import running_up
 
-pytestmark = pytest.mark.timeout(400)  # vLLM takes minutes to start where others use the cores too
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]  # vLLM takes minutes to start where others use the cores too
 REQUESTS = 20
 
 

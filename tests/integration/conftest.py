@@ -43,7 +43,7 @@ def small_service(database_url: str, model: Path) -> Settings:
         max_prompt_tokens=50,
         max_output_tokens=64,
         max_body_bytes=100_000,
-        wait_s=0.2,
+        wait_s=20.0,
         dashboard_password=SecretStr(secrets.token_urlsafe(9)),
     )
 

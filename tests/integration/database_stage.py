@@ -1,5 +1,6 @@
 """The database as planner, predictor and workers read and write it; tests insert rows without API, broker or clock."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -46,15 +47,16 @@ class Stage:
             connection.execute(Base.metadata.tables["requests"].insert(), columns)
         return id
 
-    def worker(self, name: str = "w1", *, kv_tokens: int = 10_000, model: str = MODEL) -> str:
-        """A live worker with a KV cache for `kv_tokens` tokens of one byte each."""
+    def worker(self, name: str = "w1", *, kv_tokens: int = 10_000, model: str = MODEL, prefill_s: float = 0.01) -> str:
+        """A live worker with a KV cache for `kv_tokens` tokens of one byte each, and CURVES with this fixed prefill."""
+        curves = CURVES | {"prefill": [*CURVES["prefill"][:3], prefill_s]}
         self.sql(
             """insert into workers (name, model, device, theta_bytes, delta_bytes, curves)
             values (:name, :model, 'cpu', :theta, 1, cast(:curves as jsonb))""",
             name=name,
             model=model,
             theta=kv_tokens,
-            curves=str(CURVES).replace("'", '"'),
+            curves=json.dumps(curves),
         )
         return name
 

@@ -15,7 +15,7 @@ from tests.integration.api_service import Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, results
 from tests.integration.database_stage import eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 KILLS, LINES = 10, 8000
 WORK = "import tasks.chores.chores_process as chores\nwhile True: chores.work_on_bulk_jobs()"

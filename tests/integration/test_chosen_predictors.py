@@ -102,6 +102,7 @@ def trainer(database_url: str, redis_url: str) -> Iterator[Any]:
         process.wait()
 
 
+@pytest.mark.long
 def test_the_trainers_process_tunes_the_model_that_is_served(stage: Stage, trainer: Any):
     answered(stage)
     trainer(PREDICTOR="perception", PERCEPTION_FORM="len_token", PERCEPTION_EPOCHS="1")

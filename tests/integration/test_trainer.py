@@ -193,6 +193,7 @@ def test_the_trainers_process_refits_on_its_own_clock_one_at_a_time_until_it_is_
     assert [process.wait(timeout=30) for process in processes] == [0, 0]
 
 
+@pytest.mark.long
 def test_a_trainer_killed_while_it_fits_leaves_the_active_version_and_the_next_one_goes_on(
     stage: Stage, jobs: RefitJobs, start: Start, log: Path
 ):
