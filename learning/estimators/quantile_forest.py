@@ -11,7 +11,7 @@ from learning.features.prompt_features import FeatureMatrix
 from learning.predictors.length_predictor import Samples
 from scheduling.costs import Floats
 
-LEAF = -1  # scikit-learn's own mark of a leaf (TREE_LEAF)
+LEAF = -1  # scikit-learn's own mark of a leaf
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from models.operations import process_heartbeats
 from models.sql import text
 
 SHOWN = 5  # of what a query finds, so that a finding stays one line
-# A clock further off than this lets ticks expire unread (`celery_config.py:TICK_EXPIRES_S` is 5 s). Not tuned.
+# A clock that is further off makes log lines of several hosts hard to compare; nothing else depends on it. Not tuned.
 CLOCK_OFF_S = 2.0
 
 
@@ -89,7 +89,7 @@ INVARIANTS = (
         """select kind || ' ' || instance || ', ' || round(clock_ahead_s::numeric, 1) || ' s ahead'
             from process_heartbeats where abs(clock_ahead_s) > :clock_off_s
                 and heartbeat_at > statement_timestamp() - make_interval(secs => :grace_s)""",
-        "synchronise the host's clock (NTP): Celery drops ticks by it",
+        "synchronise the host's clock (NTP), so that its log lines can be compared with others'",
     ),
     Invariant(
         "every model in service has its bytes",

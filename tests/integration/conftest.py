@@ -68,9 +68,11 @@ def stage(database_url: str) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def web_settings(database_url: str, word_model: Path) -> Settings:
-    """Settings of a service on a fresh database."""
-    return small_service(database_url, word_model)
+def web_settings(database_url: str, word_model: Path, request: pytest.FixtureRequest) -> Settings:
+    """Settings of a service on a fresh database; a call of a test that is marked `unanswered` gives up soon."""
+    settings = small_service(database_url, word_model)
+    unanswered = request.node.get_closest_marker("unanswered") is not None
+    return settings.model_copy(update={"wait_s": 0.2}) if unanswered else settings
 
 
 @pytest.fixture

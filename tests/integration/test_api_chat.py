@@ -86,6 +86,7 @@ def test_a_request_that_somebody_cancels_is_an_error(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", PROMPT)])
+@pytest.mark.unanswered
 def test_without_an_answer_in_time_the_request_is_cancelled(api: Api, path: str, body: dict[str, object]) -> None:
     answer = api.call("POST", path, json=body)
     assert answer.status_code == 504

@@ -139,6 +139,7 @@ def test_what_is_not_to_be_stored_is_gone_once_it_is_answered(
     assert api.call("POST", PATH, json=body).json["error"]["code"] == "previous_response_not_found"
 
 
+@pytest.mark.unanswered
 def test_upkeep_deletes_what_a_client_left_behind(api: Api) -> None:
     body = {"model": "words", "messages": [{"role": "user", "content": SECRET}], "store": False}
     assert api.call("POST", "/v1/chat/completions", json=body).status_code == 504

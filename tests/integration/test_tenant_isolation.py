@@ -114,6 +114,7 @@ def test_another_tenants_lists_are_empty(api: Api, owned: dict[str, dict[str, st
     assert other.call("GET", f"/v1/responses?after={owned['/v1/responses/']['id']}").status_code == 400
 
 
+@pytest.mark.unanswered
 def test_what_another_tenant_makes_is_its_own(api: Api, owned: dict[str, dict[str, str]]) -> None:
     other = api.other_tenant()
     seen: Callable[[], list[ApiAnswer]] = lambda: [api.call(*route).json["data"] for route in sorted(LISTS)]  # noqa: E731

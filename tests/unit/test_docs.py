@@ -1,7 +1,9 @@
-"""The documents say what is there: every file, name, command and link that they show exists. Nothing is imported."""
+"""Documents, comments and messages say what is there: every file, name, command and link that they show exists."""
 
 import ast
+import io
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,17 @@ GLOSSARY, EQUATIONS = ROOT / "docs" / "glossary.md", ROOT / "docs" / "equations.
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 FOLDERS = "cli|webapp|tasks|processes|scheduling|learning|inference|models|migrations|benchmarks|docs|tests"
 FILE = rf"(?:{FOLDERS})/[\w./-]*|settings\.py|celery_config\.py"
+
+SOURCES = sorted(
+    path
+    for folder in (*FOLDERS.split("|"), "processes")
+    for path in (ROOT / folder).rglob("*.py")
+    if "/bundled/" not in str(path)
+)
+PRODUCT = [path for path in SOURCES if path.relative_to(ROOT).parts[0] not in ("tests", "benchmarks")]
+CONSTANT = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
+# What messages and comments of the product call by a name that is another program's: environment variables, WSGI keys.
+NAMES_OF_OTHERS = {"WEB_CONCURRENCY", "PROMETHEUS_MULTIPROC_DIR", "MAX_CONTENT_LENGTH", "TOOL_CALLS"}
 
 every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)).replace("/", "-")
@@ -65,6 +78,45 @@ def test_every_file_and_every_name_that_is_shown_exists(document: Path) -> None:
 def test_a_reference_that_leads_nowhere_is_found() -> None:
     text = "`settings.py`, `settings.py:Settings.policy`, `settings.py:Gone`, `docs/gone.md`, `cli/main.py:main`"
     assert missing(text) == ["settings.py:Gone", "docs/gone.md"]
+
+
+def prose_of(path: Path) -> str:
+    """The comments of a module, and those of its strings that are more than one word: docstrings and messages."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    return "\n".join(
+        token.string
+        for token in tokens
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string)
+    )
+
+
+def test_comments_and_messages_show_only_files_and_names_that_exist() -> None:
+    shown = rf"(?<![\w/.*{{}}])((?:{FOLDERS})/[\w./-]+\.(?:py|md|json|svg|yaml|conf)|settings\.py)(?::(\w[\w.]*\w))?"
+    wrong = [
+        f"{source.relative_to(ROOT)}: {path}{name and ':' + name}"
+        for source in PRODUCT
+        for path, name in re.findall(shown, prose_of(source))
+        if not (ROOT / path).exists() or (name and not name.isdigit() and name not in names_in(ROOT / path))
+    ]
+    assert wrong == []
+
+
+def test_a_constant_that_a_comment_or_a_message_names_is_defined() -> None:
+    defined = {
+        name
+        for source in SOURCES
+        for node in ast.walk(ast.parse(source.read_text()))
+        for name in (
+            [node.id] if isinstance(node, ast.Name) else [node.attr] if isinstance(node, ast.Attribute) else []
+        )
+    }
+    wrong = [
+        f"{source.relative_to(ROOT)}: {name}"
+        for source in PRODUCT
+        for name in CONSTANT.findall(prose_of(source))
+        if not name.startswith("MAGNUS_") and name not in defined | NAMES_OF_OTHERS
+    ]
+    assert wrong == []
 
 
 @every_document
