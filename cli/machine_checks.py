@@ -18,10 +18,8 @@ from cli.hosting.embedded_postgres import postgres_binaries
 from cli.hosting.service_files import running_service
 from inference.model_weights import cpu_dtype, parameters_of
 from models.connections.database_errors import GRANT, explain
-from models.connections.role_grants import unreadable_tables
-from models.connections.schema_upgrade import schema_state, server_facts
-from models.connections.session_settings import is_pooled
-from models.session import make_engine
+from models.connections.schema_upgrade import schema_state, server_facts, unreadable_tables
+from models.session import is_pooled, make_engine
 from models.upkeep.invariants import INVARIANTS, SHOWN, violations
 from settings import Settings
 

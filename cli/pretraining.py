@@ -13,7 +13,7 @@ from learning.predictors.predictor_factory import bounds_of
 from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
 from learning.store import digest, dump, load
 from models import model_versions
-from models.tenants.tenant_applications import scoped_application
+from models.request_predictions import scoped_application
 from settings import Settings
 from tasks.configured_predictor import make_configured
 from webapp.client_prompt import application_name

@@ -4,7 +4,6 @@ from alembic import context
 
 from models import service_tables as service_tables  # the metadata has a table once its module is imported
 from models.bulk import bulk_tables as bulk_tables
-from models.operations import operation_tables as operation_tables
 from models.tables import Base
 from models.tenants import tenant_tables as tenant_tables
 from models.webhooks import webhook_tables as webhook_tables

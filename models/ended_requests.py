@@ -1,8 +1,10 @@
-"""Requests that have ended: what waiting calls, streams and the overview ask."""
+"""Requests that have ended: read by waiting calls, streams and the overview, and exported as traces."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import ARRAY, Text, any_, literal, select, union_all
+from sqlalchemy import ARRAY, Connection, Text, any_, bindparam, literal, select, union_all
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from models.client_requests import UNFINISHED, RequestView, read_views, select_views, select_whole_views
@@ -35,3 +37,76 @@ def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]
     views = read_views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
     found = {view.request.id: view for view in views}
     return {request_id: found.get(request_id) for request_id in over}
+
+
+# An answer is dated back by the time that writing it took; what is written later than this is not traced. Not tuned.
+GRACE_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """A request from arrival to end; instants in nanoseconds since the epoch. `started_ns` None: never served."""
+
+    id: str
+    tenant: str
+    application: str
+    model: str
+    status: str
+    arrived_ns: int
+    started_ns: int | None
+    finished_ns: int
+    prompt_tokens: int
+    predicted_tokens: int | None
+    output_tokens: int | None
+    attempts: int
+    policy: str | None
+    worker: str | None
+    batch: int | None
+    batch_size: int | None
+
+
+def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
+    """The next requests in the order of their ends; none for the first caller, who marks where the others begin.
+
+    The mark moves with the transaction, and only one at a time can move it: what is not exported is taken again.
+    """
+    mark = connection.execute(text("select value from service_state where name = 'traced' for update")).scalar()
+    if mark is None:
+        connection.execute(
+            text("""
+                insert into service_state (name, value)
+                values ('traced', jsonb_build_object('at', clock_timestamp(), 'id', '')) on conflict do nothing
+            """)
+        )
+        return []
+    rows = connection.execute(
+        text("""
+            with ended as (
+                (select * from requests where status in ('completed', 'incomplete')
+                    and finished_at >= cast(:at as timestamptz) and (finished_at, id) > (cast(:at as timestamptz), :id)
+                    and finished_at < statement_timestamp() - make_interval(secs => :grace_s)
+                order by finished_at, id limit :limit)
+                union all
+                (select * from requests where status in ('failed', 'cancelled')
+                    and finished_at >= cast(:at as timestamptz) and (finished_at, id) > (cast(:at as timestamptz), :id)
+                    and finished_at < statement_timestamp() - make_interval(secs => :grace_s)
+                order by finished_at, id limit :limit)
+            )
+            select r.id, r.tenant, r.application, r.model, r.status,
+                (extract(epoch from r.arrived_at) * 1000000000)::bigint as arrived_ns,
+                (extract(epoch from r.started_at) * 1000000000)::bigint as started_ns,
+                (extract(epoch from r.finished_at) * 1000000000)::bigint as finished_ns,
+                r.prompt_tokens, r.predicted_tokens, r.output_tokens, r.attempts,
+                b.policy, b.worker, b.id as batch, b.size as batch_size, r.finished_at::text as at
+            from ended r left join batches b on b.id = r.batch_id order by r.finished_at, r.id limit :limit
+        """),
+        {**mark, "grace_s": GRACE_S, "limit": limit},
+    ).all()
+    if rows:
+        connection.execute(
+            text("""
+                update service_state set value = :mark, updated_at = clock_timestamp() where name = 'traced'
+            """).bindparams(bindparam("mark", type_=JSONB)),
+            {"mark": {"at": rows[-1].at, "id": rows[-1].id}},
+        )
+    return [TracedRequest(*row[:-1]) for row in rows]

@@ -10,8 +10,8 @@ from psycopg import Connection as PsycopgConnection
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
-from models.connections.session_settings import is_pooled
 from models.planning.planner_state import write_service_state
+from models.session import is_pooled
 from models.sql import text
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels

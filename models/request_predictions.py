@@ -14,7 +14,7 @@ class Unpredicted:
     """A request that waits for its predicted generation length."""
 
     id: str
-    application: str  # of its tenant, see `models.tenants.tenant_applications`
+    application: str  # of its tenant, see `models.request_predictions`
     instructions: str
     input: str
     input_tokens: int
@@ -92,3 +92,8 @@ def write_predictions(connection: Connection, predicted: Sequence[Predicted], ve
 def write_predictor_heartbeat(connection: Connection, version: str) -> None:
     """Record that a predictor works now; without a recent heartbeat the reconciler writes fallback predictions."""
     write_service_state(connection, "predictor", {"version": version})
+
+
+def scoped_application(tenant: str, application: str) -> str:
+    """The name as the queries of predictions, outcomes and response times make it: `tenant || '/' || application`."""
+    return f"{tenant}/{application}"

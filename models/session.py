@@ -1,16 +1,21 @@
-"""Connections to Postgres: SQLAlchemy engines and sessions, made once by each process at its entry point."""
+"""Connections to Postgres: SQLAlchemy engines and sessions, made once by each process at its entry point.
 
+A pooler such as PgBouncer in transaction mode gives each transaction another server connection: settings of the session
+would reach the statements of others, prepared statements would be unknown, and start-up options are refused. Behind a
+pooler therefore nothing outlives a transaction but the time zone, which PgBouncer itself carries over.
+"""
+
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.connections.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
-from models.connections.error_privacy import hide_values
-from models.connections.session_settings import apply_session_settings
+from models.connections.database_errors import hide_values
 
 # A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
 # the server is lost within this time after a use, the next statement fails instead. Not tuned.
@@ -131,3 +136,38 @@ def _ping_after_idle(engine: Engine) -> None:
             raise OperationalError(None, None, error) from error
         except engine.dialect.loaded_dbapi.Error as error:
             raise DisconnectionError from error  # the pool opens a new connection
+
+
+POOLED = "pooled"  # in a connection's info: whether a pooler is between us and Postgres
+
+
+def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
+    """Give each new connection these settings, or, behind a pooler, each transaction.
+
+    With autocommit there are no transactions: behind a pooler such an engine has none of them.
+    """
+    columns = ", ".join(f"set_config('{name}', '{value}', {{local}})" for name, value in settings.items())
+    of_session, of_transaction = (f"select {columns.format(local=local)}" for local in ("false", "true"))
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, record: Any) -> None:
+        autocommit, connection.autocommit = connection.autocommit, True
+        connection.execute("set timezone to 'UTC'")
+        # A pooler answers the start of a session itself, with a number of its own in place of the server process's.
+        (server_pid,) = connection.execute("select pg_backend_pid()").fetchone()
+        record.info[POOLED] = server_pid != connection.info.backend_pid
+        if record.info[POOLED]:
+            connection.prepare_threshold = None
+        elif settings:
+            connection.execute(of_session)
+        connection.autocommit = autocommit
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:
+        if settings and connection.info[POOLED] and connection.get_isolation_level() != "AUTOCOMMIT":
+            connection.exec_driver_sql(of_transaction)
+
+
+def is_pooled(connection: Connection) -> bool:
+    """Whether a pooler is between this connection and Postgres."""
+    return bool(connection.info[POOLED])

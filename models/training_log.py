@@ -17,7 +17,7 @@ class FinishedRequest:
     """An answered request as the length predictor learns from it; `at` is when it ended, seconds since the epoch."""
 
     id: str
-    application: str  # of its tenant, see `models.tenants.tenant_applications`
+    application: str  # of its tenant, see `models.request_predictions`
     instructions: str
     input: str
     input_tokens: int

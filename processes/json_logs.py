@@ -37,7 +37,7 @@ MESSAGES_SHOWN = (
     NameError,
     ArithmeticError,
 )
-# Packages whose exceptions we know: `models.connections.error_privacy` shortens those of the database.
+# Packages whose exceptions we know: `models.connections.database_errors` shortens those of the database.
 PACKAGES_SHOWN = {"amqp", "kombu", "psycopg", "redis", "sqlalchemy", "torch"} | {
     *("cli", "inference", "learning", "models", "processes", "scheduling", "tasks")
 }

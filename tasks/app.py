@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from celery_config import celery_config
 from models.connections.database_errors import explain
-from models.installation import installation_id
+from models.connections.schema_upgrade import installation_id
 from models.session import make_engine
 from processes import json_logs
 from settings import end_with, settings_or_end

@@ -13,14 +13,13 @@ from pydantic import ValidationError
 from inference.engine_errors import UnreadableTokenizer
 from models import ended_requests, notifications
 from models.client_requests import RequestView
-from models.installation import installation_id
+from models.connections.schema_upgrade import installation_id
 from models.notifications import ENDED, Notifications
 from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
-from models.tenants import rate_counts
-from models.tenants.rate_counts import SharedCount
-from models.tenants.tenant_backlog import TenantBacklog, backlog_of
+from models.tenants import tenant_limits
+from models.tenants.tenant_limits import SharedCount, TenantBacklog, read_backlog
 from processes import json_logs
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import auth, client_errors, health, models_api, stats_api
@@ -176,11 +175,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
 
     def share_count(tenant: str, requests: int, period_s: int) -> SharedCount:
         with sessions() as session:
-            return rate_counts.add(session, tenant, requests, period_s)
+            return tenant_limits.count_requests(session, tenant, requests, period_s)
 
     def backlog(tenant: str) -> TenantBacklog:
         with sessions() as session:
-            return backlog_of(session, tenant)
+            return read_backlog(session, tenant)
 
     def notify() -> None:
         with sessions() as session:

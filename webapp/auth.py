@@ -7,8 +7,7 @@ from flask import Response, g, request
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.tenants import api_keys
-from models.tenants.api_keys import Caller
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Caller, Scope
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.operations import process_heartbeats
 from models.operations.fleet_use import WorkerUse, workers_in_use
 from models.operations.minute_history import ended_totals
-from models.operations.operator_overview import RequestCounts, deaf_workers, request_counts
+from models.operations.operator_overview import RequestCounts, request_counts, workers_not_consuming
 from models.operations.process_heartbeats import Process
 from models.planning import planner_state
 from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
@@ -31,7 +31,7 @@ class ServiceCollector(Collector):
             now = request_counts(session, self._worker_alive_s)
             finished = ended_totals(session)
             found = process_heartbeats.processes(session.connection())
-            deaf = deaf_workers(session)
+            deaf = workers_not_consuming(session)
             snapshot = read_queue_snapshot(session)
             tau = planner_state.planner_inputs(session.connection()).tau
             fleet = workers_in_use(session)

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
 from models.planning.queue_position import QueueSnapshot
+from models.request_predictions import scoped_application
 from models.tables import RequestStatus
-from models.tenants.tenant_applications import scoped_application
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import ClientPrompt, application_name

@@ -14,9 +14,9 @@ from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, mea
 from benchmarks.chaos.recording_client import RecordingClient, bodies
 from benchmarks.harness import until
 from benchmarks.mixed.simulated_mix import LIMIT, WORKERS, lengths_of
-from models.operations import waiting_requests
+from models.operations import operator_overview
 from models.session import make_sessions
-from models.tenants import api_keys, tenant_settings
+from models.tenants import api_keys, tenant_limits
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, make_policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.published_costs import LLAMA2_13B_A100_DS
@@ -82,13 +82,13 @@ def live(service: MeasuredService, backlog: int) -> dict[str, float]:
     with make_sessions(service.database).begin() as session:
         keys = {tenant: api_keys.create(session, name="benchmark", tenant=tenant)[1] for tenant in WEIGHTS}
         for tenant, weight in WEIGHTS.items():
-            tenant_settings.change(session, tenant, {"weight": weight})
-        waiting_requests.set_paused(session, True)
+            tenant_limits.change_tenant(session, tenant, {"weight": weight})
+        operator_overview.set_paused(session, True)
     for seed, key in enumerate(keys.values()):
         with RecordingClient(service.url, key) as client:
             client.submit_all(bodies(backlog, seed))
     with make_sessions(service.database).begin() as session:
-        waiting_requests.set_paused(session, False)
+        operator_overview.set_paused(session, False)
     until(lambda: not _waiting(service), SERVED_WITHIN_S)
     with service.database.connect() as connection:
         rows = connection.execute(SERVED, {"tenants": list(WEIGHTS)}).all()

@@ -10,7 +10,7 @@ from cli.command_errors import CommandFailed, Unreachable
 from cli.database_access import transaction
 from cli.hosting.service_files import database_url
 from cli.options import settings_with, state_dir_option
-from models.connections import role_grants, schema_upgrade
+from models.connections import schema_upgrade
 from models.connections.database_errors import explain
 
 
@@ -50,6 +50,6 @@ def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path
     click.echo("the schema is the newest")
     if role is not None:
         with transaction(state_dir) as connection:
-            made = role_grants.grant(connection, role)
+            made = schema_upgrade.grant_rights(connection, role)
         note = "was made without a password: give it one with `alter role … password …`, and" if made else "may"
         click.echo(f"{role} {note} {'may ' if made else ''}run the service")

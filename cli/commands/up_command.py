@@ -40,7 +40,7 @@ from models.connections.schema_upgrade import UnusableSchema, schema_state, upgr
 from models.planning import planner_state
 from models.session import make_engine, make_sessions
 from models.tenants import api_keys
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER, Settings
 
 

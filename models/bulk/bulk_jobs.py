@@ -1,16 +1,21 @@
-"""Bulk jobs as clients handle them: create, fetch, list, cancel. The background work is in `bulk_work`."""
+"""Bulk jobs as clients handle them: create, fetch, list, cancel, read the results; and how old ones are deleted.
+
+The background work is in `bulk_feed` and `bulk_progress`.
+"""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, StoredFile
-from models.client_requests import IdempotencyKeyReused
+from models.bulk.bulk_tables import UNENDED, BulkJob, BulkStatus, FilePurpose, StoredFile
+from models.client_requests import IdempotencyKeyReused, RequestView, select_whole_views
 from models.sql import text
+from models.tables import StoredRequest
 
 CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
@@ -85,8 +90,13 @@ def any_unended(connection: Connection) -> bool:
 
 
 def fetch_job(session: Session, tenant: str, job_id: str) -> BulkJob | None:
-    """A bulk job of this tenant."""
+    """Returns a bulk job of this tenant."""
     return session.scalar(select(BulkJob).where(BulkJob.id == job_id, BulkJob.tenant == tenant))
+
+
+def newest_jobs(session: Session, limit: int) -> Sequence[BulkJob]:
+    """Returns the newest bulk jobs of all tenants."""
+    return session.scalars(select(BulkJob).order_by(BulkJob.created_at.desc(), BulkJob.id.desc()).limit(limit)).all()
 
 
 def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | None:
@@ -119,3 +129,60 @@ def cancel_job(session: Session, tenant: str, job_id: str) -> None:
         .execution_options(synchronize_session=False)
     )
     session.commit()
+
+
+ANSWERED_LINES = "r.status in ('completed', 'incomplete')"
+OTHER_ENDED_LINES = "(r.id is null or r.status in ('failed', 'cancelled'))"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLine:
+    """A line that has ended; without a view its request was deleted, or never was one."""
+
+    line: int
+    custom_id: str | None
+    request_id: str | None
+    error: dict[str, Any] | None
+    view: RequestView | None
+
+
+def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int, limit: int) -> Sequence[EndedLine]:
+    """Up to `limit` lines behind the line `after` that belong to the output, or to the errors."""
+    condition = ANSWERED_LINES if purpose is FilePurpose.output else OTHER_ENDED_LINES
+    rows = session.execute(
+        text(f"""
+            select l.line, l.custom_id, l.request_id, l.error
+            from bulk_lines l
+            left join lateral (select id, status from requests where id = l.request_id offset 0) r on true
+            where l.job_id = :job and l.line > :after and {condition} order by l.line limit :most
+        """),  # noqa: S608  # one of two constants
+        {"job": job_id, "after": after, "most": limit},
+    ).all()
+    ids = [row.request_id for row in rows if row.request_id]
+    found = session.execute(select_whole_views().where(StoredRequest.id.in_(ids))) if ids else ()
+    views = {
+        request.id: RequestView(request, batch, tokens, now, logprobs)
+        for request, batch, tokens, now, logprobs in found
+    }
+    return [EndedLine(row.line, row.custom_id, row.request_id, row.error, views.get(row.request_id)) for row in rows]
+
+
+def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:
+    """Delete up to `limit` jobs that ended longer ago than `retention_s`, with lines and results; returns how many.
+
+    Their requests are then deleted as any others.
+    """
+    deleted = connection.execute(
+        text("""
+            delete from bulk_jobs where id in (
+                select id from bulk_jobs where greatest(completed_at, failed_at, expired_at, cancelled_at)
+                    < statement_timestamp() - make_interval(secs => :retention_s)
+                limit :limit for update skip locked
+            ) returning id
+        """),
+        {"retention_s": retention_s, "limit": limit},
+    ).scalars()
+    ids = list(deleted)
+    if ids:
+        connection.execute(text("delete from files where job_id = any(:ids)"), {"ids": ids})
+    return len(ids)

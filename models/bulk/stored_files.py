@@ -7,10 +7,13 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from models.bulk.bulk_tables import FileChunk, FilePurpose, StoredFile
+from models.sql import text
+
+UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off. Any value above a slow one does
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +142,27 @@ def _files_of(tenant: str) -> Select[StoredFile]:
     return select(StoredFile).where(
         StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None), StoredFile.bytes.is_not(None)
     )
+
+
+def delete_old_files(connection: Connection, retention_s: float, limit: int) -> int:
+    """Delete up to `limit` files: deleted or expired ones, old ones, uploads that were broken off; returns how many.
+
+    A file whose lines a bulk job has still to read stays until it has read them.
+    """
+    return connection.execute(
+        text("""
+            delete from files where id in (
+                select f.id from files f
+                where (f.deleted_at is not null or f.expires_at < statement_timestamp()
+                        or f.bytes is null and f.created_at < statement_timestamp() - make_interval(secs => :upload_s)
+                        or f.job_id is null and f.created_at
+                            < statement_timestamp() - make_interval(secs => :retention_s))
+                    and not exists (
+                        select from bulk_jobs j where j.input_file_id = f.id and j.next_line <= j.last_line
+                            and j.status in ('validating', 'in_progress', 'finalizing', 'cancelling')
+                    )
+                limit :limit for update skip locked
+            )
+        """),
+        {"retention_s": retention_s, "upload_s": UPLOAD_WITHIN_S, "limit": limit},
+    ).rowcount

@@ -1,6 +1,6 @@
-"""The database's schema: upgrades it to the newest, and says whether this code can serve with the one that is there.
+"""The database's schema: upgrades it, says whether this code can serve with it, grants rights on it.
 
-`magnus migrate`, `magnus up`, /readyz, `magnus doctor` and the tests ask here.
+`magnus migrate`, `magnus up`, /readyz, `magnus doctor` and the tests use these functions.
 """
 
 from collections.abc import Sequence
@@ -142,3 +142,47 @@ def alembic_config(connection: Connection) -> Config:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config
+
+
+# Each is a format() of Postgres, which quotes the names; %1$I the role, %2$I the database, %3$I the schema.
+GRANTS = (
+    "grant connect on database %2$I to %1$I",
+    "grant usage on schema %3$I to %1$I",
+    "grant select, insert, update, delete on all tables in schema %3$I to %1$I",
+    "grant usage, select on all sequences in schema %3$I to %1$I",
+    # for tables of later migrations, run by the same owner
+    "alter default privileges in schema %3$I grant_rights select, insert, update, delete on tables to %1$I",
+    "alter default privileges in schema %3$I grant_rights usage, select on sequences to %1$I",
+)
+
+
+def grant_rights(connection: Connection, role: str) -> bool:
+    """Let `role` run the service; whether it was made now, without a password and able to log in.
+
+    The caller owns the tables, and may create roles if there is none of this name.
+    """
+    made = connection.scalar(text("select 1 from pg_roles where rolname = :role"), {"role": role}) is None
+    for statement in ("create role %1$I login", *GRANTS) if made else GRANTS:
+        quoted = connection.scalar(
+            text("select format(cast(:statement as text), cast(:role as text), current_database(), current_schema())"),
+            {"statement": statement, "role": role},
+        )
+        connection.exec_driver_sql(str(quoted))
+    return made
+
+
+def unreadable_tables(connection: Connection) -> Sequence[str]:
+    """Returns the tables of the schema that this connection's role may not read."""
+    return connection.scalars(
+        text("""
+            select tablename from pg_tables where schemaname = current_schema() and tablename <> 'alembic_version'
+                and not has_table_privilege(format('%I.%I', schemaname, tablename), 'select')
+        """)
+    ).all()
+
+
+def installation_id(connection: Connection) -> str:
+    """Twelve hexadecimal digits, the same for every process on this database."""
+    return str(
+        connection.execute(text("select value->>'id' from service_state where name = 'installation'")).scalar_one()
+    )

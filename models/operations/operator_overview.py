@@ -6,12 +6,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from models.operations import process_heartbeats
+from models.planning import planner_state
 from models.sql import text
-
-# Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
-# under heavy traffic; not tuned.
-MOST_ANSWERS = 5000
-MOST_APPLICATIONS = 50  # rows of the page's table, those with the most answers; a longer table is not readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def workers_alive(session: Session, worker_alive_s: float) -> int:
     return int(session.execute(alive, {"alive_s": worker_alive_s}).scalar_one())
 
 
-def deaf_workers(session: Session) -> list[str]:
+def workers_not_consuming(session: Session) -> list[str]:
     """Workers that get no batch because they took none of several messages, by name."""
     rows = session.execute(
         text("""
@@ -89,46 +85,21 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
     missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
     if not workers_alive(session, worker_alive_s):
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
-    missing += [f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in deaf_workers(session)]
+    missing += [
+        f"worker {name} takes no messages: compare its MAGNUS_REDIS_URL" for name in workers_not_consuming(session)
+    ]
     return missing
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
-    """An application's answers among the newest MOST_ANSWERS of the last hour; times in seconds, lengths in tokens."""
-
-    name: str
-    answers: int
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
-    mean_predicted: float | None
-    mean_actual: float
-    rmse: float | None
+def paused_since(session: Session) -> datetime | None:
+    """Since when planning is paused; None: it is not."""
+    row = session.execute(
+        text("select updated_at from service_state where name = 'pause' and (value->>'paused')::bool")
+    ).one_or_none()
+    return row.updated_at if row else None
 
 
-def applications(session: Session) -> list[Application]:
-    """Response times and predictions by application, the one with the most answers first."""
-    rows = session.execute(
-        text("""
-            with answers as (
-                select application, output_tokens, predicted_tokens,
-                    extract(epoch from finished_at - arrived_at)::float8 as response_s
-                from requests
-                where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
-                order by finished_at desc limit :most
-            ), grouped as (
-                select application, count(*) as answers,
-                    percentile_cont(array[0.5, 0.95, 0.99, 1]) within group (order by response_s) as response_s,
-                    avg(predicted_tokens)::float8 as mean_predicted, avg(output_tokens)::float8 as mean_actual,
-                    sqrt(avg((predicted_tokens - output_tokens)::float8 ^ 2)) as rmse
-                from answers group by application
-            )
-            select application, answers, response_s[1], response_s[2], response_s[3], response_s[4],
-                mean_predicted, mean_actual, rmse
-            from grouped order by answers desc, application limit :most_applications
-        """),
-        {"most": MOST_ANSWERS, "most_applications": MOST_APPLICATIONS},
-    )
-    return [Application(*row) for row in rows]
+def set_paused(session: Session, paused: bool) -> None:
+    """Have the planner assign nothing from its next step on, or assign again."""
+    planner_state.write_service_state(session.connection(), "pause", {"paused": paused})
+    session.commit()

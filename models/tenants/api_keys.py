@@ -1,5 +1,6 @@
-"""API keys: create, find, revoke and list. A key is shown once, when it is created; only its SHA-256 is stored."""
+"""API keys and what they may do. A key is shown once, when it is created; only its SHA-256 is stored."""
 
+import enum
 import hashlib
 import secrets
 from collections.abc import Collection, Sequence
@@ -11,14 +12,28 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 from models.tables import ApiKey
-from models.tenants.key_scopes import DEFAULT_SCOPES, Scope
-from models.tenants.tenant_settings import NO_LIMITS, TenantLimits
+from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
+
+
+class Scope(enum.StrEnum):
+    """submit: make and change what is the tenant's; read: see it; operate: see what is of the whole service.
+
+    On the dashboard, where pages need `operate`, submit lets a key act on the whole service, and read see every text.
+    """
+
+    submit = "submit"
+    read = "read"
+    operate = "operate"
+
+
+DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # what every key could do before there were scopes
+
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service
 # How many first characters of a key are stored readable, to tell keys apart in lists. Six random ones have 64^6 values,
 # so two keys of a list hardly ever share them, and the 37 that stay secret are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
-FIND = text("""
+FIND_KEY = text("""
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens
     from api_keys k left join tenants t on t.name = k.tenant
     where k.sha256 = :sha256 and k.revoked_at is null and (k.expires_at is null or k.expires_at > statement_timestamp())
@@ -63,7 +78,7 @@ class Caller:
 
 def find(session: Session, key: str) -> Caller | None:
     """The caller with this key; None if the key is unknown, revoked or expired."""
-    row = session.connection().execute(FIND, {"sha256": digest(key)}).one_or_none()
+    row = session.connection().execute(FIND_KEY, {"sha256": digest(key)}).one_or_none()
     if row is None:
         return None
     key_id, tenant, scopes, *limits = row

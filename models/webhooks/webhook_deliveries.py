@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
+MOST_REDELIVERED = 1000  # of the newest deliveries, those that one action sends again; not tuned
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
@@ -139,12 +141,17 @@ def write_results(connection: Connection, results: Collection[DeliveryResult], g
 def page(
     session: Session, tenant: str, endpoint_id: str, *, limit: int, after: int | None = None
 ) -> Sequence[WebhookDelivery] | None:
-    """An endpoint's deliveries, newest first, older than `after`; None if this tenant has no such endpoint."""
-    if not _is_of(session, tenant, endpoint_id):
-        return None
+    """Returns an endpoint's deliveries, newest first, older than `after`; None if this tenant has no such endpoint."""
+    return newest_deliveries(session, endpoint_id, limit, after) if _is_of(session, tenant, endpoint_id) else None
+
+
+def newest_deliveries(
+    session: Session, endpoint_id: str, limit: int, before: int | None = None
+) -> Sequence[WebhookDelivery]:
+    """Returns the deliveries of an endpoint of any tenant, newest first, older than `before`."""
     deliveries = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
-    if after is not None:
-        deliveries = deliveries.where(WebhookDelivery.id < after)
+    if before is not None:
+        deliveries = deliveries.where(WebhookDelivery.id < before)
     return session.scalars(deliveries.order_by(WebhookDelivery.id.desc()).limit(limit)).all()
 
 
@@ -165,6 +172,22 @@ def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> Webho
     )
     session.commit()
     return delivery
+
+
+def redeliver_given_up(session: Session, endpoint_id: str) -> None:
+    """Send those of an endpoint's newest MOST_REDELIVERED deliveries again that were given up."""
+    session.execute(
+        text("""
+            update webhook_deliveries set next_attempt_at = clock_timestamp() where id = any(array(
+                select id from (
+                    select id, delivered_at, next_attempt_at from webhook_deliveries
+                    where endpoint_id = :endpoint order by id desc limit :most
+                ) as newest where delivered_at is null and next_attempt_at is null
+            )) and delivered_at is null and next_attempt_at is null
+        """),
+        {"endpoint": endpoint_id, "most": MOST_REDELIVERED},
+    )
+    session.commit()
 
 
 def delete_old(connection: Connection, retention_s: float, limit: int) -> int:

@@ -1,16 +1,67 @@
-"""A tenant's webhook endpoints: make, list, rotate the secret, remove."""
+"""A tenant's webhook endpoints: which URLs they may have; create, list, rotate the secret, remove."""
 
 import base64
+import re
 import secrets
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Literal, get_args
+from urllib.parse import urlsplit
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from models.sql import text
 from models.webhooks.webhook_tables import WebhookEndpoint
+
+LONGEST_URL = 2000  # characters; servers take 8,000 and more, any bound far below a row's size does
+# printable ASCII without what only confuses: userinfo, fragments, back-slashes, quotes
+URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:[/?][!$-;=?-\[\]_a-z|~]*)?")
+NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
+
+Address = IPv4Address | IPv6Address
+
+
+class UnusableUrl(ValueError):
+    """A webhook may not go to this URL; the message says why."""
+
+
+def check_url(url: str, private: bool) -> None:
+    """Raise UnusableUrl for what no event is sent to; `private`: addresses of this network and http:// are allowed."""
+    if len(url) > LONGEST_URL or not URL.fullmatch(url):
+        raise UnusableUrl("must be an absolute https:// URL without user, fragment or spaces, of 2,000 characters")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UnusableUrl(f"is no URL: {error}") from error
+    if not host or port == 0:
+        raise UnusableUrl("must name a host, and a port that there is")
+    if private:
+        return
+    if parts.scheme != "https":
+        raise UnusableUrl("must begin with https://")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return  # a name: the sender looks at what it resolves to
+    if not is_public(address):
+        raise UnusableUrl("must not be a private, loopback or link-local address")
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is one of the whole Internet, also of those that carry an IPv4 address within."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if address in NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not address.is_multicast
+
 
 EventType = Literal[  # as OpenAI names them; the end of a background response, and of a batch
     "response.completed",
@@ -23,7 +74,16 @@ EventType = Literal[  # as OpenAI names them; the end of a background response, 
     "batch.cancelled",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
+MOST_COUNTED = 1000  # undelivered events of an endpoint; it bounds the query. Not tuned.
 MOST_ENDPOINTS = 20  # of a tenant: each end of a response writes a row for each. Not tuned.
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """An endpoint with the number of its deliveries that have not arrived, counted up to MOST_COUNTED."""
+
+    endpoint: WebhookEndpoint
+    waiting: int
 
 
 class TooManyEndpoints(Exception):
@@ -52,6 +112,23 @@ def list_of(session: Session, tenant: str) -> Sequence[WebhookEndpoint]:
         .where(WebhookEndpoint.tenant == tenant)
         .order_by(WebhookEndpoint.created_at, WebhookEndpoint.id)
     ).all()
+
+
+def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
+    """Returns webhook endpoints of all tenants, those that fail first."""
+    endpoints = session.scalars(
+        select(WebhookEndpoint).order_by(WebhookEndpoint.failures.desc(), WebhookEndpoint.id).limit(limit)
+    ).all()
+    undelivered = session.execute(
+        text("""
+            select endpoint, (select count(*) from (
+                select from webhook_deliveries where endpoint_id = endpoint and next_attempt_at is not null limit :most
+            ) as waiting) as number from unnest(cast(:endpoints as text[])) as endpoint
+        """),
+        {"endpoints": [endpoint.id for endpoint in endpoints], "most": MOST_COUNTED},
+    )
+    numbers = {row.endpoint: row.number for row in undelivered}
+    return [EndpointState(endpoint, numbers.get(endpoint.id, 0)) for endpoint in endpoints]
 
 
 def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEndpoint | None:

@@ -19,7 +19,7 @@ from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
 from models.planning.queue_position import read_queue_snapshot
-from models.tenants import tenant_backlog, tenant_settings
+from models.tenants import tenant_limits
 from webapp.bulk.request_lines import LineReader, duplicate
 from webapp.limits.prompt_limits import PromptLimits
 
@@ -101,7 +101,7 @@ class LineFeeder:
 
     def _room(self, connection: Connection, tenant: str) -> Room:
         session = Session(connection)
-        backlog, own = tenant_backlog.backlog_of(session, tenant), tenant_settings.limits_of(session, tenant)
+        backlog, own = tenant_limits.read_backlog(session, tenant), tenant_limits.limits_of(session, tenant)
         requests = self._max_requests if own.queued_requests is None else own.queued_requests
         tokens = self._max_tokens if own.queued_tokens is None else own.queued_tokens
         if not backlog.requests:  # then one line goes in, however small the limits are

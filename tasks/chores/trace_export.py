@@ -13,7 +13,7 @@ import httpx
 import structlog
 from sqlalchemy import Engine
 
-from models.ended_traces import EndedRequest, take_ended
+from models.ended_requests import TracedRequest, take_traced
 from settings import VERSION
 from tasks.chores.upkeep import PART_FOR_S, repeat
 
@@ -37,20 +37,20 @@ def export_traces(engine: Engine, url: str) -> None:
 
 def _export_some(engine: Engine, collector: httpx.Client, url: str) -> int:
     with engine.begin() as connection:
-        ended = take_ended(connection, AT_ONCE)
+        ended = take_traced(connection, AT_ONCE)
         if ended:
             collector.post(url, json=otlp(ended)).raise_for_status()
     return len(ended)
 
 
-def otlp(ended: Iterable[EndedRequest]) -> Json:
+def otlp(ended: Iterable[TracedRequest]) -> Json:
     """The traces of these requests as an OTLP export request."""
     spans = [span for request in ended for span in spans_of(request)]
     resource = {"attributes": _attributes({"service.name": "magnus", "service.version": VERSION})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "magnus"}, "spans": spans}]}]}
 
 
-def spans_of(request: EndedRequest) -> Sequence[Json]:
+def spans_of(request: TracedRequest) -> Sequence[Json]:
     """The request from arrival to end, and in it its waiting and its service."""
     whole = _span(request, "request", request.arrived_ns, request.finished_ns, SERVER)
     whole["attributes"] = _attributes(
@@ -89,7 +89,7 @@ def trace_id(request_id: str) -> str:
     return request_id.rpartition("_")[2]
 
 
-def _span(request: EndedRequest, name: str, start_ns: int, end_ns: int, kind: int, parent: str | None = None) -> Json:
+def _span(request: TracedRequest, name: str, start_ns: int, end_ns: int, kind: int, parent: str | None = None) -> Json:
     span: Json = {
         "traceId": trace_id(request.id),
         "spanId": _span_id(request.id, name),

@@ -7,7 +7,7 @@ from time import monotonic
 import structlog
 from sqlalchemy import Connection, Engine
 
-from models.bulk import bulk_retention
+from models.bulk import bulk_jobs, stored_files
 from models.operations import minute_history, service_history
 from models.session import make_sessions
 from models.tenants import usage
@@ -45,8 +45,8 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         retention.delete_superseded_versions(connection)
         unstored_requests.forget_ended(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
     deletions = (
-        bulk_retention.delete_old_files,
-        bulk_retention.delete_old_jobs,
+        stored_files.delete_old_files,
+        bulk_jobs.delete_old_jobs,
         retention.delete_old_requests,
         retention.delete_old_batches,
         webhook_deliveries.delete_old,

@@ -17,8 +17,8 @@ from ipaddress import ip_address
 
 import httpcore
 
-from models.webhooks.endpoint_addresses import is_public
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
+from models.webhooks.webhook_endpoints import is_public
 
 ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
 ANSWER_BYTES = 16_384  # read of an answer, so that its connection can be used again; of a longer one it is closed

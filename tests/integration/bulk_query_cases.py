@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from models.bulk import bulk_feed, bulk_jobs, bulk_progress, bulk_results, bulk_retention, stored_files
+from models.bulk import bulk_feed, bulk_jobs, bulk_progress, stored_files
 from models.bulk.bulk_feed import NewLine
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_progress import LineCounts
@@ -70,17 +70,17 @@ BULK_CASES = [
     ),
     Case("bulk_progress.write_sizes", lambda c: bulk_progress.write_sizes(c, {INPUT: 7})),
     Case(
-        "bulk_results.ended_lines",
-        on_session(bulk_results.ended_lines, JOB, FilePurpose.output, 450, 100),
+        "bulk_jobs.ended_lines",
+        on_session(bulk_jobs.ended_lines, JOB, FilePurpose.output, 450, 100),
         5 * 100 + FEW,
         "output",
     ),
     Case(
-        "bulk_results.ended_lines",
-        on_session(bulk_results.ended_lines, JOB, FilePurpose.error, 0, 100),
+        "bulk_jobs.ended_lines",
+        on_session(bulk_jobs.ended_lines, JOB, FilePurpose.error, 0, 100),
         A_JOB,
         "errors",
     ),
-    Case("bulk_retention.delete_old_jobs", lambda c: bulk_retention.delete_old_jobs(c, DAY, 500), 1000 + FEW),
-    Case("bulk_retention.delete_old_files", lambda c: bulk_retention.delete_old_files(c, DAY, 500), 4000),
+    Case("bulk_jobs.delete_old_jobs", lambda c: bulk_jobs.delete_old_jobs(c, DAY, 500), 1000 + FEW),
+    Case("stored_files.delete_old_files", lambda c: stored_files.delete_old_files(c, DAY, 500), 4000),
 ]

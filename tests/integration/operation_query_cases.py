@@ -6,20 +6,19 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from models import client_requests
+from models.bulk import bulk_jobs
 from models.operations import (
-    all_tenants,
-    audit_trail,
+    application_figures,
     fleet_use,
-    job_actions,
-    job_lists,
-    operator_sessions,
-    predicted_answers,
+    operator_access,
+    operator_jobs,
+    operator_overview,
     service_history,
-    waiting_requests,
 )
-from models.operations.job_actions import JobFilter
+from models.operations.operator_jobs import JobFilter
 from models.tables import RequestStatus
-from tests.integration.million_rows import BATCHES, JOB
+from models.webhooks import webhook_deliveries, webhook_endpoints
+from tests.integration.million_rows import BATCHES
 from tests.integration.query_cases import A_MINUTE, COUNTED, FEW, OPEN, RARE, Case, on_session
 
 WEEK_OF_MINUTES, SAMPLES = 7 * 1440, 360
@@ -34,7 +33,7 @@ def mates_of(id: str) -> Callable[[Connection], object]:
     def mates(session: Session) -> object:
         view = client_requests.fetch(session, None, id)
         assert view is not None
-        return job_lists.batch_mates(session, view)
+        return operator_jobs.batch_mates(session, view)
 
     return on_session(mates)
 
@@ -50,11 +49,11 @@ OPERATION_CASES = [
         "of 7 days",
     ),
     Case("service_history.database_clock", on_session(service_history.database_clock)),
-    Case("audit_trail.write", on_session(audit_trail.write, "me", "pause", "planning")),
-    Case("audit_trail.entries", on_session(audit_trail.entries, 50)),
-    Case("operator_sessions.begin", on_session(operator_sessions.begin, DIGEST, 60.0, key_id=1)),
-    Case("operator_sessions.find", on_session(operator_sessions.find, DIGEST)),
-    Case("operator_sessions.end", on_session(operator_sessions.end, DIGEST)),
+    Case("operator_access.record_action", on_session(operator_access.record_action, "me", "pause", "planning")),
+    Case("operator_access.audit_entries", on_session(operator_access.audit_entries, 50)),
+    Case("operator_access.begin_session", on_session(operator_access.begin_session, DIGEST, 60.0, key_id=1)),
+    Case("operator_access.find_session", on_session(operator_access.find_session, DIGEST)),
+    Case("operator_access.end_session", on_session(operator_access.end_session, DIGEST)),
     Case("fleet_use.workers_in_use", on_session(fleet_use.workers_in_use), OPEN),
     Case(
         "fleet_use.served_batches",
@@ -64,15 +63,15 @@ OPERATION_CASES = [
     Case("fleet_use.running_requests", on_session(fleet_use.running_requests), OPEN),
     Case("fleet_use.set_drained", on_session(fleet_use.set_drained, "w1", True)),
     Case(
-        "waiting_requests.waiting_requests",
-        on_session(waiting_requests.waiting_requests, [f"resp_f{n:031x}" for n in range(1, 1001)]),
+        "operator_jobs.waiting_requests",
+        on_session(operator_jobs.waiting_requests, [f"resp_f{n:031x}" for n in range(1, 1001)]),
         1000 + FEW,
     ),
-    Case("waiting_requests.paused_since", on_session(waiting_requests.paused_since)),
-    Case("waiting_requests.set_paused", on_session(waiting_requests.set_paused, True)),
-    Case("predicted_answers.newest_answers", on_session(predicted_answers.newest_answers), 2 * 2000 + FEW),
+    Case("operator_overview.paused_since", on_session(operator_overview.paused_since)),
+    Case("operator_overview.set_paused", on_session(operator_overview.set_paused, True)),
+    Case("application_figures.newest_answers", on_session(application_figures.newest_answers), 2 * 2000 + FEW),
     *(
-        Case("job_actions.matching", on_session(job_actions.matching, which), 2 * 10_001 + FEW, of)
+        Case("operator_jobs.matching_jobs", on_session(operator_jobs.matching_jobs, which), 2 * 10_001 + FEW, of)
         for of, which in {
             "everything that is queued": JobFilter((RequestStatus.queued,)),
             "what failed": JobFilter((RequestStatus.failed, RequestStatus.cancelled)),
@@ -81,20 +80,32 @@ OPERATION_CASES = [
             "an application that nobody has": JobFilter((RequestStatus.queued,), None, RARE),
         }.items()
     ),
-    Case("job_actions.cancel_jobs", on_session(job_actions.cancel_jobs, QUEUED_IDS), 6 * 500 + FEW),
-    Case("job_actions.submit_again", on_session(job_actions.submit_again, FAILED_IDS), 4 * 500 + FEW),
+    Case("operator_jobs.cancel_jobs", on_session(operator_jobs.cancel_jobs, QUEUED_IDS), 6 * 500 + FEW),
+    Case("operator_jobs.submit_again", on_session(operator_jobs.submit_again, FAILED_IDS), 4 * 500 + FEW),
     Case(
-        "job_lists.begins_with", on_session(job_lists.begins_with, "resp_0000000000000000000000000001", 50), 200 + FEW
+        "operator_jobs.jobs_with_prefix",
+        on_session(operator_jobs.jobs_with_prefix, "resp_0000000000000000000000000001", 50),
+        200 + FEW,
     ),
-    Case("job_lists.slowest", on_session(job_lists.slowest, 50, None, None), 2000 + 200 + FEW),
-    Case("job_lists.slowest", on_session(job_lists.slowest, 50, "nobody", RARE), 2 * 2000 + FEW, "of nobody"),
-    Case("job_lists.batch_mates", mates_of(f"resp_{500_000:032x}"), 200 + FEW, "of an ended batch"),
-    Case("job_lists.batch_mates", mates_of(f"resp_f{1:031x}"), 200 + FEW, "of a running batch"),
-    Case("all_tenants.newest_bulk_jobs", on_session(all_tenants.newest_bulk_jobs, 100), 1000 + FEW),
-    Case("all_tenants.bulk_job", on_session(all_tenants.bulk_job, JOB)),
-    Case("all_tenants.endpoint_states", on_session(all_tenants.endpoint_states, 100), 300 + FEW),
-    Case("all_tenants.endpoint", on_session(all_tenants.endpoint, "we_1")),
-    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100), 4 * 100),
-    Case("all_tenants.deliveries", on_session(all_tenants.deliveries, "we_1", 100, 50_000), 4 * 100, "before one"),
-    Case("all_tenants.redeliver_given_up", on_session(all_tenants.redeliver_given_up, "we_1"), 6 * 1000),
+    Case("operator_jobs.slowest_jobs", on_session(operator_jobs.slowest_jobs, 50, None, None), 2000 + 200 + FEW),
+    Case(
+        "operator_jobs.slowest_jobs",
+        on_session(operator_jobs.slowest_jobs, 50, "nobody", RARE),
+        2 * 2000 + FEW,
+        "of nobody",
+    ),
+    Case("operator_jobs.batch_mates", mates_of(f"resp_{500_000:032x}"), 200 + FEW, "of an ended batch"),
+    Case("operator_jobs.batch_mates", mates_of(f"resp_f{1:031x}"), 200 + FEW, "of a running batch"),
+    Case("bulk_jobs.newest_jobs", on_session(bulk_jobs.newest_jobs, 100), 1000 + FEW),
+    Case("webhook_endpoints.endpoint_states", on_session(webhook_endpoints.endpoint_states, 100), 300 + FEW),
+    Case(
+        "webhook_deliveries.newest_deliveries", on_session(webhook_deliveries.newest_deliveries, "we_1", 100), 4 * 100
+    ),
+    Case(
+        "webhook_deliveries.newest_deliveries",
+        on_session(webhook_deliveries.newest_deliveries, "we_1", 100, 50_000),
+        4 * 100,
+        "before one",
+    ),
+    Case("webhook_deliveries.redeliver_given_up", on_session(webhook_deliveries.redeliver_given_up, "we_1"), 6 * 1000),
 ]

@@ -5,8 +5,9 @@ from contextlib import suppress
 
 from sqlalchemy import Connection, text
 
-from models import ended_traces, installation, served_work, training_log
-from models.operations import minute_history, operator_overview, process_heartbeats, window_stats
+from models import ended_requests, served_work, training_log
+from models.connections import schema_upgrade
+from models.operations import application_figures, minute_history, operator_overview, process_heartbeats, window_stats
 from models.planning import planner_state, response_time_estimate
 from models.upkeep import invariants, retention
 from tests.integration.query_cases import A_MINUTE, COUNTED, DAY, FEW, HOUR, OPEN, Case, on_session
@@ -23,7 +24,7 @@ def a_window(since_ago_s: float, until_ago_s: float) -> Callable[[Connection], o
 def traces_of_the_last_minute(connection: Connection) -> object:
     at = str(connection.execute(text("select clock_timestamp() - interval '60 s'")).scalar_one())
     planner_state.write_service_state(connection, "traced", {"at": at, "id": ""})
-    return ended_traces.take_ended(connection, 500)
+    return ended_requests.take_traced(connection, 500)
 
 
 def served_work_of(window_s: float) -> Callable[[Connection], object]:
@@ -42,19 +43,19 @@ OPERATOR_CASES = [
     Case("minute_history.fold_totals", on_session(minute_history.fold_totals)),
     Case("operator_overview.request_counts", on_session(operator_overview.request_counts, 10.0), 2 * COUNTED),
     Case("operator_overview.workers_alive", on_session(operator_overview.workers_alive, 10.0)),
-    Case("operator_overview.deaf_workers", on_session(operator_overview.deaf_workers)),
+    Case("operator_overview.workers_not_consuming", on_session(operator_overview.workers_not_consuming)),
     Case("operator_overview.what_is_missing", on_session(operator_overview.what_is_missing, 10.0)),
-    Case("operator_overview.applications", on_session(operator_overview.applications), 5000 + FEW),
+    Case("application_figures.applications", on_session(application_figures.applications), 5000 + FEW),
     Case("invariants.violations", lambda c: list(invariants.violations(c, 20.0)), OPEN),
     Case("response_time_estimate.read_response_times", on_session(response_time_estimate.read_response_times), 250),
     Case("window_stats.window_stats", on_session(window_stats.window_stats), COUNTED + OPEN, "of the last minute"),
     Case("window_stats.window_stats", a_window(DAY, DAY - 60), COUNTED + OPEN, "of a minute long ago"),
-    Case("ended_traces.take_ended", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
+    Case("ended_requests.take_traced", traces_of_the_last_minute, 2 * 500 + A_MINUTE + FEW),
     Case("served_work.measured_work", served_work_of(60.0), served_work.MOST_REQUESTS + FEW),
     Case("process_heartbeats.write", lambda c: process_heartbeats.write(c, "beat", "host:1", 0.0)),
     Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
     Case("process_heartbeats.processes", process_heartbeats.processes),
-    Case("installation.installation_id", installation.installation_id),
+    Case("schema_upgrade.installation_id", schema_upgrade.installation_id),
     Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
     Case("retention.delete_old_heartbeats", lambda c: retention.delete_old_heartbeats(c, HOUR)),

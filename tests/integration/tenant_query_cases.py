@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models.tenants import api_keys, rate_counts, tenant_backlog, tenant_settings, usage
+from models.tenants import api_keys, tenant_limits, usage
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
@@ -26,9 +26,9 @@ def deliver(connection: Connection) -> None:
 
 
 TENANT_CASES = [
-    Case("tenant_settings.change", on_session(tenant_settings.change, "tenant-0", {"weight": 2.0})),
-    Case("tenant_settings.limits_of", on_session(tenant_settings.limits_of, "tenant-0")),
-    Case("tenant_settings.list_all", on_session(tenant_settings.list_all), 2 * FEW),
+    Case("tenant_limits.change_tenant", on_session(tenant_limits.change_tenant, "tenant-0", {"weight": 2.0})),
+    Case("tenant_limits.limits_of", on_session(tenant_limits.limits_of, "tenant-0")),
+    Case("tenant_limits.list_tenants", on_session(tenant_limits.list_tenants), 2 * FEW),
     Case("usage.fold", on_session(usage.fold, 1000), 4 * 1000),
     Case("usage.used", on_session(usage.used, None, *LAST_MONTH), 2 * 30 * USING + 2 * ENTRIES),
     Case(
@@ -47,6 +47,6 @@ TENANT_CASES = [
     Case("api_keys.find", on_session(api_keys.find, "magnus-x")),
     Case("api_keys.revoke", on_session(api_keys.revoke, "magnus-abcdef")),
     Case("api_keys.list_all", on_session(api_keys.list_all)),
-    Case("rate_counts.add", on_session(rate_counts.add, "tenant-0", 3, 60)),
-    Case("tenant_backlog.backlog_of", on_session(tenant_backlog.backlog_of, "tenant"), 2 * QUEUED),
+    Case("tenant_limits.count_requests", on_session(tenant_limits.count_requests, "tenant-0", 3, 60)),
+    Case("tenant_limits.read_backlog", on_session(tenant_limits.read_backlog, "tenant"), 2 * QUEUED),
 ]

@@ -10,8 +10,8 @@ from openai import DefaultHttpxClient, OpenAI
 
 from models.planning import planner_state
 from models.session import make_sessions
-from models.tenants import tenant_settings
-from models.tenants.key_scopes import Scope
+from models.tenants import tenant_limits
+from models.tenants.api_keys import Scope
 from tests.integration.api_service import Api
 from tests.integration.database_stage import eventually
 
@@ -102,7 +102,7 @@ def test_a_missing_scope_is_its_error_of_permission(client: OpenAI, api: Api) ->
 
 def test_a_refused_call_is_made_again_when_the_service_says_and_not_before(api: Api, base_url: str) -> None:
     with make_sessions(api.engine).begin() as session:
-        tenant_settings.change(session, "acme", {"queued_requests": 1})
+        tenant_limits.change_tenant(session, "acme", {"queued_requests": 1})
     with api.engine.begin() as connection:  # one of one has to go, in two seconds
         planner_state.write_service_state(connection, "planner", {"waiting": 1, "backlog_s": 2.0, "typical_s": 1.0})
     waiting = api.submit()["id"]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from tests.integration.api_service import Api
 from webapp.tenants.route_scopes import ROUTE_SCOPES, scope_of
 

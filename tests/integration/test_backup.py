@@ -6,8 +6,7 @@ from pathlib import Path
 import psycopg
 
 from cli.hosting.embedded_postgres import create_database, postgres_binaries
-from models.connections.schema_upgrade import schema_state
-from models.installation import installation_id
+from models.connections.schema_upgrade import installation_id, schema_state
 from models.planning import planner_requests, planner_state
 from models.session import make_engine
 from tests.conftest import with_database

@@ -6,7 +6,7 @@ import sys
 
 import redis
 
-from models.installation import installation_id
+from models.connections.schema_upgrade import installation_id
 from tests.integration.database_stage import Stage, eventually
 
 

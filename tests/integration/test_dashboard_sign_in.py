@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from models.session import make_sessions
 from models.tenants import api_keys
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from settings import Settings
 from tests.integration.api_service import Api
 from webapp.dashboard.operator_sign_in import COOKIE

@@ -2,8 +2,8 @@
 
 from models.leasing.worker_registration import WorkerRegistration, register
 from models.notifications import ENDED, Notifications
-from models.operations import fleet_use, job_actions, waiting_requests
-from models.operations.job_actions import JobFilter
+from models.operations import fleet_use, operator_jobs, operator_overview
+from models.operations.operator_jobs import JobFilter
 from models.session import make_sessions
 from models.tables import RequestStatus
 from tasks.planning.leader import Leader
@@ -14,13 +14,13 @@ def test_a_paused_planner_assigns_nothing_until_it_is_resumed(stage: Stage, lead
     stage.worker()
     stage.request("r1")
     with make_sessions(stage.database)() as session:
-        waiting_requests.set_paused(session, True)
-        assert waiting_requests.paused_since(session) is not None
+        operator_overview.set_paused(session, True)
+        assert operator_overview.paused_since(session) is not None
         leader.step()
         assert stage.batches() == {}
         assert stage.requests("status") == {"r1": "queued"}
-        waiting_requests.set_paused(session, False)
-        assert waiting_requests.paused_since(session) is None
+        operator_overview.set_paused(session, False)
+        assert operator_overview.paused_since(session) is None
     leader.step()
     assert [ids for _, ids in stage.batches().values()] == [["r1"]]
 
@@ -80,12 +80,12 @@ def test_ten_thousand_jobs_are_cancelled_and_submitted_again_in_one_go(stage: St
             limit_tokens from requests, generate_series(1, 10500) as n"""
     )
     with make_sessions(stage.database)() as session:
-        ids = job_actions.matching(session, JobFilter((RequestStatus.queued,), "acme", "copy"))
-        assert len(ids) == job_actions.MOST_AT_ONCE + 1
-        assert len(job_actions.cancel_jobs(session, ids[: job_actions.MOST_AT_ONCE])) == job_actions.MOST_AT_ONCE
-        made = job_actions.submit_again(session, ids[: job_actions.MOST_AT_ONCE])
-        assert job_actions.submit_again(session, made[:3]) == []  # they wait: nothing to submit again
-    assert len(set(made)) == job_actions.MOST_AT_ONCE
+        ids = operator_jobs.matching_jobs(session, JobFilter((RequestStatus.queued,), "acme", "copy"))
+        assert len(ids) == operator_jobs.MOST_AT_ONCE + 1
+        assert len(operator_jobs.cancel_jobs(session, ids[: operator_jobs.MOST_AT_ONCE])) == operator_jobs.MOST_AT_ONCE
+        made = operator_jobs.submit_again(session, ids[: operator_jobs.MOST_AT_ONCE])
+        assert operator_jobs.submit_again(session, made[:3]) == []  # they wait: nothing to submit again
+    assert len(set(made)) == operator_jobs.MOST_AT_ONCE
     counts = dict(map(tuple, stage.sql("select status, count(*) from requests group by status")))
     assert counts == {"cancelled": 10_000, "queued": 10_501}
 
@@ -96,7 +96,7 @@ def test_calls_that_wait_for_a_job_hear_that_an_operator_cancelled_it(stage: Sta
     listener = Notifications(stage.database, ENDED)
     try:
         with make_sessions(stage.database)() as session:
-            assert job_actions.cancel_jobs(session, ["resp_1", "resp_unknown"]) == ["resp_1"]
+            assert operator_jobs.cancel_jobs(session, ["resp_1", "resp_unknown"]) == ["resp_1"]
         assert listener.wait(20) == ["resp_1"]
     finally:
         listener.close()
@@ -106,4 +106,4 @@ def test_what_was_not_to_be_stored_cannot_be_submitted_again(stage: Stage) -> No
     stage.request("resp_1", input="", instructions="")
     stage.sql("update requests set status = 'failed', finished_at = clock_timestamp()")
     with make_sessions(stage.database)() as session:
-        assert job_actions.submit_again(session, ["resp_1"]) == []
+        assert operator_jobs.submit_again(session, ["resp_1"]) == []

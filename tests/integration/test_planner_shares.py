@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from models.session import make_sessions
-from models.tenants import tenant_settings
+from models.tenants import tenant_limits
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner_rules import PlannerRules
@@ -14,7 +14,7 @@ from tests.integration.database_stage import Stage
 
 def set_weight(stage: Stage, tenant: str, weight: float) -> None:
     with make_sessions(stage.database).begin() as session:
-        tenant_settings.change(session, tenant, {"weight": weight})
+        tenant_limits.change_tenant(session, tenant, {"weight": weight})
 
 
 def served(stage: Stage, leader: Leader, batches: int) -> Counter[str]:

@@ -5,7 +5,7 @@ from alembic import command
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from models.connections import role_grants
+from models.connections import schema_upgrade
 from models.connections.schema_upgrade import (
     SchemaState,
     UnusableSchema,
@@ -98,8 +98,8 @@ def test_a_role_that_was_granted_serves_and_changes_no_table(database_url: str) 
     role = f"app_{make_url(database_url).database}"
     engine = make_engine(database_url)
     with engine.begin() as connection:
-        assert role_grants.grant(connection, role)
-        assert not role_grants.grant(connection, role)
+        assert schema_upgrade.grant_rights(connection, role)
+        assert not schema_upgrade.grant_rights(connection, role)
     weak = make_engine(make_url(database_url).set(username=role, password=None).render_as_string(hide_password=False))
     with weak.begin() as connection:
         assert schema_state(connection).current

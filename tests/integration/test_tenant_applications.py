@@ -1,9 +1,8 @@
 """Two tenants that use one application name learn nothing of each other's answers."""
 
 from models.planning.response_time_estimate import MIN_ANSWERS, read_response_times
-from models.request_predictions import claim_unpredicted
+from models.request_predictions import claim_unpredicted, scoped_application
 from models.session import make_sessions
-from models.tenants.tenant_applications import scoped_application
 from models.training_log import finished_requests
 from models.upkeep import reconciler
 from tests.integration.database_stage import Stage

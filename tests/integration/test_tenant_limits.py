@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.planning import planner_state
 from models.session import make_sessions
-from models.tenants import tenant_settings
+from models.tenants import tenant_limits
 from settings import Settings
 from tests.integration.api_service import Api, ApiAnswer
 from webapp.app import create_app
@@ -50,7 +50,7 @@ def test_the_prompts_of_a_tenants_queue_have_so_many_tokens(limited: Api) -> Non
 def of_tenant(api: Api, **columns: int) -> None:
     """What `magnus tenant set` writes."""
     with make_sessions(api.engine).begin() as session:
-        tenant_settings.change(session, "acme", columns)
+        tenant_limits.change_tenant(session, "acme", columns)
 
 
 def test_limits_of_a_tenants_own_hold_from_its_next_call_on(limited: Api) -> None:

@@ -13,7 +13,7 @@ from models.leasing.leases import Lease
 from models.session import make_sessions
 from models.tables import RequestStatus
 from models.tenants import usage
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from models.upkeep import retention
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.bulk.bulk_results import EndedLine, ended_lines
+from models.bulk.bulk_jobs import EndedLine, ended_lines
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.tables import RequestStatus
 from webapp.bulk.line_endpoints import ENDPOINTS

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.operations.predicted_answers import PredictedAnswer
+from models.operations.application_figures import PredictedAnswer
 
 SIZE, MARGIN = 420.0, 40.0  # SVG units of the square, and of its left and lower edge
 COLOURS = 6  # applications with a colour of their own; the others share one

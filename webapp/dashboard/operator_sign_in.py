@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from flask import Response, abort, g, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from models.operations import operator_sessions
+from models.operations import operator_access
 from models.tenants import api_keys
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from settings import DASHBOARD_USER
 from webapp.app_context import current_context
 
@@ -80,19 +80,19 @@ def begin_session(secret: str) -> str | None:
     context, cookie = current_context(), secrets.token_urlsafe(32)
     with context.sessions() as session:
         if _is_password(secret):
-            operator_sessions.begin(session, _digest(cookie), SESSION_S, password_sha256=_digest(secret))
+            operator_access.begin_session(session, _digest(cookie), SESSION_S, password_sha256=_digest(secret))
             return cookie
         caller = api_keys.find(session, secret)
         if caller is None or Scope.operate not in caller.scopes:
             return None
-        operator_sessions.begin(session, _digest(cookie), SESSION_S, key_id=caller.key_id)
+        operator_access.begin_session(session, _digest(cookie), SESSION_S, key_id=caller.key_id)
         return cookie
 
 
 def end_session() -> None:
     """Sign out."""
     with current_context().sessions() as session:
-        operator_sessions.end(session, _digest(request.cookies.get(COOKIE, "")))
+        operator_access.end_session(session, _digest(request.cookies.get(COOKIE, "")))
 
 
 def _of_session(cookie: str) -> Operator | None:
@@ -100,7 +100,7 @@ def _of_session(cookie: str) -> Operator | None:
         return None
     context = current_context()
     with context.sessions() as session:
-        found = operator_sessions.find(session, _digest(cookie))
+        found = operator_access.find_session(session, _digest(cookie))
     token = hmac.new(cookie.encode(), b"form", "sha256").hexdigest()
     if found is None:
         return None

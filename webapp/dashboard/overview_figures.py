@@ -8,16 +8,17 @@ from sqlalchemy.orm import Session
 from models import ended_requests
 from models.client_requests import RequestView
 from models.operations import (
+    application_figures,
     fleet_use,
     minute_history,
     operator_overview,
     process_heartbeats,
     service_history,
-    waiting_requests,
 )
+from models.operations.application_figures import Application
 from models.operations.fleet_use import WorkerUse
 from models.operations.minute_history import EndedCounts
-from models.operations.operator_overview import Application, RequestCounts
+from models.operations.operator_overview import RequestCounts
 from models.operations.service_history import HistoryPoint
 from models.planning import queue_position
 from models.planning.queue_position import QueueSnapshot
@@ -53,7 +54,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
     workers = fleet_use.workers_in_use(session)
     processes = process_heartbeats.processes(session.connection())
     lately = service_history.history(session, LATELY_S, 10)
-    paused = waiting_requests.paused_since(session) is not None
+    paused = operator_overview.paused_since(session) is not None
     answers = ended_requests.last_ended(session, SHOWN_ANSWERS)
     taking = [worker for worker in workers if worker.state(worker_alive_s) in TAKES_BATCHES]
     figures = ServiceFigures(
@@ -86,7 +87,7 @@ def read_overview(session: Session, worker_alive_s: float) -> Overview:
         attention=_what_needs_attention(figures, workers, violations),
         queue_snapshot=snapshot,
         workers=workers,
-        applications=operator_overview.applications(session),
+        applications=application_figures.applications(session),
         answers=answers,
         response_s=_response_s(lately[-SAMPLES_A_MINUTE:]),
     )

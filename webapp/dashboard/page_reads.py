@@ -7,9 +7,9 @@ from typing import TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from models import model_versions
-from models.operations import fleet_use, predicted_answers, service_history, waiting_requests
+from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
 from models.operations.fleet_use import FleetState
-from models.operations.waiting_requests import QueuedJob
+from models.operations.operator_jobs import QueuedJob
 from models.planning import planner_state, queue_position
 from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
@@ -38,9 +38,9 @@ class PageReads:
         }
         self.clock = self._cached(service_history.database_clock, FIGURES_TTL_S)
         self.waiting = self._cached(self._waiting, FIGURES_TTL_S)
-        self.paused_since = self._cached(waiting_requests.paused_since, FIGURES_TTL_S)
+        self.paused_since = self._cached(operator_overview.paused_since, FIGURES_TTL_S)
         self.fleet = self._cached(_fleet, FIGURES_TTL_S)
-        self.predicted = self._cached(predicted_answers.newest_answers, FIGURES_TTL_S)
+        self.predicted = self._cached(application_figures.newest_answers, FIGURES_TTL_S)
         self.scores = TtlCache(lambda: scores_by_application(self.predicted.get()), FIGURES_TTL_S, SPACING)
         self.prediction_charts = {
             key: self._cached(partial(self._prediction_charts, over), CHARTS_TTL_S[key]) for key, over in RANGES.items()
@@ -56,7 +56,7 @@ class PageReads:
     def _waiting(self, session: Session) -> dict[str, QueuedJob]:
         snapshot = queue_position.read_queue_snapshot(session)
         batches = snapshot.state.get("batches", []) if snapshot else []
-        return waiting_requests.waiting_requests(session, [name for batch in batches for name in batch["ids"]])
+        return operator_jobs.waiting_requests(session, [name for batch in batches for name in batch["ids"]])
 
     def _cached(self, read: Callable[[Session], Read], ttl_s: float) -> TtlCache[Read]:
         def from_database() -> Read:

@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from models.operations.predicted_answers import PredictedAnswer
+from models.operations.application_figures import PredictedAnswer
 from scheduling.rank_correlation import kendall_tau
 
 FEWEST_FOR_TAU = 10  # with fewer answers tau is chance

@@ -5,7 +5,7 @@ from werkzeug.wrappers import Response
 
 from models import model_versions
 from models.model_versions import UnknownVersion
-from models.operations import audit_trail
+from models.operations import operator_access
 from webapp.app_context import current_context
 from webapp.charts.history_charts import RANGES
 from webapp.charts.length_scatter import length_scatter
@@ -35,7 +35,7 @@ def activate() -> Response:
     """Put an earlier version back into service; predictors and planner take it over within seconds."""
     version = request.form.get("version", "")
     with current_context().sessions() as session:
-        audit_trail.write(session, current_operator().name, "activate", f"model {version}")
+        operator_access.record_action(session, current_operator().name, "activate", f"model {version}")
         try:
             model_versions.activate(session, version)
         except UnknownVersion as error:

@@ -3,7 +3,7 @@
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from models.operations import audit_trail, waiting_requests
+from models.operations import operator_access, operator_overview
 from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.operator_sign_in import current_operator
@@ -52,7 +52,7 @@ def resume() -> Response:
 
 def _set_paused(paused: bool) -> Response:
     with current_context().sessions() as session:
-        audit_trail.write(session, current_operator().name, "pause" if paused else "resume", "planning")
-        waiting_requests.set_paused(session, paused)
+        operator_access.record_action(session, current_operator().name, "pause" if paused else "resume", "planning")
+        operator_overview.set_paused(session, paused)
     current_context().page_reads.forget()
     return redirect(url_for("dashboard.queue"), 303)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.operations.waiting_requests import QueuedJob
+from models.operations.operator_jobs import QueuedJob
 
 # Why the first is first, by policy; {ratio}, {waited} and {seconds} are the first batch's.
 WHY_FIRST = {

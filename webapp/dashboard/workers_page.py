@@ -3,7 +3,7 @@
 from flask import abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from models.operations import audit_trail, fleet_use
+from models.operations import fleet_use, operator_access
 from webapp.app_context import current_context
 from webapp.charts.worker_strips import worker_strip
 from webapp.dashboard.operator_sign_in import current_operator
@@ -46,7 +46,9 @@ def undrain() -> Response:
 def _set_drained(drained: bool) -> Response:
     name = request.form.get("worker", "")
     with current_context().sessions() as session:
-        audit_trail.write(session, current_operator().name, "drain" if drained else "resume", f"worker {name}")
+        operator_access.record_action(
+            session, current_operator().name, "drain" if drained else "resume", f"worker {name}"
+        )
         if not fleet_use.set_drained(session, name, drained):
             abort(404, "There is no worker of this name.")
     current_context().page_reads.forget()

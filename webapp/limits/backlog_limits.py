@@ -17,8 +17,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.planning.queue_position import QueueSnapshot
-from models.tenants.tenant_backlog import TenantBacklog
-from models.tenants.tenant_settings import NO_LIMITS, TenantLimits
+from models.tenants.tenant_limits import NO_LIMITS, TenantBacklog, TenantLimits
 from webapp.client_errors import BacklogFull
 
 log = structlog.get_logger()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.tenants.rate_counts import SharedCount
+from models.tenants.tenant_limits import SharedCount
 from webapp.client_errors import RateLimited
 
 PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}

@@ -3,7 +3,7 @@
 import re
 from functools import cache
 
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 
 # As in the OpenAPI document: method and path -> scope. tests/integration/test_api_scopes.py compares both.
 ROUTE_SCOPES: dict[tuple[str, str], Scope] = {

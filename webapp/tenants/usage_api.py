@@ -11,7 +11,7 @@ from flask import Response as FlaskResponse
 from flask import current_app, request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from models.tenants.key_scopes import Scope
+from models.tenants.api_keys import Scope
 from models.tenants.usage import DIMENSIONS, Used, used
 from webapp.app_context import current_context
 from webapp.auth import current_caller

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.webhooks.endpoint_addresses import LONGEST_URL
-from models.webhooks.webhook_endpoints import EVENT_TYPES, EventType
+from models.webhooks.webhook_endpoints import EVENT_TYPES, LONGEST_URL, EventType
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 from webapp.field_types import Body, Text
 from webapp.responses.response_objects import ApiObject

@@ -5,7 +5,7 @@ import re
 from apiflask import APIBlueprint
 
 from models.webhooks import webhook_deliveries, webhook_endpoints
-from models.webhooks.endpoint_addresses import UnusableUrl, check_url
+from models.webhooks.webhook_endpoints import UnusableUrl, check_url
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest, NotFound

@@ -14,7 +14,7 @@ from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
 from models.tables import ApiKey
 from models.tenants import api_keys
-from models.tenants.key_scopes import DEFAULT_SCOPES, Scope
+from models.tenants.api_keys import DEFAULT_SCOPES, Scope
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST_DAYS = 36_500  # a century; Postgres would hold more

@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.database_access import session
 from cli.options import json_option, state_dir_option
 from cli.terminal import make_console
-from models.tenants import tenant_settings
+from models.tenants import tenant_limits
 from models.tenants.tenant_tables import Tenant as StoredTenant
 
 MOST = 2**31 - 1  # what the columns hold; of tokens more
@@ -67,7 +67,7 @@ def set_(name: str, as_json: bool, state_dir: Path | None, **given: Any) -> None
     if not name or "\0" in name:
         raise click.UsageError("NAME must be a text")
     with session(state_dir) as opened:
-        facts = _facts(tenant_settings.change(opened, name, changes))
+        facts = _facts(tenant_limits.change_tenant(opened, name, changes))
     click.echo(json.dumps(facts) if as_json else ", ".join(f"{key} {_shown(value)}" for key, value in facts.items()))
 
 
@@ -77,7 +77,7 @@ def set_(name: str, as_json: bool, state_dir: Path | None, **given: Any) -> None
 def list_(as_json: bool, state_dir: Path | None) -> None:
     """Show every tenant that has a key or a setting; an empty limit is the service's default."""
     with session(state_dir) as opened:
-        tenants = [_facts(one) for one in tenant_settings.list_all(opened)]
+        tenants = [_facts(one) for one in tenant_limits.list_tenants(opened)]
     if as_json:
         click.echo(json.dumps(tenants))
         return

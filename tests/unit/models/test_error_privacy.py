@@ -1,7 +1,7 @@
 import psycopg
 import pytest
 
-from models.connections.error_privacy import message_without_values
+from models.connections.database_errors import message_without_values
 
 
 @pytest.mark.parametrize("kind", [psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError])

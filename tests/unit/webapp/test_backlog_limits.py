@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from models.planning.queue_position import Places, QueueSnapshot
-from models.tenants.tenant_backlog import TenantBacklog
-from models.tenants.tenant_settings import TenantLimits
+from models.tenants.tenant_limits import TenantBacklog, TenantLimits
 from webapp.client_errors import BacklogFull
 from webapp.limits.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tenants.rate_counts import SharedCount
+from models.tenants.tenant_limits import SharedCount
 from webapp.client_errors import RateLimited
 from webapp.limits.rate_limits import SHARE_EVERY_S, RateLimit, RateStanding
 

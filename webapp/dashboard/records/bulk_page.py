@@ -4,7 +4,8 @@ from flask import abort, redirect, render_template, url_for
 from werkzeug.wrappers import Response
 
 from models.bulk import bulk_jobs as stored_jobs
-from models.operations import all_tenants, audit_trail
+from models.bulk.bulk_tables import BulkJob
+from models.operations import operator_access
 from webapp.app_context import current_context
 from webapp.dashboard.operator_sign_in import current_operator
 
@@ -14,7 +15,7 @@ SHOWN = 100  # the newest; not tuned
 def bulk_jobs() -> str:
     """The newest batches."""
     with current_context().sessions() as session:
-        jobs = all_tenants.newest_bulk_jobs(session, SHOWN)
+        jobs = stored_jobs.newest_jobs(session, SHOWN)
     now = current_context().page_reads.clock.get()
     return render_template("bulk_jobs.html", as_of=now, jobs=jobs, cancellable=stored_jobs.CANCELLABLE)
 
@@ -22,9 +23,9 @@ def bulk_jobs() -> str:
 def cancel_bulk_job(id: str) -> Response:
     """Cancel a batch; what it has done stays."""
     with current_context().sessions() as session:
-        job = all_tenants.bulk_job(session, id)
+        job = session.get(BulkJob, id)
         if job is None:
             abort(404)
-        audit_trail.write(session, current_operator().name, "cancel", f"batch {id}")
+        operator_access.record_action(session, current_operator().name, "cancel", f"batch {id}")
         stored_jobs.cancel_job(session, job.tenant, id)
     return redirect(url_for("dashboard.bulk_jobs"), 303)

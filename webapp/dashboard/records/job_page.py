@@ -3,7 +3,7 @@
 from flask import abort, render_template
 
 from models import client_requests
-from models.operations import audit_trail, job_lists
+from models.operations import operator_access, operator_jobs
 from models.planning.queue_position import place_in_queue
 from webapp.app_context import current_context
 from webapp.charts.job_life import job_life
@@ -21,7 +21,7 @@ def job_texts(id: str) -> str:
     if not current_operator().may_read_texts:
         abort(403, "To read prompts and answers needs a key with the scope `read` beside `operate`.")
     with current_context().sessions() as session:
-        audit_trail.write(session, current_operator().name, "read texts", f"job {id}")
+        operator_access.record_action(session, current_operator().name, "read texts", f"job {id}")
     return _page(id, texts=True)
 
 
@@ -32,6 +32,6 @@ def _page(id: str, texts: bool) -> str:
         view = client_requests.fetch(session, None, id)
         if view is None:
             abort(404)
-        mates = job_lists.batch_mates(session, view)
+        mates = operator_jobs.batch_mates(session, view)
     place = place_in_queue(view, current_context().queue_snapshot.get())
     return render_template("job.html", view=view, place=place, mates=mates, life=job_life(view), texts=texts)

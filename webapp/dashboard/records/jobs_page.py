@@ -10,8 +10,8 @@ from werkzeug.wrappers import Response
 
 from models import client_requests
 from models.client_requests import RequestView
-from models.operations import audit_trail, job_actions, job_lists
-from models.operations.job_actions import MOST_AT_ONCE, JobFilter
+from models.operations import operator_access, operator_jobs
+from models.operations.operator_jobs import MOST_AT_ONCE, JobFilter
 from models.tables import RequestStatus
 from webapp.app_context import current_context
 from webapp.dashboard.operator_sign_in import current_operator
@@ -72,7 +72,7 @@ def confirm_jobs() -> str:
     """Say how many jobs an action would be about, before anything is done."""
     query, action = read_query(request.args), _action(request.args)
     with current_context().sessions() as session:
-        number = len(job_actions.matching(session, query.which(action)))
+        number = len(operator_jobs.matching_jobs(session, query.which(action)))
     return render_template(
         "jobs_confirm.html", query=query, action=action, number=min(number, MOST_AT_ONCE), more=number > MOST_AT_ONCE
     )
@@ -83,9 +83,9 @@ def act_on_jobs() -> str:
     action = _action(request.form)
     query = read_query(request.form)
     with current_context().sessions() as session:
-        ids = job_actions.matching(session, query.which(action))[:MOST_AT_ONCE]
+        ids = operator_jobs.matching_jobs(session, query.which(action))[:MOST_AT_ONCE]
         details = {"matching": len(ids), "said": request.form.get("number", ""), **query.model_dump(exclude_none=True)}
-        audit_trail.write(session, current_operator().name, f"{action} jobs", "all that match", details)
+        operator_access.record_action(session, current_operator().name, f"{action} jobs", "all that match", details)
         done = _act(session, action, ids)
     current_context().page_reads.forget()
     return render_template("jobs_done.html", action=action, done=len(done), matched=len(ids), query=query)
@@ -97,7 +97,7 @@ def act_on_job(id: str) -> Response:
     if not RESPONSE_ID.fullmatch(id):
         abort(404)
     with current_context().sessions() as session:
-        audit_trail.write(session, current_operator().name, action, f"job {id}")
+        operator_access.record_action(session, current_operator().name, action, f"job {id}")
         done = _act(session, action, [id])
     if action == "retry" and not done:
         abort(409, "Only a failed or cancelled job whose texts are still stored can be submitted again.")
@@ -121,18 +121,18 @@ def _action(values: Mapping[str, str]) -> str:
 
 def _act(session: Session, action: str, ids: Sequence[str]) -> Sequence[str]:
     if action == "retry":
-        made = job_actions.submit_again(session, ids)
+        made = operator_jobs.submit_again(session, ids)
         current_context().announcer.announce()
         return made
-    return job_actions.cancel_jobs(session, ids)
+    return operator_jobs.cancel_jobs(session, ids)
 
 
 def _found(query: JobQuery) -> tuple[Sequence[RequestView], bool]:
     with current_context().sessions() as session:
         if query.prefix:
-            return job_lists.begins_with(session, query.prefix, SHOWN), False
+            return operator_jobs.jobs_with_prefix(session, query.prefix, SHOWN), False
         if query.order == "slowest":
-            return job_lists.slowest(session, SHOWN, query.tenant, query.application), False
+            return operator_jobs.slowest_jobs(session, SHOWN, query.tenant, query.application), False
         page = client_requests.page(
             session,
             query.tenant,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from flask import abort, render_template, request
 
-from models.operations import audit_trail
+from models.operations import operator_access
 from models.tenants.usage import used
 from webapp.app_context import current_context
 
@@ -32,5 +32,5 @@ def audit() -> str:
     """The newest entries, or those before one."""
     before = request.args.get("before", type=int)
     with current_context().sessions() as session:
-        entries = audit_trail.entries(session, SHOWN + 1, before)
+        entries = operator_access.audit_entries(session, SHOWN + 1, before)
     return render_template("audit.html", entries=entries[:SHOWN], more=len(entries) > SHOWN, before=before)

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from models.webhooks.endpoint_addresses import UnusableUrl, check_url, is_public
+from models.webhooks.webhook_endpoints import UnusableUrl, check_url, is_public
 
 PUBLIC = [
     "https://example.com",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.operations.predicted_answers import PredictedAnswer
+from models.operations.application_figures import PredictedAnswer
 from webapp.charts.length_scatter import COLOURS, MARGIN, SIZE, length_scatter
 from webapp.dashboard.prediction_scores import FEWEST_FOR_TAU, scores_by_application
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.operations.waiting_requests import QueuedJob
+from models.operations.operator_jobs import QueuedJob
 from scheduling.policies.policy_factory import POLICIES
 from webapp.dashboard.serving_order import WHY_FIRST, QueueFilter, waiting_rows, why_first
 

@@ -1,9 +1,13 @@
-"""Sessions of the dashboard: made when somebody signs in, found by the cookie's digest, ended with their key."""
+"""Who operates the service: sessions of the dashboard, and the audit of what operators did."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from models.service_tables import AuditEntry
 from models.sql import text
 
 
@@ -18,7 +22,7 @@ class SignedIn:
     password_sha256: bytes | None
 
 
-def begin(
+def begin_session(
     session: Session, sha256: bytes, lasts_s: float, *, key_id: int | None = None, password_sha256: bytes | None = None
 ) -> None:
     """Store a session by the digest of its cookie, and delete those that are over."""
@@ -33,7 +37,7 @@ def begin(
     session.commit()
 
 
-def find(session: Session, sha256: bytes) -> SignedIn | None:
+def find_session(session: Session, sha256: bytes) -> SignedIn | None:
     """Whose session this is; None if it is unknown or over, or its key was revoked or has expired."""
     row = session.execute(
         text("""
@@ -47,7 +51,21 @@ def find(session: Session, sha256: bytes) -> SignedIn | None:
     return None if row is None else SignedIn(**row._mapping)
 
 
-def end(session: Session, sha256: bytes) -> None:
+def end_session(session: Session, sha256: bytes) -> None:
     """Delete a session."""
     session.execute(text("delete from operator_sessions where sha256 = :sha256"), {"sha256": sha256})
     session.commit()
+
+
+def record_action(
+    session: Session, actor: str, action: str, target: str, details: Mapping[str, Any] | None = None
+) -> None:
+    """Record that `actor` does this now."""
+    session.add(AuditEntry(actor=actor, action=action, target=target, details=dict(details or {})))
+    session.commit()
+
+
+def audit_entries(session: Session, limit: int, before: int | None = None) -> Sequence[AuditEntry]:
+    """The newest audit_entries, those older than the entry `before`."""
+    listed = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
+    return session.scalars(listed if before is None else listed.where(AuditEntry.id < before)).all()

@@ -1,0 +1,90 @@
+"""Answers by application: response times, and predictions beside what came."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from models.sql import text
+
+MOST_COMPARED = 2000  # enough for a picture and for figures of each application; it bounds the query. Not tuned.
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedAnswer:
+    """A complete answer: true and predicted length in tokens, and how far its ETA was off, in seconds, if it had one.
+
+    `eta_kept`: it ended within the interval that it was promised with.
+    """
+
+    application: str
+    tokens: int
+    predicted_tokens: int
+    upper_tokens: int
+    version: str | None
+    eta_error_s: float | None
+    eta_kept: bool | None
+
+
+def newest_answers(session: Session) -> list[PredictedAnswer]:
+    """The complete and predicted ones among the MOST_COMPARED that ended last."""
+    rows = session.execute(
+        text("""
+            select application, output_tokens as tokens, predicted_tokens,
+                coalesce(predicted_upper_tokens, predicted_tokens) as upper_tokens, predictor_version as version,
+                abs(extract(epoch from finished_at - eta_at))::float8 as eta_error_s,
+                finished_at between eta_low_at and eta_high_at as eta_kept
+            from (
+                select * from requests where status in ('completed', 'incomplete') order by finished_at desc limit :most
+            ) as newest
+            where status = 'completed' and predicted_tokens is not null and output_tokens is not null
+        """),
+        {"most": MOST_COMPARED},
+    )
+    return [PredictedAnswer(**row._mapping) for row in rows]
+
+
+# Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
+# under heavy traffic; not tuned.
+MOST_ANSWERS = 5000
+MOST_APPLICATIONS = 50  # rows of the page's table, those with the most answers; a longer table is not readable
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An application's answers among the newest MOST_ANSWERS of the last hour; times in seconds, lengths in tokens."""
+
+    name: str
+    answers: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+    mean_predicted: float | None
+    mean_actual: float
+    rmse: float | None
+
+
+def applications(session: Session) -> list[Application]:
+    """Response times and predictions by application, the one with the most answers first."""
+    rows = session.execute(
+        text("""
+            with answers as (
+                select application, output_tokens, predicted_tokens,
+                    extract(epoch from finished_at - arrived_at)::float8 as response_s
+                from requests
+                where finished_at > statement_timestamp() - interval '1 h' and status in ('completed', 'incomplete')
+                order by finished_at desc limit :most
+            ), grouped as (
+                select application, count(*) as answers,
+                    percentile_cont(array[0.5, 0.95, 0.99, 1]) within group (order by response_s) as response_s,
+                    avg(predicted_tokens)::float8 as mean_predicted, avg(output_tokens)::float8 as mean_actual,
+                    sqrt(avg((predicted_tokens - output_tokens)::float8 ^ 2)) as rmse
+                from answers group by application
+            )
+            select application, answers, response_s[1], response_s[2], response_s[3], response_s[4],
+                mean_predicted, mean_actual, rmse
+            from grouped order by answers desc, application limit :most_applications
+        """),
+        {"most": MOST_ANSWERS, "most_applications": MOST_APPLICATIONS},
+    )
+    return [Application(*row) for row in rows]

@@ -1,0 +1,183 @@
+"""Jobs of all tenants, as operators list them, look into the queue, cancel them and submit them again."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from models import client_requests
+from models.client_requests import RequestView, read_views, select_views
+from models.sql import text
+from models.tables import RequestStatus, StoredRequest
+
+NEWEST = 2000  # answers among which the slowest_jobs are looked for; it bounds the query. Not tuned.
+# Rows that ended while a batch ran, among which its requests are looked for: there is no index of ended requests by
+# batch, as it would cost every answer. Not tuned.
+MOST_ENDED = 20_000
+MOST_MATES = 64
+
+
+def jobs_with_prefix(session: Session, prefix: str, limit: int) -> Sequence[RequestView]:
+    """Jobs whose id begins so, by id."""
+    found = select_views().where(StoredRequest.id >= prefix, StoredRequest.id <= prefix + "g")
+    return list(read_views(session, found.order_by(StoredRequest.id).limit(limit)))
+
+
+def slowest_jobs(session: Session, limit: int, tenant: str | None, application: str | None) -> Sequence[RequestView]:
+    """Of the NEWEST answers those with the longest response times, the longest first."""
+    ids = session.scalars(
+        text("""
+            select id from (
+                select id, tenant, application, finished_at - arrived_at as response from requests
+                where status in ('completed', 'incomplete') order by finished_at desc limit :newest
+            ) as newest
+            where (cast(:tenant as text) is null or tenant = :tenant)
+                and (cast(:application as text) is null or application = :application)
+            order by response desc, id limit :limit
+        """),
+        {"newest": NEWEST, "tenant": tenant, "application": application, "limit": limit},
+    ).all()
+    views = {view.request.id: view for view in read_views(session, select_views().where(StoredRequest.id.in_(ids)))}
+    return [views[name] for name in ids if name in views]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMate:
+    """A request that was served in the same batch."""
+
+    id: str
+    application: str
+    status: str
+    output_tokens: int | None
+
+
+def batch_mates(session: Session, view: RequestView) -> list[BatchMate]:
+    """The other requests of a job's batch, at most MOST_MATES; of an ended batch those that ended while it ran."""
+    if view.batch is None or view.batch.started_at is None:
+        return []
+    columns = (StoredRequest.id, StoredRequest.application, StoredRequest.status, StoredRequest.output_tokens)
+    running = select(*columns).where(
+        StoredRequest.batch_id == view.batch.id, text("status = 'in_progress'"), StoredRequest.id != view.request.id
+    )
+    rows = list(session.execute(running.order_by(StoredRequest.id).limit(MOST_MATES)))
+    until: datetime | None = view.batch.finished_at or view.request.finished_at
+    if until is not None:
+        ended = text("""
+            select id, application, status, output_tokens from (
+                select id, application, status, output_tokens, batch_id from requests
+                where status in ('completed', 'incomplete')
+                    and finished_at >= :since and finished_at <= :until
+                order by finished_at desc limit :most_ended
+            ) as ended where batch_id = :batch and id <> :id order by id limit :most
+        """)
+        values = {
+            "since": view.batch.started_at,
+            "until": until,
+            "batch": view.batch.id,
+            "id": view.request.id,
+            "most_ended": MOST_ENDED,
+            "most": MOST_MATES,
+        }
+        rows += list(session.execute(ended, values))
+    return [
+        BatchMate(name, application, str(status), tokens) for name, application, status, tokens in rows[:MOST_MATES]
+    ]
+
+
+MOST_AT_ONCE = 10_000  # jobs that one action is about; more are done by asking again. Not tuned.
+# Jobs that one statement changes: short enough for the web's limit of 2 s a statement, and for those who wait for rows.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs; None: whatever theirs is."""
+
+    statuses: tuple[RequestStatus, ...]
+    tenant: str | None = None
+    application: str | None = None
+
+
+def matching_jobs(session: Session, which: JobFilter) -> list[str]:
+    """The ids of up to MOST_AT_ONCE + 1 jobs that match, the oldest of each status first."""
+    conditions = "".join(
+        f" and {column} = :{column}" for column in ("tenant", "application") if getattr(which, column) is not None
+    )
+    rows = session.execute(
+        text(f"""
+            select job.id from unnest(cast(:statuses as text[])) as state, lateral (
+                select id from requests where status = state{conditions} order by arrived_at, id limit :most
+            ) as job limit :most
+        """),  # noqa: S608  # names of columns
+        {
+            "statuses": [status.value for status in which.statuses],
+            "most": MOST_AT_ONCE + 1,
+            **({} if which.tenant is None else {"tenant": which.tenant}),
+            **({} if which.application is None else {"application": which.application}),
+        },
+    )
+    return [row.id for row in rows]
+
+
+def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:
+    """Cancel queued jobs at once, ask for the cancel of running ones, leave final ones alone; returns which it was."""
+    return [one for chunk in _chunks(ids) for one in client_requests.cancel(session, None, chunk)]
+
+
+def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
+    """Submit the failed and cancelled ones among these jobs again, as new jobs; returns the ids of the new ones.
+
+    The old ones stay as they ended. What was not to be stored has no text any more, and is left out.
+    """
+    made: list[str] = []
+    for chunk in _chunks(ids):
+        rows = session.execute(
+            text("""
+                insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens,
+                    input_tokens, limit_tokens, priority, needs)
+                select 'resp_' || replace(cast(gen_random_uuid() as text), '-', ''), tenant, model, application,
+                    instructions, input, body, prompt_tokens, input_tokens, limit_tokens, priority, needs
+                from requests where id = any(cast(:ids as text[])) and status in ('failed', 'cancelled')
+                    and (input <> '' or instructions <> '')
+                returning id
+            """),
+            {"ids": chunk},
+        )
+        made += [row.id for row in rows]
+        session.commit()
+    return made
+
+
+def _chunks(ids: Sequence[str]) -> list[list[str]]:
+    return [list(ids[first : first + CHUNK]) for first in range(0, len(ids), CHUNK)]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A queued request; lengths in tokens, `length` with what earlier slices generated."""
+
+    id: str
+    tenant: str
+    application: str
+    model: str
+    length: int
+    predicted_tokens: int
+    priority: int
+    waited_s: float
+
+
+def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, QueuedJob]:
+    """Those of these requests that still wait, by id."""
+    rows = session.execute(
+        text("""
+            select id, tenant, application, model, prompt_tokens + cardinality(generated_ids) as length,
+                greatest(1, least(coalesce(predicted_tokens, limit_tokens), limit_tokens) - cardinality(generated_ids))
+                    as predicted_tokens,
+                priority, extract(epoch from clock_timestamp() - arrived_at)::float8 as waited_s
+            from requests where id = any(cast(:ids as text[])) and status in ('queued')
+        """),
+        {"ids": list(ids)},
+    )
+    return {row.id: QueuedJob(**row._mapping) for row in rows}
