@@ -22,13 +22,13 @@ from models.tenants import tenant_limits
 from models.tenants.tenant_limits import SharedCount, TenantBacklog, read_backlog
 from processes import json_logs
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
-from webapp import auth, client_errors, health, models_api, stats_api
+from webapp import auth, client_errors, models_api, monitoring, stats_api
 from webapp.app_context import AppContext
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
 from webapp.chat import chat_api
 from webapp.conversations import conversations_api
-from webapp.dashboard import dashboard_pages, sign_in_page
+from webapp.dashboard import dashboard_pages, operator_sign_in
 from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import prompt_limits_of
@@ -118,7 +118,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.extensions["magnus"] = context
     app.wsgi_app = in_turns(app.wsgi_app)  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
-    health.register_metrics(app, context)
+    monitoring.register_metrics(app, context)
     cross_origin.register(app, settings.cors_origin_list)
     app.before_request(auth.require_api_key)
     app.before_request(compressed_bodies.unfold_body)
@@ -136,7 +136,13 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         usage_api.api,
         webhooks_api.api,
     ]
-    for blueprint in (*apis, health.pages, sign_in_page.pages, dashboard_pages.pages, reference_page.pages):
+    for blueprint in (
+        *apis,
+        monitoring.health_pages,
+        operator_sign_in.sign_in_pages,
+        dashboard_pages.pages,
+        reference_page.pages,
+    ):
         app.register_blueprint(blueprint)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_security_headers)

@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+
+from models.client_requests import RequestView
+from models.operations.fleet_use import BatchSpan
 
 WIDTH = 1000.0  # SVG units, which pages scale to their width
 LEAST_WIDTH = 1.5  # of a bar, so that a short one is seen
@@ -72,3 +76,93 @@ def queue_timeline(batches: Sequence[tuple[int, Mapping[str, Any]]]) -> Timeline
         for row, (place, batch) in enumerate(batches)
     ]
     return Timeline(bars, quarters(whole_s, ago=False), len(bars))
+
+
+def job_life(view: RequestView) -> Timeline:
+    """Bars for waiting, sent and serving, from arrival until now or until the end."""
+    request, batch = view.request, view.batch
+    end = request.finished_at or view.now
+    whole_s = max((end - request.arrived_at).total_seconds(), 1e-3)
+    assigned = _within(batch.assigned_at if batch else None, request.arrived_at, end)
+    started = _within(request.started_at or (batch.started_at if batch else None), assigned or request.arrived_at, end)
+    marks = [
+        ("short", "waited for a batch", request.arrived_at, assigned or started or end),
+        ("none", "on its way to its worker", assigned, started or (end if assigned else None)),
+        ("good", "served", started, end if started else None),
+    ]
+    bars = [
+        bar(
+            kind,
+            (first - request.arrived_at).total_seconds(),
+            (last - request.arrived_at).total_seconds(),
+            whole_s,
+            0,
+            f"{name} for {(last - first).total_seconds():.2f} s",
+        )
+        for kind, name, first, last in marks
+        if first is not None and last is not None
+    ]
+    labels = [(x, text.removeprefix("in ") + " after arrival") for x, text in quarters(whole_s, ago=False)]
+    return Timeline(bars, labels, 1)
+
+
+def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | None:
+    """The instant, moved between the two: a job that ran again has marks of its last batch alone."""
+    return None if at is None else min(max(at, first), last)
+
+
+# More bars than this are drawn as the times in which anything was served: each would be narrower than a pixel.
+MOST_BARS = 200
+KINDS = {"finished": "good", "running": "first", "out_of_memory": "bad", "lost": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStrip:
+    """A worker's picture; its figures are of the time that the strip shows, and None where it shows none."""
+
+    timeline: Timeline
+    idle_share: float | None
+    tokens_per_s: float | None
+
+
+def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_s: float) -> WorkerStrip:
+    """The strip of one worker's batches over the last `back_s`; its present process has been there for `up_s`."""
+    spans = [(*_span(batch, now, back_s), batch) for batch in batches]
+    busy = merged([(start, end) for start, end, _ in spans])
+    if len(spans) > MOST_BARS:
+        bars = [bar("good", start, end, back_s, 0, "serving") for start, end in busy]
+    else:
+        bars = [_bar_of(start, end, batch, back_s) for start, end, batch in reversed(spans)]
+    shown_s = min(back_s, max([up_s, *(back_s - start for start, _ in busy)]))  # an earlier process served the others
+    busy_s = sum(end - start for start, end in busy)
+    return WorkerStrip(
+        Timeline(bars, quarters(back_s, ago=True), 1),
+        idle_share=min(1.0, max(0.0, 1 - busy_s / shown_s)) if shown_s > 0 else None,
+        tokens_per_s=sum(batch.valid_tokens for batch in batches) / shown_s if shown_s > 0 else None,
+    )
+
+
+def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The times that any of the spans covers, in order."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _span(batch: BatchSpan, now: datetime, back_s: float) -> tuple[float, float]:
+    """When it began and ended, in seconds of the axis."""
+    start_s = back_s - (now - batch.started_at).total_seconds()
+    end_s = back_s if batch.finished_at is None else back_s - (now - batch.finished_at).total_seconds()
+    return max(0.0, start_s), max(0.0, start_s, end_s)
+
+
+def _bar_of(start_s: float, end_s: float, batch: BatchSpan, back_s: float) -> TimeBar:
+    what = "rows that joined" if batch.joins else "batch"
+    text = f"{what} #{batch.id} of {batch.size}: {batch.status.replace('_', ' ')}, {end_s - start_s:.1f} s"
+    return bar(
+        KINDS.get(batch.status, "none"), start_s, end_s, back_s, 0, f"{text}, {batch.estimated_s:.1f} s estimated"
+    )

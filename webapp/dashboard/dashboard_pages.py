@@ -1,14 +1,58 @@
-"""Every page of the dashboard with its address; all of them need an operator, and read Postgres alone."""
+"""Every page of the dashboard with its address, and the template filters that write quantities.
+
+All pages need an operator, and read Postgres alone.
+"""
+
+from datetime import datetime
 
 from apiflask import APIBlueprint
 from flask import g, render_template
 from sqlalchemy.exc import DataError, OperationalError
 from werkzeug.exceptions import HTTPException
 
-from webapp.dashboard import overview_page, predictions_page, queue_page, sign_in_page, workers_page
+from webapp.dashboard import job_pages, operator_sign_in, queue_page, record_pages, service_pages
 from webapp.dashboard.operator_sign_in import require_operator
-from webapp.dashboard.quantity_format import count, duration, instant, memory, plural
-from webapp.dashboard.records import bulk_page, job_page, jobs_page, usage_page, webhooks_page
+
+
+def duration(seconds: float | None) -> str:
+    """12 ms, 3.4 s, 2 m 05 s, 3 h 20 m, 2 d 4 h."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.9995:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def memory(size: float) -> str:
+    """1.5 GiB, 64 MiB, 12 KiB."""
+    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bytes_:
+            return f"{size / bytes_:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def count(value: float | None, digits: int = 0) -> str:
+    """12,345, or a dash for None."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def instant(at: datetime | None) -> str:
+    """2026-11-20 21:10:05 UTC."""
+    return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 batch, 2 batches."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number:,} {noun}{ending}"
+
 
 # Endpoint, name, and the endpoints of the pages below it.
 NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -29,29 +73,29 @@ pages.context_processor(lambda: {"operator": g.get("operator"), "navigation": NA
 for template_filter in (count, duration, instant, memory, plural):
     pages.add_app_template_filter(template_filter)
 
-pages.add_url_rule("/", view_func=overview_page.index)
+pages.add_url_rule("/", view_func=service_pages.index)
 pages.add_url_rule("/queue", view_func=queue_page.queue)
 pages.add_url_rule("/queue/pause", view_func=queue_page.pause, methods=["POST"])
 pages.add_url_rule("/queue/resume", view_func=queue_page.resume, methods=["POST"])
-pages.add_url_rule("/workers", view_func=workers_page.workers)
-pages.add_url_rule("/workers/drain", view_func=workers_page.drain, methods=["POST"])
-pages.add_url_rule("/workers/resume", view_func=workers_page.undrain, methods=["POST"])
-pages.add_url_rule("/predictions", view_func=predictions_page.predictions)
-pages.add_url_rule("/predictions/activate", view_func=predictions_page.activate, methods=["POST"])
-pages.add_url_rule("/jobs", view_func=jobs_page.jobs)
-pages.add_url_rule("/jobs/act", view_func=jobs_page.confirm_jobs)
-pages.add_url_rule("/jobs/act", view_func=jobs_page.act_on_jobs, methods=["POST"])
-pages.add_url_rule("/jobs/<id>", view_func=job_page.one_job)
-pages.add_url_rule("/jobs/<id>/act", view_func=jobs_page.act_on_job, methods=["POST"])
-pages.add_url_rule("/jobs/<id>/texts", view_func=job_page.job_texts, methods=["POST"])
-pages.add_url_rule("/batches", view_func=bulk_page.bulk_jobs)
-pages.add_url_rule("/batches/<id>/cancel", view_func=bulk_page.cancel_bulk_job, methods=["POST"])
-pages.add_url_rule("/webhooks", view_func=webhooks_page.webhooks)
-pages.add_url_rule("/webhooks/<id>", view_func=webhooks_page.webhook)
-pages.add_url_rule("/webhooks/<id>/redeliver", view_func=webhooks_page.redeliver, methods=["POST"])
-pages.add_url_rule("/usage", view_func=usage_page.usage)
-pages.add_url_rule("/audit", view_func=usage_page.audit)
-pages.add_url_rule("/sign-out", view_func=sign_in_page.sign_out, methods=["POST"])
+pages.add_url_rule("/workers", view_func=service_pages.workers)
+pages.add_url_rule("/workers/drain", view_func=service_pages.drain, methods=["POST"])
+pages.add_url_rule("/workers/resume", view_func=service_pages.undrain, methods=["POST"])
+pages.add_url_rule("/predictions", view_func=service_pages.predictions)
+pages.add_url_rule("/predictions/activate", view_func=service_pages.activate, methods=["POST"])
+pages.add_url_rule("/jobs", view_func=job_pages.jobs)
+pages.add_url_rule("/jobs/act", view_func=job_pages.confirm_jobs)
+pages.add_url_rule("/jobs/act", view_func=job_pages.act_on_jobs, methods=["POST"])
+pages.add_url_rule("/jobs/<id>", view_func=job_pages.one_job)
+pages.add_url_rule("/jobs/<id>/act", view_func=job_pages.act_on_job, methods=["POST"])
+pages.add_url_rule("/jobs/<id>/texts", view_func=job_pages.job_texts, methods=["POST"])
+pages.add_url_rule("/batches", view_func=record_pages.bulk_jobs)
+pages.add_url_rule("/batches/<id>/cancel", view_func=record_pages.cancel_bulk_job, methods=["POST"])
+pages.add_url_rule("/webhooks", view_func=record_pages.webhooks)
+pages.add_url_rule("/webhooks/<id>", view_func=record_pages.webhook)
+pages.add_url_rule("/webhooks/<id>/redeliver", view_func=record_pages.redeliver, methods=["POST"])
+pages.add_url_rule("/usage", view_func=record_pages.usage)
+pages.add_url_rule("/audit", view_func=record_pages.audit)
+pages.add_url_rule("/sign-out", view_func=operator_sign_in.sign_out, methods=["POST"])
 
 
 @pages.errorhandler(HTTPException)

@@ -1,15 +1,17 @@
 """Who uses the dashboard: by a session that an API key or the password began, or by the password in each call.
 
 A key needs the scope `operate` to see pages, `submit` beside it to act, and `read` to see texts. A call with the
-password (Basic, for scripts) sees pages and acts on nothing: a browser sends it along with what other sites make it do.
+password (Basic, for scripts) sees pages and acts on nothing: a browser also sends it with the requests of other sites.
 """
 
 import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from flask import Response, abort, g, redirect, request, url_for
+from apiflask import APIBlueprint
+from flask import Response, abort, g, make_response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from models.operations import operator_access
@@ -146,3 +148,41 @@ def _ask_to_sign_in() -> BaseResponse:
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
+
+
+sign_in_pages = APIBlueprint("sign_in", __name__, enable_openapi=False)
+
+
+@sign_in_pages.get("/sign-in")
+def form() -> str:
+    """The form; `next` is where to go then."""
+    return render_template("sign_in.html", next=own_path(request.args.get("next", "/")), refused=False)
+
+
+@sign_in_pages.post("/sign-in")
+def sign_in() -> BaseResponse:
+    """Begin a session; the cookie is sent to no script and with no form of another site."""
+    require_own_site()
+    after = own_path(request.form.get("next", "/"))
+    cookie = begin_session(request.form.get("secret", "").strip())
+    if cookie is None:
+        return make_response(render_template("sign_in.html", next=after, refused=True), 401)
+    answer = redirect(after, 303)
+    secure = request.is_secure or request.headers.get("X-Forwarded-Proto") == "https"  # behind a proxy that ends TLS
+    answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, secure=secure, samesite="Lax")
+    return answer
+
+
+def sign_out() -> BaseResponse:
+    """End the session."""
+    end_session()
+    answer = redirect(url_for("sign_in.form"), 303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+def own_path(address: str) -> str:
+    """The address if it is a path of this site, else the overview: nobody is sent elsewhere by a link to us."""
+    parts = urlsplit(address)
+    own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
+    return address if own else "/"

@@ -8,13 +8,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from models import model_versions
 from models.operations import application_figures, fleet_use, operator_jobs, operator_overview, service_history
+from models.operations.application_figures import scores_by_application
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
 from models.planning import planner_state, queue_position
-from webapp.charts.history_charts import RANGES, ChartRange, prediction_charts, service_charts
+from webapp.charts.page_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
-from webapp.dashboard.prediction_scores import scores_by_application
 from webapp.ttl_cache import TtlCache
 
 FIGURES_TTL_S = 4.0  # open pages ask every 5 s each

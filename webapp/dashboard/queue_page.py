@@ -1,13 +1,17 @@
-"""The queue: what waits in the order in which it would be served now; planning is paused and resumed here."""
+"""The queue in the order in which it would be served now, and why its first batch is first; pause and resume."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from models.operations import operator_access, operator_overview
+from models.operations.operator_jobs import QueuedJob
 from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.operator_sign_in import current_operator
-from webapp.dashboard.serving_order import QueueFilter, waiting_rows, why_first
 
 DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # in the picture and in the table, so that a long queue stays readable
 
@@ -56,3 +60,92 @@ def _set_paused(paused: bool) -> Response:
         operator_overview.set_paused(session, paused)
     current_context().page_reads.forget()
     return redirect(url_for("dashboard.queue"), 303)
+
+
+# Why the first is first, by policy; {ratio}, {waited} and {seconds} are the first batch's.
+WHY_FIRST = {
+    "magnus": "Its response ratio is the highest: it waited {waited} s for {seconds} s of work, so (waited + work) / "
+    "work is {ratio}. Short batches go early, and waiting raises every batch's ratio.",
+    "glp": "Batches are served in the order in which they were made.",
+    "abp": "Batches are served in the order in which they were made.",
+    "vs": "First come, first served: it arrived first.",
+    "vsq": "First come, first served: it arrived first.",
+    "ccb": "First come, first served: it arrived first.",
+    "baton": "First come, first served: it arrived first.",
+    "sequence": "Its group of requests arrived first; within the group the shortest predicted answers are together.",
+    "scls": "It is the longest of the next interval's batches: those are given out first, each to the worker with the "
+    "least to do.",
+    "fusion": "Its arrival, moved back the further the more it would delay the others, is the earliest: short "
+    "requests overtake while much waits, and whoever has waited four times its fair time goes first.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """One waiting batch; `place` is 1 for the next one, `shown` counts its requests that a filter shows."""
+
+    place: int
+    batch: Mapping[str, Any]  # as the planner describes it
+    requests: Sequence[QueuedJob]  # those that still wait and are listed by name
+    shown: int
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long its oldest request has waited."""
+        return max((one.waited_s for one in self.requests), default=None)
+
+    def names(self, field: str) -> str:
+        """Its tenants, applications or models, the most frequent first."""
+        names = [str(getattr(one, field)) for one in self.requests]
+        return ", ".join(sorted(set(names), key=lambda name: (-names.count(name), name)))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFilter:
+    """What a page is narrowed to; empty: everything."""
+
+    model: str = ""
+    tenant: str = ""
+    application: str = ""
+
+    def fits(self, request: QueuedJob) -> bool:
+        """Whether this request is shown."""
+        return all(
+            wanted in ("", found)
+            for wanted, found in (
+                (self.model, request.model),
+                (self.tenant, request.tenant),
+                (self.application, request.application),
+            )
+        )
+
+    def __bool__(self) -> bool:
+        return any((self.model, self.tenant, self.application))
+
+
+def waiting_rows(
+    batches: Iterable[Mapping[str, Any]], requests: Mapping[str, QueuedJob], only: QueueFilter
+) -> list[WaitingRow]:
+    """The waiting batches that have a request which fits the filter, in their places."""
+    rows = []
+    for place, batch in enumerate(batches, 1):
+        known = [requests[name] for name in batch["ids"] if name in requests]
+        shown = sum(map(only.fits, known)) if only else batch["size"]
+        if shown:
+            rows.append(WaitingRow(place, batch, known, shown))
+    return rows
+
+
+def why_first(policy: str, first: WaitingRow) -> str:
+    """One or two sentences; of a policy that is not ours, that it says so."""
+    if first.batch.get("sealed"):
+        return "It is a half of a batch that ran out of memory; nothing may join it. " + _reason(policy, first)
+    return _reason(policy, first)
+
+
+def _reason(policy: str, first: WaitingRow) -> str:
+    return WHY_FIRST.get(policy, "The policy in force puts it first.").format(
+        ratio=f"{first.batch['response_ratio']:.2f}",
+        waited=f"{first.waited_s or 0.0:.1f}",
+        seconds=f"{first.batch['estimated_s']:.1f}",
+    )

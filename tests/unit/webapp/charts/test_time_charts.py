@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.operations.service_history import LARGEST, SUMMED, HistoryPoint
-from webapp.charts.history_charts import RANGES
+from webapp.charts.page_charts import RANGES
 from webapp.charts.time_charts import (
     BOTTOM,
     HEIGHT,

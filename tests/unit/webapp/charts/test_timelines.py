@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from models.operations.fleet_use import BatchSpan
-from webapp.charts.timelines import WIDTH, bar, queue_timeline
-from webapp.charts.worker_strips import MOST_BARS, merged, worker_strip
+from webapp.charts.timelines import MOST_BARS, WIDTH, bar, merged, queue_timeline, worker_strip
 
 NOW = datetime(2026, 11, 20, 21, 10, 0, tzinfo=UTC)
 

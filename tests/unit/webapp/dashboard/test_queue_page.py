@@ -4,7 +4,7 @@ from typing import Any
 
 from models.operations.operator_jobs import QueuedJob
 from scheduling.policies.policy_factory import POLICIES
-from webapp.dashboard.serving_order import WHY_FIRST, QueueFilter, waiting_rows, why_first
+from webapp.dashboard.queue_page import WHY_FIRST, QueueFilter, waiting_rows, why_first
 
 
 def waiting(name: str, tenant: str = "acme", application: str = "chat", waited_s: float = 4.0) -> QueuedJob:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from webapp.dashboard.service_verdict import ServiceFigures, verdict_on
+from webapp.dashboard.overview_figures import ServiceFigures, verdict_on
 
 QUIET = ServiceFigures(
     queued=0,

@@ -2,9 +2,7 @@
 
 import pytest
 
-from models.operations.application_figures import PredictedAnswer
-from webapp.charts.length_scatter import COLOURS, MARGIN, SIZE, length_scatter
-from webapp.dashboard.prediction_scores import FEWEST_FOR_TAU, scores_by_application
+from models.operations.application_figures import FEWEST_FOR_TAU, PredictedAnswer, scores_by_application
 
 
 def answer(predicted: int, tokens: int, application: str = "chat", eta: float | None = None) -> PredictedAnswer:
@@ -28,16 +26,3 @@ def test_tau_needs_enough_answers() -> None:
     (enough,) = scores_by_application([answer(n, n) for n in range(1, FEWEST_FOR_TAU + 1)])
     assert few.tau is None
     assert enough.tau == pytest.approx(1.0)
-
-
-def test_right_predictions_lie_on_the_diagonal_and_all_within_the_square() -> None:
-    scatter = length_scatter([answer(1, 1), answer(100, 100), answer(900, 9)])
-    assert all(MARGIN <= point.x <= SIZE and 0 <= point.y <= SIZE - MARGIN for point in scatter.points)
-    assert all(point.x - MARGIN == pytest.approx(SIZE - MARGIN - point.y) for point in scatter.points[:2])
-    assert [value for _, value in scatter.grid] == ["1", "10", "100", "1,000"]
-
-
-def test_more_applications_than_colours_share_the_last_one() -> None:
-    scatter = length_scatter([answer(1, 1, f"a{n}") for n in range(COLOURS + 2)])
-    assert len(scatter.legend) == COLOURS + 1
-    assert scatter.legend[-1] == ("other", "others")

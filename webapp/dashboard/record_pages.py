@@ -1,0 +1,109 @@
+"""Pages of stored records: bulk jobs (cancel), webhooks (deliver again), usage, audit."""
+
+from datetime import timedelta
+
+from flask import abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from models.bulk import bulk_jobs as stored_jobs
+from models.bulk.bulk_tables import BulkJob
+from models.operations import operator_access
+from models.tenants.usage import used
+from models.webhooks import webhook_deliveries, webhook_endpoints
+from models.webhooks.webhook_tables import WebhookEndpoint
+from webapp.app_context import current_context
+from webapp.dashboard.operator_sign_in import current_operator
+
+SHOWN_BULK_JOBS = 100  # the newest; not tuned
+
+
+def bulk_jobs() -> str:
+    """The newest batches."""
+    with current_context().sessions() as session:
+        jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
+    now = current_context().page_reads.clock.get()
+    return render_template("bulk_jobs.html", as_of=now, jobs=jobs, cancellable=stored_jobs.CANCELLABLE)
+
+
+def cancel_bulk_job(id: str) -> Response:
+    """Cancel a batch; what it has done stays."""
+    with current_context().sessions() as session:
+        job = session.get(BulkJob, id)
+        if job is None:
+            abort(404)
+        operator_access.record_action(session, current_operator().name, "cancel", f"batch {id}")
+        stored_jobs.cancel_job(session, job.tenant, id)
+    return redirect(url_for("dashboard.bulk_jobs"), 303)
+
+
+SHOWN_DELIVERIES = 100  # endpoints, and deliveries of a page; not tuned
+
+
+def webhooks() -> str:
+    """The endpoints, those that fail first."""
+    with current_context().sessions() as session:
+        endpoints = webhook_endpoints.endpoint_states(session, SHOWN_DELIVERIES)
+    return render_template("webhooks.html", endpoints=endpoints)
+
+
+def webhook(id: str) -> str:
+    """One endpoint with its deliveries."""
+    before = request.args.get("before", type=int)
+    with current_context().sessions() as session:
+        endpoint = session.get(WebhookEndpoint, id)
+        if endpoint is None:
+            abort(404)
+        deliveries = webhook_deliveries.newest_deliveries(session, id, SHOWN_DELIVERIES + 1, before)
+    return render_template(
+        "webhook.html",
+        endpoint=endpoint,
+        deliveries=deliveries[:SHOWN_DELIVERIES],
+        more=len(deliveries) > SHOWN_DELIVERIES,
+        before=before,
+    )
+
+
+def redeliver(id: str) -> Response:
+    """Send one delivery again, or all that were given up."""
+    delivery = request.form.get("delivery", type=int)
+    with current_context().sessions() as session:
+        endpoint = session.get(WebhookEndpoint, id)
+        if endpoint is None:
+            abort(404)
+        what = f"delivery {delivery}" if delivery is not None else "what was given up"
+        operator_access.record_action(session, current_operator().name, "redeliver", f"{what} of webhook {id}")
+        if delivery is None:
+            webhook_deliveries.redeliver_given_up(session, id)
+        elif webhook_deliveries.redeliver(session, endpoint.tenant, id, delivery) is None:
+            abort(404)
+    return redirect(url_for("dashboard.webhook", id=id), 303)
+
+
+USAGE_DAYS = {"1": "today", "7": "7 days", "30": "30 days", "90": "90 days"}
+SHOWN_ENTRIES = 100  # entries of a page of the audit; not tuned
+
+
+def usage() -> str:
+    """Sums by tenant over some days; who used most of the devices comes first."""
+    days = request.args.get("days", "30")
+    if days not in USAGE_DAYS:
+        abort(400)
+    context = current_context()
+    now = context.page_reads.clock.get()
+    last = now.date()
+    with context.sessions() as session:
+        rows = used(session, None, last - timedelta(days=int(days) - 1), last, by=("tenant",))
+    rows.sort(key=lambda row: (-row.gpu_s, row.tenant or ""))
+    return render_template(
+        "usage.html", rows=rows, days=days, choices=USAGE_DAYS, most=max((r.gpu_s for r in rows), default=0)
+    )
+
+
+def audit() -> str:
+    """The newest entries, or those before one."""
+    before = request.args.get("before", type=int)
+    with current_context().sessions() as session:
+        entries = operator_access.audit_entries(session, SHOWN_ENTRIES + 1, before)
+    return render_template(
+        "audit.html", entries=entries[:SHOWN_ENTRIES], more=len(entries) > SHOWN_ENTRIES, before=before
+    )

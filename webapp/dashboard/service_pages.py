@@ -1,0 +1,123 @@
+"""The pages of the whole service: overview, workers (drain and resume), predictions (versions)."""
+
+from operator import attrgetter
+
+from flask import abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from models import model_versions
+from models.model_versions import UnknownVersion
+from models.operations import fleet_use, operator_access
+from webapp.app_context import current_context
+from webapp.charts.page_charts import RANGES, SHORTEST, length_scatter
+from webapp.charts.timelines import worker_strip
+from webapp.dashboard.operator_sign_in import current_operator
+from webapp.dashboard.page_reads import BACK_S
+
+SORT_COLUMNS = ("answers", "name", "p50_s", "p95_s", "p99_s", "max_s", "rmse")  # of the table of applications
+
+
+def index() -> str:
+    """The overview; answers 400 for an unknown range or column."""
+    over, sort = chosen_range(), request.args.get("sort", "answers")
+    if sort not in SORT_COLUMNS:
+        abort(400)
+    reads = current_context().page_reads
+    data = reads.overview.get()
+    applications = sorted(data.applications, key=attrgetter("name"))
+    if sort != "name":
+        applications.sort(key=lambda application: getattr(application, sort) or 0, reverse=True)
+    return render_template(
+        "overview.html",
+        data=data,
+        charts=reads.charts[over].get(),
+        applications=applications,
+        over=over,
+        ranges=RANGES,
+        sort=sort,
+    )
+
+
+def chosen_range() -> str:
+    """The range of the charts that the address names; answers 400 for one that there is not."""
+    over = request.args.get("over", SHORTEST)
+    if over not in RANGES:
+        abort(400)
+    return over
+
+
+def workers() -> str:
+    """Every worker that was heard of within a day."""
+    reads = current_context().page_reads
+    now = reads.clock.get()
+    fleet = reads.fleet.get()
+    strips = {
+        worker.name: worker_strip(
+            [batch for batch in fleet.batches if batch.worker == worker.name], now, BACK_S, worker.up_s
+        )
+        for worker in fleet.workers
+    }
+    rows = {worker.name: [row for row in fleet.running if row.worker == worker.name] for worker in fleet.workers}
+    return render_template(
+        "workers.html",
+        as_of=now,
+        workers=fleet.workers,
+        strips=strips,
+        rows=rows,
+        alive_s=current_context().worker_alive_s,
+        minutes=int(BACK_S // 60),
+    )
+
+
+def drain() -> Response:
+    """Keep new batches from a worker."""
+    return _set_drained(True)
+
+
+def undrain() -> Response:
+    """Give a worker batches again."""
+    return _set_drained(False)
+
+
+def _set_drained(drained: bool) -> Response:
+    name = request.form.get("worker", "")
+    with current_context().sessions() as session:
+        operator_access.record_action(
+            session, current_operator().name, "drain" if drained else "resume", f"worker {name}"
+        )
+        if not fleet_use.set_drained(session, name, drained):
+            abort(404, "There is no worker of this name.")
+    current_context().page_reads.forget()
+    return redirect(url_for("dashboard.workers"), 303)
+
+
+def predictions() -> str:
+    """Figures of the newest answers, charts over time, versions."""
+    over, reads = chosen_range(), current_context().page_reads
+    answers = reads.predicted.get()
+    return render_template(
+        "predictions.html",
+        as_of=reads.clock.get(),
+        over=over,
+        ranges=RANGES,
+        charts=reads.prediction_charts[over].get(),
+        answers=answers,
+        scatter=length_scatter(answers) if answers else None,
+        scores=reads.scores.get(),
+        tau=reads.tau.get(),
+        versions=reads.versions.get(),
+    )
+
+
+def activate() -> Response:
+    """Put an earlier version back into service; predictors and planner take it over within seconds."""
+    version = request.form.get("version", "")
+    with current_context().sessions() as session:
+        operator_access.record_action(session, current_operator().name, "activate", f"model {version}")
+        try:
+            model_versions.activate(session, version)
+        except UnknownVersion as error:
+            abort(404, str(error))
+        session.commit()
+    current_context().page_reads.forget()
+    return redirect(url_for("dashboard.predictions"), 303)
