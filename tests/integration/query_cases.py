@@ -28,8 +28,8 @@ from tests.integration.million_rows import BATCHES, LINES, MODEL, NEW, QUEUED, R
 # statement that it is given
 NO_QUERIES = {
     "schema_upgrade.alembic_config",
-    "role_grants.grant",
-    "session_settings.is_pooled",
+    "schema_upgrade.grant_rights",
+    "session.is_pooled",
     "client_requests.read_views",
 }
 HOUR, DAY = 3600.0, 86_400.0
