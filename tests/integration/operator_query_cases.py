@@ -56,7 +56,7 @@ OPERATOR_CASES = [
     Case("process_heartbeats.forget", lambda c: process_heartbeats.forget(c, "beat", "host:1")),
     Case("process_heartbeats.processes", process_heartbeats.processes),
     Case("schema_upgrade.server_facts", schema_upgrade.server_facts),
-    Case("schema_upgrade.unreadable_tables", schema_upgrade.unreadable_tables),
+    Case("schema_upgrade.unreadable_tables", schema_upgrade.unreadable_tables, 1000),  # of the catalog
     Case("schema_upgrade.installation_id", schema_upgrade.installation_id),
     Case("retention.delete_old_batches", lambda c: retention.delete_old_batches(c, HOUR, 500), 2 * 500 + FEW),
     Case("retention.delete_old_workers", lambda c: retention.delete_old_workers(c, DAY)),
