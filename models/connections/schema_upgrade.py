@@ -151,8 +151,8 @@ GRANTS = (
     "grant select, insert, update, delete on all tables in schema %3$I to %1$I",
     "grant usage, select on all sequences in schema %3$I to %1$I",
     # for tables of later migrations, run by the same owner
-    "alter default privileges in schema %3$I grant_rights select, insert, update, delete on tables to %1$I",
-    "alter default privileges in schema %3$I grant_rights usage, select on sequences to %1$I",
+    "alter default privileges in schema %3$I grant select, insert, update, delete on tables to %1$I",
+    "alter default privileges in schema %3$I grant usage, select on sequences to %1$I",
 )
 
 

@@ -66,6 +66,6 @@ def record_action(
 
 
 def audit_entries(session: Session, limit: int, before: int | None = None) -> Sequence[AuditEntry]:
-    """The newest audit_entries, those older than the entry `before`."""
+    """The newest entries, those older than the entry `before`."""
     listed = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
     return session.scalars(listed if before is None else listed.where(AuditEntry.id < before)).all()

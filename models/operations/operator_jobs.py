@@ -12,7 +12,7 @@ from models.client_requests import RequestView, read_views, select_views
 from models.sql import text
 from models.tables import RequestStatus, StoredRequest
 
-NEWEST = 2000  # answers among which the slowest_jobs are looked for; it bounds the query. Not tuned.
+NEWEST = 2000  # answers among which the slowest are looked for; it bounds the query. Not tuned.
 # Rows that ended while a batch ran, among which its requests are looked for: there is no index of ended requests by
 # batch, as it would cost every answer. Not tuned.
 MOST_ENDED = 20_000
