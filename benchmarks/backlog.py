@@ -17,7 +17,7 @@ from benchmarks.harness import CommaSeparated, Json, Results, json_option, perce
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import MEDIAN_WORDS
 from cli.demo_workload import poisson_arrivals
-from cli.options import POLICIES
+from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests
 from models.session import make_engine

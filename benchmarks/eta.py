@@ -33,7 +33,7 @@ from benchmarks.request_sources import arrivals_of
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
-from cli.options import POLICIES, settings_with
+from cli.service_access import POLICIES, settings_with
 from models.client_requests import UNFINISHED, RequestView, select_views
 from models.planning.queue_position import (
     STALE_AFTER,

@@ -26,8 +26,8 @@ from cli.commands.demo_command import REAL_KV_BUDGET, own_service
 from cli.demo_workload import DemoArrival, DemoRequest, RealRequest, real_arrivals, send_all
 from cli.hosting.service_files import running_service
 from cli.hosting.worker_devices import threads_each
-from cli.options import POLICIES, settings_with
-from cli.terminal import make_console
+from cli.output import make_console
+from cli.service_access import POLICIES, settings_with
 from inference.local.engine import Engine
 from inference.local.kv_budget import COLUMN_STEP, kv_budget_bytes
 from inference.local.kv_cache import BLOCK_TOKENS

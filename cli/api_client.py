@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from cli.command_errors import CommandFailed, Unreachable
+from cli.output import CommandFailed, Unreachable
 
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
 MAX_PAUSE_S = (

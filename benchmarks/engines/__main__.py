@@ -45,7 +45,7 @@ from benchmarks.engines.engine_workload import (
 from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
 from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.outside_engines.server_processes import Dtype
-from cli.options import settings_with
+from cli.service_access import settings_with
 from inference.local.model_loading import LoadedModel
 from inference.sequences import Sequence
 

@@ -34,8 +34,8 @@ from benchmarks.scale.run_figures import compared
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
 from cli.hosting.service_files import RunningService, api_address
-from cli.options import POLICIES, settings_with
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
+from cli.service_access import POLICIES, settings_with
 from models.session import make_engine
 from settings import read_settings
 

@@ -9,7 +9,7 @@ import click
 from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.mixed.live_mix import live_makespan, measure_live, simulated_makespan
 from benchmarks.mixed.simulated_mix import Mix, measure
-from cli.options import POLICIES
+from cli.service_access import POLICIES
 
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 

@@ -31,10 +31,10 @@ from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswe
 from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.request_sources import arrivals_of
 from cli.api_client import Client
-from cli.command_errors import CommandFailed
 from cli.demo_workload import DemoArrival
 from cli.hosting.service_files import api_address
-from cli.options import settings_with
+from cli.output import CommandFailed
+from cli.service_access import settings_with
 from settings import read_settings
 
 MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from cli.command_errors import CommandFailed
+from cli.output import CommandFailed
 
 HERE = Path(__file__).parent
 ENGINES_DIR = HERE.parents[1] / ".magnus" / "engines"

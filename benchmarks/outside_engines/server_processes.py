@@ -20,9 +20,9 @@ import httpx
 import psutil
 
 from benchmarks.outside_engines.engine_environments import ENGINES_DIR, HERE, engine_python
-from cli.command_errors import CommandFailed
 from cli.hosting.child_process import ChildProgram, kill, start, stop
 from cli.hosting.readiness import await_ready
+from cli.output import CommandFailed
 
 EngineKind = Literal["transformers", "vllm", "llamacpp"]
 Dtype = Literal["float32", "bfloat16"]

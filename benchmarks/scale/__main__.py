@@ -34,7 +34,7 @@ from benchmarks.scale.run_figures import idle_since, served_since
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService, api_address
-from cli.options import POLICIES
+from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from models.operations.minute_history import close_minutes
 from models.session import make_engine

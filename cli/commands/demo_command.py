@@ -16,8 +16,6 @@ import click
 from rich.console import Console
 
 from cli.api_client import Client, Json
-from cli.command_errors import CommandFailed
-from cli.demo_progress import Progress
 from cli.demo_workload import (
     DemoArrival,
     DemoRequest,
@@ -32,9 +30,9 @@ from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, keep_private, running_service
 from cli.hosting.supervisor import AlreadyRunning, clear_state_dir, stop_signals
-from cli.options import POLICIES, service_options, settings_with
-from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, print_answer, print_report, summary
-from cli.terminal import make_console
+from cli.output import CommandFailed, make_console
+from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, Progress, print_answer, print_report, summary
+from cli.service_access import POLICIES, service_options, settings_with
 from settings import Settings
 
 RATE = 240.0  # a second: keeps two CPU workers busy with more than four rows each (8.7 measured; 2.2 at half the rate)

@@ -10,10 +10,8 @@ import click
 from pydantic import ByteSize
 from rich.table import Table
 
-from cli.command_errors import CommandFailed
-from cli.database_access import transaction
-from cli.options import json_option, settings_with, state_dir_option
-from cli.terminal import make_console
+from cli.output import CommandFailed, make_console
+from cli.service_access import json_option, settings_with, state_dir_option, transaction
 from models.planning import live_fleet
 from scheduling.costs import ServingCurves
 

@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from cli.api_client import Client, Json, output_text
-from cli.command_errors import CommandFailed
-from cli.options import client_of, json_option, service_options
-from cli.terminal import make_console
+from cli.output import CommandFailed, make_console
+from cli.service_access import client_of, json_option, service_options
 
 WATCH_EVERY_S = 1.0  # what the service says of itself is half a second old anyway
 

@@ -4,11 +4,11 @@ import os
 
 import click
 
-from cli.command_errors import CommandFailed
 from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram
-from cli.options import settings_with
+from cli.output import CommandFailed
+from cli.service_access import settings_with
 from settings import DASHBOARD_USER, Settings
 
 PROCESSES = ("web", "planner", "predictor", "chores", "beat", "trainer", "flower")

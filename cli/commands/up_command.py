@@ -14,7 +14,6 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from cli import startup_checks
-from cli.command_errors import CommandFailed, Unreachable
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed
 from cli.hosting.embedded_broker import embedded_broker
@@ -32,7 +31,8 @@ from cli.hosting.service_files import (
 )
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
-from cli.options import POLICIES, json_option, settings_with, state_dir_option
+from cli.output import CommandFailed, Unreachable
+from cli.service_access import POLICIES, json_option, settings_with, state_dir_option
 from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain

@@ -5,8 +5,8 @@ import sys
 import click
 
 from cli import startup_checks
-from cli.command_errors import CommandFailed
-from cli.options import settings_with
+from cli.output import CommandFailed
+from cli.service_access import settings_with
 from inference.engine_errors import InferenceError
 from inference.remote.server_probe import ENGINES, EngineChoice
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from cli.command_errors import Unreachable
+from cli.output import Unreachable
 from settings import Settings
 
 MEMORY = Path("/dev/shm")  # noqa: S108 — a file system in memory, on Linux; what is made there has a name by chance

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.commands.lab_command import lab
+from cli.commands.policy_commands import lab
 from models.planning import planner_state
 from models.served_work import NothingToPlay, measured_work
 from tests.integration.database_stage import MODEL, Stage

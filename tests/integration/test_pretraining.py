@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cli import pretraining
-from cli.pretraining import Example, pretrain
+from cli.commands import learned_commands
+from cli.commands.learned_commands import Example, pretrain
 from inference.toy.toy_applications import toy_requests
 from learning.retraining.refit import refit
 from models import model_versions
@@ -25,7 +25,7 @@ def test_no_transaction_is_open_during_a_fit_and_its_model_is_published(
         in_use.append(engine.pool.checkedout())  # type: ignore[attr-defined]  # of a QueuePool
         return refit(*given, **named)
 
-    monkeypatch.setattr(pretraining, "refit", watched_refit)
+    monkeypatch.setattr(learned_commands, "refit", watched_refit)
     try:
         candidate = pretrain(engine.begin, examples, Settings(state_dir=tmp_path), tenant="acme", force=True)
         with engine.begin() as connection:

@@ -19,7 +19,7 @@ from benchmarks.chaos.recording_client import bodies, client_of, in_background
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
 from cli.api_client import Client, Json
-from cli.bulk_run import ENDED
+from cli.commands.batch_commands import ENDED
 
 READERS = "chores"  # the process that reads a job's lines, counts its ends and sends webhooks
 KILLS_A_JOB = 10  # so that a job is being read, served and counted at some of them

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask, Response, jsonify, request
 
 from cli.api_client import Client, Json, ServiceError, output_text
-from cli.command_errors import Unreachable
+from cli.output import Unreachable
 
 
 class Script:

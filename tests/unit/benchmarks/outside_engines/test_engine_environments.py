@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from benchmarks.outside_engines.engine_environments import HERE, NEEDED_BYTES, RECORD, engine_python, is_built
-from cli.command_errors import CommandFailed
+from cli.output import CommandFailed
 
 
 def test_an_environment_without_a_record_or_of_other_pins_is_not_built(tmp_path):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_errors import CommandFailed
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch
+from cli.output import CommandFailed
 
 SMOLLM2 = KNOWN_MODELS["smollm2"]
 

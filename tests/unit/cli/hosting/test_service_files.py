@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cli.command_errors import Unreachable
 from cli.hosting.service_files import (
     RunningService,
     api_address,
@@ -23,6 +22,7 @@ from cli.hosting.service_files import (
     running_service,
     write_secret,
 )
+from cli.output import Unreachable
 from settings import Settings
 
 SERVICE = RunningService(

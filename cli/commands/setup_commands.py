@@ -6,10 +6,10 @@ import click
 from alembic.util import CommandError
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from cli.command_errors import CommandFailed, Unreachable
-from cli.database_access import transaction
+from cli.entry_point import OUR_MODULES
 from cli.hosting.service_files import database_url
-from cli.options import settings_with, state_dir_option
+from cli.output import CommandFailed, Unreachable
+from cli.service_access import settings_with, state_dir_option, transaction
 from models.connections import schema_upgrade
 from models.connections.database_errors import explain
 
@@ -53,3 +53,9 @@ def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path
             made = schema_upgrade.grant_rights(connection, role)
         note = "was made without a password: give it one with `alter role … password …`, and" if made else "may"
         click.echo(f"{role} {note} {'may ' if made else ''}run the service")
+
+
+@click.command()
+def settings() -> None:
+    """Print every setting with its default and what it does; `magnus settings > .env` begins a settings file."""
+    click.echo((OUR_MODULES / ".env.example").read_text(encoding="utf-8"), nl=False)

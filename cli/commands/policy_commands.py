@@ -1,4 +1,4 @@
-"""`magnus lab`: the service's last minutes played again under every policy."""
+"""`magnus policy`: prints or changes the scheduling policy in force."""
 
 import json
 from collections.abc import Callable
@@ -9,14 +9,38 @@ from time import monotonic
 import click
 from rich.table import Table
 
-from cli.command_errors import CommandFailed
-from cli.database_access import transaction
-from cli.options import POLICIES, json_option, settings_with, state_dir_option
-from cli.terminal import make_console
+from cli.output import CommandFailed, make_console
+from cli.service_access import POLICIES, json_option, settings_with, state_dir_option, transaction
+from models.planning import planner_state
 from models.served_work import MeasuredWork, NothingToPlay, measured_work
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
 from settings import Settings
+
+
+@click.group()
+def policy() -> None:
+    """Show or change the scheduling policy of a running service."""
+
+
+@policy.command()
+@state_dir_option
+def get(state_dir: Path | None) -> None:
+    """Print the policy in force."""
+    with transaction(state_dir) as connection:
+        stored = planner_state.planner_inputs(connection).policy
+    click.echo(stored or settings_with().policy)
+
+
+@policy.command("set")
+@click.argument("name", type=click.Choice(POLICIES))
+@state_dir_option
+def set_(name: str, state_dir: Path | None) -> None:
+    """Put a policy in force: the planner follows within a tick and feeds it everything that waits."""
+    with transaction(state_dir) as connection:
+        planner_state.set_policy(connection, name)
+    click.echo(f"policy {name}")
+
 
 QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs nobody has learned unless it is what serves
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from cli.api_client import Client, Json
-from cli.bulk_run import BulkRun
-from cli.command_errors import CommandFailed
+from cli.commands.batch_commands import BulkRun
+from cli.output import CommandFailed
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {}}) + "\n"
 

@@ -6,8 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from cli.commands.train_command import _example, _examples
-from cli.pretraining import Example
+from cli.commands.learned_commands import Example, _example, _examples
 
 
 @pytest.mark.parametrize(

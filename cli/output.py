@@ -2,6 +2,7 @@
 
 import sys
 
+import click
 from rich.console import Console
 
 PIPE_WIDTH = 160  # characters; any width does that the rows of every table fit in
@@ -10,3 +11,13 @@ PIPE_WIDTH = 160  # characters; any width does that the rows of every table fit 
 def make_console() -> Console:
     """A console on standard output."""
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+class CommandFailed(click.ClickException):
+    """The command could not do what it was asked to; exit status 1."""
+
+
+class Unreachable(click.ClickException):
+    """No service, database or broker answers; exit status 3."""
+
+    exit_code = 3

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
-from cli.options import json_option, state_dir_option
-from cli.terminal import make_console
+from cli.output import make_console
+from cli.service_access import json_option, state_dir_option
 from settings import BUNDLED_MODEL, Settings, read_settings
 
 

@@ -1,0 +1,207 @@
+"""`magnus train` and `magnus models`: trains a length predictor on known answers; puts learned models into service."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.table import Table
+from sqlalchemy import Connection
+
+from cli.output import CommandFailed, make_console
+from cli.service_access import json_option, session, settings_with, state_dir_option, transaction
+from inference.remote.server_tokens import request_tokens_of
+from inference.request_tokens import RequestTokens
+from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
+from learning.predictors.predictor_factory import bounds_of
+from learning.retraining.refit import FEWEST_HELD_OUT, FEWEST_TRAINING, Candidate, refit
+from learning.store import digest, dump, load
+from models import model_versions
+from models.request_predictions import scoped_application
+from settings import Settings
+from tasks.configured_predictor import make_configured
+from webapp.client_prompt import application_name
+
+KIND = "length"  # of model versions: the length predictor's, as the trainer publishes them
+
+
+class TooFewExamples(Exception):
+    """Too few examples to train a predictor and to judge it on held-out ones."""
+
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+        super().__init__(
+            f"{examples} examples are too few: training takes {FEWEST_TRAINING} of different texts, "
+            f"and about one text in five is held out to judge it, at least {FEWEST_HELD_OUT}"
+        )
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request whose answer is known, as text or by its length in tokens."""
+
+    instructions: str
+    input: str
+    output: str | int
+    application: str | None = None
+
+
+def pretrain(
+    transaction: Callable[[], AbstractContextManager[Connection]],
+    examples: Iterable[Example],
+    settings: Settings,
+    *,
+    tenant: str,
+    force: bool,
+) -> Candidate:
+    """Fit the configured predictor, and publish it unless the one in service is better; `force` publishes it anyway.
+
+    The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's. No
+    transaction is open during the fit, which may take longer than the server lets one idle. Raises TooFewExamples.
+    """
+    key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    prompt_format = request_tokens_of(settings.model, key)
+    outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
+    fresh = make_configured(settings)
+    with transaction() as connection:
+        active = model_versions.active_version(connection, KIND)
+    current: LengthPredictor | None = load(active.stored, active.sha256) if active else None
+    candidate = refit(current, fresh, outcomes, since=-1.0, now=0.0, bounds=bounds_of(settings.predictor))
+    if candidate is None:
+        raise TooFewExamples(len(outcomes))
+    if candidate.publish or force:
+        stored = dump(candidate.model)
+        with transaction() as connection:
+            model_versions.publish(connection, KIND, stored, digest(stored), candidate.scores, candidate.data)
+    return candidate
+
+
+def _outcome(example: Example, tenant: str, prompt_format: RequestTokens, limit_tokens: int) -> Outcome:
+    metadata = {"application": example.application} if example.application else {}
+    prompt = Prompt(
+        application=scoped_application(tenant, application_name(metadata, example.instructions)),
+        instruction=example.instructions,
+        input=example.input,
+        input_tokens=prompt_format.count(example.input),
+        prompt_tokens=len(prompt_format.encode_request(example.instructions, example.input, ())),
+        limit_tokens=limit_tokens,
+    )
+    # + 1 for the end-of-sequence token, which is generated as well
+    generated = example.output if isinstance(example.output, int) else prompt_format.count(example.output) + 1
+    return Outcome(prompt, min(generated, limit_tokens), censored=generated > limit_tokens)
+
+
+# Scores of `magnus train`'s table, with their titles.
+SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage": "coverage of the upper quantile"}
+
+
+@click.command()
+@click.option("--data", type=click.File(encoding="utf-8"), required=True, help="JSON lines; - reads standard input.")
+@click.option("--tenant", default="default", show_default=True, help="Whose requests the examples are like.")
+@click.option("--force", is_flag=True, help="Publish even if the version in service is better on the held-out texts.")
+@json_option
+@state_dir_option
+def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Path | None) -> None:
+    """Pretrain the length predictor and put it into service.
+
+    Each line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
+    `application` is optional. One text in five is held out to judge the result.
+    """
+    settings = settings_with(state_dir=state_dir)
+    examples = list(_examples(data))
+    try:
+        candidate = pretrain(partial(transaction, state_dir), examples, settings, tenant=tenant, force=force)
+    except TooFewExamples as error:
+        raise CommandFailed(str(error)) from error
+    published = candidate.publish or force
+    if as_json:
+        click.echo(json.dumps({"published": published, "reason": candidate.reason, "scores": candidate.scores}))
+    else:
+        make_console().print(_scores_table(candidate.scores))
+        click.echo("published" if published else f"not published: {candidate.reason} (--force publishes it anyway)")
+    if not published:
+        raise SystemExit(1)
+
+
+def _examples(data: IO[str]) -> Iterator[Example]:
+    for number, line in enumerate(data, 1):
+        if line.strip():
+            try:
+                yield _example(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise click.UsageError(f"line {number} of {data.name}: {type(error).__name__}: {error}") from error
+
+
+def _example(fields: dict[str, Any]) -> Example:
+    output = fields["output_tokens"] if "output_tokens" in fields else fields["output"]
+    instructions = fields["instructions"] if "instructions" in fields else fields["instruction"]
+    texts = (instructions, fields["input"])
+    if not all(isinstance(text, str) for text in texts) or not isinstance(output, str | int) or output in (0, ""):
+        raise TypeError("instructions and input are texts, output a text, output_tokens a positive number")
+    return Example(instructions, fields["input"], output, fields.get("application"))
+
+
+def _scores_table(scores: dict[str, Any]) -> Table:
+    table = Table("on held-out texts", *scores)
+    for name, title in SHOWN_SCORES.items():
+        table.add_row(title, *(f"{score[name]:.2f}" for score in scores.values()))
+    return table
+
+
+@click.group()
+def models() -> None:
+    """List the published learned models, and roll back to one of them."""
+
+
+@models.command("list")
+@json_option
+@state_dir_option
+def list_(as_json: bool, state_dir: Path | None) -> None:
+    """Show every version with its scores on held-out outcomes, the newest first."""
+    with session(state_dir) as opened:
+        rows = model_versions.list_all(opened)
+    if as_json:
+        facts = [
+            {
+                "version": row.version,
+                "kind": row.kind,
+                "active": row.active,
+                "unreadable": row.unreadable,
+                "created_at": row.created_at.timestamp(),
+                "sha256": row.sha256.hex(),
+                "scores": row.scores,
+                "data": row.data,
+            }
+            for row in rows
+        ]
+        click.echo(json.dumps(facts))
+        return
+    table = Table("version", "in service", "created", "trained on", "scores when published")
+    for row in rows:
+        scores = row.scores.get("candidate", {})
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, int | float))
+        table.add_row(
+            row.version,
+            "yes" if row.active else "unreadable" if row.unreadable else "",
+            f"{row.created_at:%Y-%m-%d %H:%M:%S}",
+            str(row.data.get("training", "")),
+            shown,
+        )
+    make_console().print(table)
+
+
+@models.command()
+@click.argument("version")
+@state_dir_option
+def activate(version: str, state_dir: Path | None) -> None:
+    """Put VERSION into service; predictors and planner take it over without a restart."""
+    try:
+        with session(state_dir) as opened:
+            model_versions.activate(opened, version)
+    except model_versions.UnknownVersion as error:
+        raise CommandFailed(str(error)) from error
+    click.echo(f"{version} is in service")

@@ -1,1 +1,0 @@
-"""Commands about tenants: their keys, limits, usage and webhooks."""
