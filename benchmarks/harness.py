@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,17 +29,20 @@ HELP = "Write the figures to this file, or into this folder as DATE_COMMIT.json,
 
 @dataclass(frozen=True)
 class Results:
-    """The file that a program writes its figures to; nothing is written if no path was given."""
+    """The file that a program writes its figures to; nothing is written if there is none."""
 
-    path: Path | None
-    origin: Json = field(default_factory=lambda: origin())
+    file: Path | None
+    origin: Json
 
-    @property
-    def file(self) -> Path | None:
-        """The file itself; a path without the ending `.json` is a folder."""
-        if self.path is None or self.path.suffix == ".json":
-            return self.path
-        return self.path / f"{self.origin['date']}_{self.origin['commit']}.json"
+    @classmethod
+    def at(cls, path: Path | None) -> "Results":
+        """Write to this path; in a folder, which has no ending `.json`, to a new file named by date and commit."""
+        made = origin()
+        if path is None or path.suffix == ".json":
+            return cls(path, made)
+        name = f"{made['date']}_{made['commit']}"
+        files = (path / (f"{name}.json" if number == 1 else f"{name}_{number}.json") for number in count(1))
+        return cls(next(file for file in files if not file.exists()), made)
 
     def write(self, figures: object) -> None:
         """Write the figures with their origin; a later call replaces what an earlier one wrote."""
@@ -48,7 +52,7 @@ class Results:
             self.file.write_text(content + "\n", encoding="utf-8")
 
     def earlier(self) -> Any:
-        """The figures that the file already has; None if there is no such file."""
+        """Return the figures that the file already has; None if there is no such file."""
         if self.file is None or not self.file.exists():
             return None
         return json.loads(self.file.read_text(encoding="utf-8"))["figures"]
@@ -57,7 +61,8 @@ class Results:
 def json_option(command: Command) -> Command:
     """Give a command the option `--json`; its function gets a `Results` as `results`."""
     kind = click.Path(path_type=Path)
-    return click.option("--json", "results", type=kind, callback=lambda *given: Results(given[-1]), help=HELP)(command)
+    option = click.option("--json", "results", type=kind, callback=lambda *given: Results.at(given[-1]), help=HELP)
+    return option(command)
 
 
 def origin() -> Json:

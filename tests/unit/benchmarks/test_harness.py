@@ -20,9 +20,12 @@ def test_figures_are_written_with_their_origin_and_read_again(tmp_path: Path) ->
     assert results.earlier() == {"seconds": 1.5}
 
 
-def test_in_a_folder_the_file_is_named_by_date_and_commit(tmp_path: Path) -> None:
-    Results(tmp_path / "live", ORIGIN).write([1])
-    assert [path.name for path in (tmp_path / "live").iterdir()] == ["2026-11-26_abc1234.json"]
+def test_in_a_folder_each_run_has_a_file_named_by_date_and_commit(tmp_path: Path) -> None:
+    first = Results.at(tmp_path / "live")
+    first.write([1])
+    Results.at(tmp_path / "live").write([2])
+    name = f"{first.origin['date']}_{first.origin['commit']}"
+    assert {path.name for path in (tmp_path / "live").iterdir()} == {f"{name}.json", f"{name}_2.json"}
 
 
 def test_without_a_path_nothing_is_written() -> None:
