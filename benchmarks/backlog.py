@@ -16,11 +16,11 @@ from sqlalchemy import text
 from benchmarks.harness import CommaSeparated, Json, Results, json_option, percentile, print_table, until
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import MEDIAN_WORDS
+from benchmarks.service_start import connection_to
 from cli.demo_workload import poisson_arrivals
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from inference.toy.toy_applications import ToyRequest, toy_requests
-from models.session import make_engine
 from settings import BUNDLED_MODEL
 
 POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
@@ -69,10 +69,11 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
         service,
         _,
     ):
-        engine, pause = make_engine(service.database_url, pool_size=1, name="benchmark"), threading.Event()
-        with engine.begin() as connection:
+        pause = threading.Event()
+        with connection_to(service.database_url) as connection:
             connection.execute(INSERT, table_rows(toy_requests(waiting, seed=0, median_words=MEDIAN_WORDS)))
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.commit()
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             if not until(lambda: not connection.execute(UNPREDICTED).scalar_one(), PREDICTED_WITHIN_S):
                 raise click.ClickException(f"not all requests were predicted within {PREDICTED_WITHIN_S:.0f} s")
             seen = {}
@@ -81,7 +82,6 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
                 snapshot = connection.execute(PLANNER).one()
                 seen[snapshot.updated_at] = snapshot
                 pause.wait(SAMPLE_EVERY_S)
-        engine.dispose()
     times = sorted(1000 * snapshot.decision_s for snapshot in seen.values())
     first, last = seen[min(seen)], seen[max(seen)]
     watched_s = (last.updated_at - first.updated_at).total_seconds()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.harness import Results, json_option
+from benchmarks.harness import Results, json_option, print_table
 from benchmarks.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
@@ -28,8 +28,8 @@ from benchmarks.learning_stream import (
     with_shuffled_lengths,
 )
 from benchmarks.pictures import panels
-from benchmarks.request_sources import CRUDE, AnsweredRequest, read_answered, token_counter
-from learning.features.text_encoders import make_encoder
+from benchmarks.request_sources import AnsweredRequest, read_answered
+from learning.features.text_encoders import HASHING, make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.retraining.training_set import TrainingSetBounds
 
@@ -40,30 +40,22 @@ NOT_WORSE = 1.02  # a published version counts as worse above this share of the 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True, help="Directory of JSON lines.")
 @click.option("--predictor", default="forest", show_default=True)
-@click.option("--encoder", default="hashing", show_default=True)
-@click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
 @click.option("--rate", default=2.0, show_default=True, help="Requests a second.")
 @click.option("--minutes", default=60, show_default=True, help="Virtual time of each run.")
-@click.option("--outcomes", default=TrainingSetBounds().outcomes, show_default=True, help="Bound of the training set.")
-@click.option("--seed", default=0, show_default=True)
 @click.option("--by-the-letter", is_flag=True, help="Also as Magnus III-B prints it.")
 @json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
 def main(
     data: Path,
     predictor: str,
-    encoder: str,
-    tokenizer: str,
     rate: float,
     minutes: int,
-    outcomes: int,
-    seed: int,
     by_the_letter: bool,
     results: Results,
     plot_path: Path | None,
 ) -> None:
     """Run both streams, print, write."""
-    answered = read_answered(data, token_counter(tokenizer))
+    answered = read_answered(data)
     tasks = sorted({a.task for a in answered})
     halves = [[a for a in answered if a.task in tasks[part::2]] for part in (0, 1)]
     histories = {}
@@ -71,15 +63,14 @@ def main(
     if by_the_letter:
         streams += [(f"{name}, by the letter", mixes, LearnerByTheLetter) for name, mixes, _ in streams]
     for name, mixes, kind in streams:
-        rng = random.Random(seed)
+        rng = random.Random(0)
         arrivals = poisson_arrivals(mixes, rate, 60 * minutes, rng)
         if name.startswith("poisoned"):
             arrivals = with_shuffled_lengths(arrivals, 20 * minutes, 40 * minutes, rng)
-        learner = kind(lambda: make_predictor(predictor, make_encoder(encoder)), TrainingSetBounds(outcomes))
+        learner = kind(lambda: make_predictor(predictor, make_encoder(HASHING)), TrainingSetBounds())
         histories[name] = _run(learner, arrivals, [_test_of(mix, rng) for mix in mixes], minutes, rng)
-        click.echo(_report(name, histories[name]))
-    settings: dict[str, str | float] = {"predictor": predictor, "encoder": encoder, "tokenizer": tokenizer}
-    settings |= {"rate": rate, "minutes": minutes, "outcomes": outcomes, "seed": seed}
+        report(name, histories[name])
+    settings = {"predictor": predictor, "rate": rate, "minutes": minutes}
     results.write({"settings": settings, "runs": {name: asdict(history) for name, history in histories.items()}})
     if plot_path:
         plot(histories, plot_path)
@@ -145,21 +136,16 @@ def plot(histories: dict[str, LearningHistory], path: Path) -> None:
                 made[0][column].axvline(refit["minute"], color="green" if refit["published"] else "red", alpha=0.2)
 
 
-def _report(name: str, history: LearningHistory) -> str:
-    lines = [f"{name}\n  minute   length RMSE   serving time RMSE"]
-    shown = [i for i, minute in enumerate(history.minutes) if minute in (1, 2) or minute % 3 == 0]
-    lines += [
-        f"  {history.minutes[i]:6} {history.length_rmse[i]:13.1f} {history.serving_rmse_s[i]:17.2f} s" for i in shown
-    ]
-    lines.append("  refits: minute, error before, candidate's, verdict")
-    for refit in history.refits:
-        verdict = "published" if refit["published"] else f"kept the old: {refit['reason']}"
-        noise = f" ({refit['noise']} stretches of noise left out)" if refit["noise"] else ""
-        lines.append(f"  {refit['minute']:6} {refit['before']:8.1f} {refit['candidate']:8.1f}  {verdict}{noise}")
-    published = [r for r in history.refits if r["published"]]
-    worse = [r for r in published if float(str(r["candidate"])) > NOT_WORSE * float(str(r["before"]))]
-    lines.append(f"  {len(published)} of {len(history.refits)} candidates published, {len(worse)} of them worse")
-    return "\n".join(lines) + "\n"
+def report(name: str, history: LearningHistory) -> None:
+    """Print the errors, the refits with their verdicts, and how many published versions were worse."""
+    errors = zip(history.minutes, history.length_rmse, history.serving_rmse_s, strict=True)
+    shown = [minute for minute in errors if minute[0] in (1, 2) or minute[0] % 3 == 0]
+    columns = ("minute", "length_rmse", "serving_rmse_s")
+    print_table([dict(zip(columns, one, strict=True)) for one in shown], columns, name)
+    print_table(history.refits, ("minute", "before", "candidate", "published", "reason", "noise"), f"{name}: refits")
+    published = [refit for refit in history.refits if refit["published"]]
+    worse = sum(refit["candidate"] > NOT_WORSE * refit["before"] for refit in published)
+    click.echo(f"{len(published)} of {len(history.refits)} candidates published, {worse} of them worse\n")
 
 
 if __name__ == "__main__":

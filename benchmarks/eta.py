@@ -29,10 +29,10 @@ from sqlalchemy.orm import Session
 
 from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
-from benchmarks.request_sources import arrivals_of
-from cli.api_client import Client
+from benchmarks.request_sources import Workload, arrivals_of
+from benchmarks.service_start import client_of_service, connection_to
 from cli.demo_workload import DemoArrival, send_all
-from cli.hosting.service_files import RunningService, api_address
+from cli.hosting.service_files import RunningService
 from cli.service_access import POLICIES, settings_with
 from models.client_requests import UNFINISHED, RequestView, select_views
 from models.planning.queue_position import (
@@ -42,9 +42,7 @@ from models.planning.queue_position import (
     place_in_queue,
     read_queue_snapshot,
 )
-from models.session import make_engine, make_sessions
 from models.tables import RequestStatus, StoredBatch, StoredRequest
-from settings import read_settings
 
 WHOLE_S = 0.05  # ETAs with less time left than this are not judged: a clock's tick and a network's way are that long
 GIVEN = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # before it ends
@@ -214,7 +212,7 @@ def main(
         options = ServiceOptions(
             workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
         )
-        workload = "toy" if model == BUNDLED else "instructions"
+        workload: Workload = "toy" if model == BUNDLED else "instructions"
         at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, seed)]
         with fresh_service(policy, options, at_once, seed) as (service, state_dir):
             quickest, _ = _serve(service, state_dir, at_once)
@@ -236,25 +234,25 @@ def _serve(
     service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
 ) -> tuple[float, list[Json]]:
     """Answers a second, and the rows of all moments, of jobs that arrived after `warm_s`."""
-    engine = make_engine(service.database_url, pool_size=1, name="benchmark")
     snapshots, pause = Snapshots(), threading.Event()
-    try:
-        with Client(*api_address(read_settings(state_dir=state_dir))) as client, make_sessions(engine)() as session:
-            since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
-            before_s = _forecasting_s(session)
-            with ThreadPoolExecutor(1) as pool:
-                sending = pool.submit(send_all, client, arrivals, threading.Event(), lambda *_: None)
-                while not sending.done() or session.scalar(OPEN):
-                    snapshots.keep(session)
-                    pause.wait(LOOK_EVERY_S)
-                for submission in sending.result():
-                    submission.result()
-            spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
-            ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
-            jobs = [Job.of(RequestView(*row)) for row in session.execute(ended)]
-            session.expunge_all()
-    finally:
-        engine.dispose()
+    with (
+        connection_to(service.database_url) as connection,
+        client_of_service(state_dir) as client,
+        Session(connection) as session,
+    ):
+        since, began = datetime.fromtimestamp(client.stats()["now"], UTC), time.monotonic()
+        before_s = _forecasting_s(session)
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send_all, client, arrivals, threading.Event(), lambda *_: None)
+            while not sending.done() or session.scalar(OPEN):
+                snapshots.keep(session)
+                pause.wait(LOOK_EVERY_S)
+            for submission in sending.result():
+                submission.result()
+        spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
+        ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
+        jobs = [Job.of(RequestView(*row)) for row in session.execute(ended)]
+        session.expunge_all()
     first = min(job.arrived_at for job in jobs)
     share = round(spent_s / took_s, 4)
     judged = judge([job for job in jobs if job.arrived_at >= first + warm_s], snapshots)

@@ -17,10 +17,10 @@ import httpx
 from benchmarks.harness import Json, Results, json_option, print_table, spread
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
+from benchmarks.service_start import client_of_service
 from cli.api_client import Client
-from cli.hosting.service_files import RunningService, api_address
+from cli.hosting.service_files import RunningService
 from inference.toy.toy_applications import ToyRequest, toy_requests
-from settings import read_settings
 
 PAGE_EVERY_S = 5.0  # as webapp/static/live.js fetches a page that is open
 POLL_S = 0.005  # the most that polling adds to a request's time; shorter would load the service
@@ -73,7 +73,7 @@ def leave_open(service: RunningService, page: str, seconds: float) -> None:
 
 def lone_requests(state_dir: Path, requests: int) -> Json:
     """The spread of each step of a request, in seconds, over requests that are sent one at a time."""
-    with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+    with client_of_service(state_dir) as client:
         model = client.model()
         measured = [steps_of_one(client, model, toy) for toy in toy_requests(WARM_UP + requests, seed=0)][WARM_UP:]
     return {step: spread([one[step] for one in measured], digits=4) for step in measured[0]}

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class LearningHistory:
     minutes: list[int] = field(default_factory=list)
     length_rmse: list[float] = field(default_factory=list)
     serving_rmse_s: list[float] = field(default_factory=list)
-    refits: list[dict[str, object]] = field(default_factory=list)
+    refits: list[dict[str, Any]] = field(default_factory=list)
 
 
 def poisson_arrivals(

@@ -1,7 +1,7 @@
 """How well each length predictor does on real requests: `python -m benchmarks.prediction --data DIR [--json F]`.
 
-Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of Table II, or with
-`--train together` once for all tasks. Errors and ranks are those of predictors that learned nothing from the test
+Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of
+Table II. Errors and ranks are those of predictors that learned nothing from the test
 texts. Coverage is given as fitted, and as served: there, outcomes of earlier requests correct the predictions of later
 ones. With `--splits 3` this is repeated for three splits by text, and the table shows the means.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from benchmarks.harness import CommaSeparated, Results, json_option, print_table
-from benchmarks.request_sources import CRUDE, AnsweredRequest, read_answered, token_counter
+from benchmarks.request_sources import AnsweredRequest, read_answered
 from learning.calibration import CalibratedPredictor
 from learning.features.text_encoders import make_encoder
 from learning.metrics import score
@@ -42,13 +42,6 @@ PAPERS_SIX = (
     "bug fixing",
     "code comment",
 )
-PAPERS = """
-Magnus Table II, RMSE on other requests of eight tasks of six applications (ChatGLM-6B, Qwen-7B, Baichuan2-7B):
-  uilo 34.0, 37.1, 37.8   raft 16.2, 14.0, 16.9   inst 16.2, 14.3, 16.9   usin 15.6, 13.3, 16.0
-Sequence Scheduling Table 3, 10,000 Alpaca prompts, Vicuna-7B (error, Acc-50, Acc-100):
-  pooling + MLP 73, 55 %, 75 %   [LEN] token 84, 47 %, 72 %   perception only 193, 38 %, 59 %
-  instruction tuning 63, 56 %, 81 %
-"""
 FIRST_PREDICTION = """
 import sys, time
 began = time.perf_counter()
@@ -80,72 +73,59 @@ Predicted = dict[str, list[tuple[Outcome, Prediction, Prediction]]]  # by task: 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True, help="Directory of JSON lines.")
 @click.option("--encoder", default="hashing", show_default=True, help="hashing or a sentence-transformers model.")
-@click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
-@click.option("--train", type=click.Choice(["each", "together"]), default="each", show_default=True)
-@click.option("--model", help="Directory or hub id of a causal LM, for the predictors that ask one.")
 @click.option("--predictors", type=CommaSeparated(), default="uilo,raft,inst,usin,forest", show_default=True)
 @click.option("--splits", default=1, show_default=True, help="So many splits by text.")
-@click.option("--seed", default=0, show_default=True, help="The first split, and the order in which requests arrive.")
 @json_option
 def main(
     data: Path,
     encoder: str,
-    tokenizer: str,
-    train: str,
-    model: str | None,
     predictors: list[str],
     splits: int,
-    seed: int,
     results: Results,
 ) -> None:
     """Fit, predict, score, print."""
-    answered = read_answered(data, token_counter(tokenizer))
-    random.Random(seed).shuffle(answered)
+    answered = read_answered(data)
+    random.Random(0).shuffle(answered)
     figures: dict[str, Any] = {}
     for name in predictors:
-        make = partial(make_predictor, name, make_encoder(encoder), model)
+        make = partial(make_predictor, name, make_encoder(encoder))
         runs: list[dict[str, Any]] = []
-        for split in range(seed, seed + splits):
-            predicted, speed = _run(make, answered, split, together=train == "together")
+        for split in range(splits):
+            predicted, speed = _run(make, answered, split)
             runs.append({"speed": speed, "rows": _rows(predicted, answered)})
         figures[name] = {"rows": _means([run["rows"] for run in runs]), "splits": runs}
         click.echo(f"{name}: {json.dumps(speed)}", err=True)
     names = next(iter(figures.values()))["rows"]
     rows = [{"": row, "predictor": name} | figures[name]["rows"][row] for row in names for name in figures]
     print_table(rows, COLUMNS)
-    click.echo(PAPERS)
-    settings = {"encoder": encoder, "tokenizer": tokenizer, "train": train, "seed": seed, "splits": splits}
+    settings = {"encoder": encoder, "splits": splits}
     results.write({"settings": settings, "predictors": figures})
 
 
 def _run(
-    make: Callable[[], LengthPredictor], answered: Sequence[AnsweredRequest], split: int, together: bool
+    make: Callable[[], LengthPredictor], answered: Sequence[AnsweredRequest], split: int
 ) -> tuple[Predicted, dict[str, float]]:
     """Every test request as fitted and as served, by task, and how long it took."""
-    by_task = _by_task(answered)
-    groups = [list(by_task)] if together else [[task] for task in by_task]
     predicted: Predicted = {}
     fits_s: list[float] = []
     batches_ms: list[float] = []
     singles_ms: list[float] = []
-    last = make()
-    for tasks in groups:
-        last = make()
-        training = [a.outcome for task in tasks for a in by_task[task] if not a.is_test_in(split)]
+    predictor = make()
+    for task, requests in _by_task(answered).items():
+        predictor = make()
         began = time.perf_counter()
-        last.fit(training)
+        predictor.fit([a.outcome for a in requests if not a.is_test_in(split)])
         fits_s.append(time.perf_counter() - began)
-        for task in tasks:
-            outcomes = [a.outcome for a in by_task[task] if a.is_test_in(split)]
-            fitted = _timed(last, outcomes, BATCH, batches_ms)
-            _timed(last, outcomes[:SINGLES], 1, singles_ms)
-            predicted[task] = list(zip(outcomes, fitted, _served(last, outcomes), strict=True))
+        outcomes = [a.outcome for a in requests if a.is_test_in(split)]
+        fitted = _timed(predictor, outcomes, BATCH, batches_ms)
+        _timed(predictor, outcomes[:SINGLES], 1, singles_ms)
+        predicted[task] = list(zip(outcomes, fitted, _served(predictor, outcomes), strict=True))
     speed = {
         "fit_s": round(sum(fits_s), 2),
         "ms_in_batches_of_64": round(statistics.median(batches_ms), 3),
         "ms_alone": round(statistics.median(singles_ms), 3),
     }
-    return predicted, speed | _first_prediction(last)
+    return predicted, speed | _first_prediction(predictor)
 
 
 def _timed(

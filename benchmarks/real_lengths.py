@@ -21,7 +21,6 @@ import click
 from benchmarks.generated_answers import load_answers
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.pictures import panels
-from benchmarks.running_quantiles import RunningQuantiles
 from learning.calibration import CalibratedPredictor
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.metrics import score
@@ -64,7 +63,7 @@ class FromColdStart:
         return self._present.predict(prompts)
 
 
-Learner = RunningQuantiles | RunningRegression | CalibratedPredictor | FromColdStart
+Learner = RunningRegression | CalibratedPredictor | FromColdStart
 
 
 def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
@@ -74,7 +73,6 @@ def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
         return CalibratedPredictor(make_predictor(name, make_encoder(text_encoder)))
 
     made: dict[str, Callable[[], Learner]] = {
-        "running quantiles": RunningQuantiles,
         "running regression": RunningRegression,
         "uilo": partial(calibrated, "uilo"),
     }

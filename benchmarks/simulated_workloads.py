@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.request_sources import CRUDE, read_answered, token_counter
+from benchmarks.request_sources import read_answered
 from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.rank_correlation import kendall_tau
@@ -93,7 +93,7 @@ def arrivals(
 
 def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple[WorkloadLengths, WorkloadLengths]:
     """`mixed` and `hard` from `data/requests`: test requests, with predictions fitted on its training requests."""
-    answered = read_answered(data, token_counter(CRUDE))
+    answered = read_answered(data)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
     fitted = make_predictor(predictor, make_encoder(encoder))
     fitted.fit([one.outcome for one in training])

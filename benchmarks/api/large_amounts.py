@@ -5,10 +5,8 @@ is accepted, whose lines are filled with metadata so that their prompts still fi
 are read by the tenant that has half of them, and by the dashboard, one call at a time.
 """
 
-import json
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from sqlalchemy import text
 
 from benchmarks.accept import fill_database, time_reads, timed
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
+from benchmarks.request_sources import write_bulk_file
 from cli.api_client import Client
 from inference.toy.toy_applications import toy_requests
 from models.session import make_sessions
@@ -33,21 +32,12 @@ QUEUED = text("""
 """)
 
 
-def lines_of(model: str, count: int, filled: bool) -> Iterator[str]:
-    """JSON lines of toy requests; filled up ones have some 4 kB each."""
-    filling = {f"key{n}": "x" * FILLED_CHARACTERS for n in range(FILLED_KEYS)} if filled else {}
-    for number, toy in enumerate(toy_requests(count, seed=1)):
-        metadata = {"application": toy.application, **filling}
-        body = {"model": model, "instructions": toy.instruction, "input": toy.input, "metadata": metadata}
-        yield json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/responses", "body": body}) + "\n"
-
-
 def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any]:
     """Upload a file of so many lines and create its batch; returns once all of them are queued."""
     with tempfile.TemporaryDirectory() as directory, Client(service.url, service.key) as client:
         path = Path(directory) / "lines.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(lines_of(client.model(), count, filled))
+        filling = {f"key{n}": "x" * FILLED_CHARACTERS for n in range(FILLED_KEYS)} if filled else {}
+        write_bulk_file(path, client.model(), toy_requests(count, seed=1), filling)
         chores_before, before = service.memory_mib("chores"), service.memory_mib()
         service.forget_peak()
         began = time.monotonic()

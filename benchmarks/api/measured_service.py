@@ -16,10 +16,8 @@ import psutil
 from sqlalchemy import Engine
 
 from benchmarks.chaos.promise_rows import Row
-from benchmarks.chaos.service_under_test import up_program
 from benchmarks.live.fresh_service import paced_workers
-from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.readiness import await_ready
+from benchmarks.service_start import facts_of, running, up_program
 from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
@@ -84,25 +82,15 @@ def measured_service(
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-api-", ignore_cleanup_errors=True))
         state_dir = Path(directory) / "state"
-        stack.enter_context(_running(up_program(state_dir, *options, environment=environment)))
-        facts = RunningService(**json.loads((state_dir / "service.json").read_text()))
+        stack.enter_context(
+            running(up_program(state_dir, *options, environment=environment), Path(directory) / "up.log")
+        )
+        facts = facts_of(state_dir)
         if paced:
-            stack.enter_context(_running(paced_workers(MACHINE, paced, facts)))
+            stack.enter_context(running(paced_workers(MACHINE, paced, facts), Path(directory) / "paced.log"))
         database = make_engine(facts.database_url, pool_size=2, name="benchmark")
         stack.callback(database.dispose)
         yield MeasuredService(state_dir, (state_dir / "api-key").read_text().strip(), facts, database)
-
-
-@contextmanager
-def _running(program: ChildProgram) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="magnus-api-log-") as directory:
-        log = Path(directory) / "log"
-        process = start(program, log)
-        try:
-            await_ready(program, process, log)
-            yield
-        finally:
-            stop((program, process))
 
 
 @dataclass

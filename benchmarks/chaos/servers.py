@@ -14,10 +14,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 
-from cli.hosting.child_process import start, stop
+from benchmarks.service_start import running
 from cli.hosting.embedded_broker import embedded_broker
 from cli.hosting.embedded_postgres import create_database, embedded_postgres
-from cli.hosting.readiness import await_ready
 
 _numbers = itertools.count(1)
 
@@ -65,16 +64,8 @@ class OwnServers:
 @contextmanager
 def own_servers(directory: Path) -> Iterator[OwnServers]:
     """Start both with an empty database, stop them at the end."""
-    servers = [embedded_postgres(directory / "postgres"), embedded_broker(directory / "valkey")]
-    running = []
-    try:
-        for server in servers:
-            log = directory / f"{server.program.name}.log"
-            running.append((server.program, start(server.program, log)))
-            await_ready(*running[-1], log)
-        postgres, broker = (server.url for server in servers)
-        create_database(postgres)
-        socket = f"{conninfo_to_dict(postgres)['host']}/.s.PGSQL.5432"
-        yield OwnServers(postgres, socket, broker, urlsplit(broker).port or 0)
-    finally:
-        stop(*reversed(running))
+    postgres, broker = embedded_postgres(directory / "postgres"), embedded_broker(directory / "valkey")
+    with running(postgres.program, directory / "postgres.log"), running(broker.program, directory / "valkey.log"):
+        create_database(postgres.url)
+        socket = f"{conninfo_to_dict(postgres.url)['host']}/.s.PGSQL.5432"
+        yield OwnServers(postgres.url, socket, broker.url, urlsplit(broker.url).port or 0)

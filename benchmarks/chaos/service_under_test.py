@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,15 +24,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from benchmarks.chaos.exactly_once import WATCH
 from benchmarks.harness import until
-from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.process_commands import BIN
-from cli.hosting.readiness import await_ready
-from cli.hosting.service_files import RunningService, running_service
+from benchmarks.service_start import facts_of, running, up_program
+from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
-ENVIRONMENT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the promises does
-READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
-STOP_WITHIN_S = 90.0  # any value well above a stop does
 WORKERS = 2
 
 
@@ -142,28 +136,6 @@ class ServiceUnderTest:
         return float(count) / (until - since)
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> ChildProgram:
-    """`magnus up` in this directory, on free ports."""
-    ports = ("--port", str(free_port()), "--flower-port", "0")
-    return ChildProgram(
-        "magnus up",
-        (str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), *ports, *options),
-        env={**ENVIRONMENT, **(environment or {})},
-        stop_signal=signal.SIGINT,  # Ctrl-C
-        ready=lambda: running_service(state_dir) is not None,
-        ready_within_s=READY_WITHIN_S,
-        stop_within_s=STOP_WITHIN_S,
-    )
-
-
 @contextmanager
 def service_under_test(
     state_dir: Path, *options: str, environment: Mapping[str, str] | None = None
@@ -171,11 +143,8 @@ def service_under_test(
     """Start a service, watch what is written to its finished requests, stop it as Ctrl-C does."""
     options = options if "--workers" in options else ("--workers", str(WORKERS), *options)
     program = up_program(state_dir, *options, environment=environment)
-    log = state_dir.with_name(state_dir.name + ".up.log")
-    process = start(program, log)
-    try:
-        await_ready(program, process, log)
-        facts = RunningService(**json.loads((state_dir / "service.json").read_text()))
+    with running(program, state_dir.with_name(state_dir.name + ".up.log")) as process:
+        facts = facts_of(state_dir)
         database = make_engine(facts.database_url, pool_size=4, name="chaos")
         key = (state_dir / "api-key").read_text().strip()
         service = ServiceUnderTest(state_dir, facts.url, key, facts, process, database)
@@ -185,8 +154,6 @@ def service_under_test(
         finally:
             service.thaw()
             database.dispose()
-    finally:
-        stop((program, process))
 
 
 def left_behind(state_dir: Path) -> list[str]:

@@ -39,7 +39,6 @@ from benchmarks.engines.engine_workload import (
     mixed_lengths,
     model_of,
     random_model,
-    real_lengths,
     sequences,
 )
 from benchmarks.engines.step_profile import bandwidth, floor_share, synchronized
@@ -223,8 +222,6 @@ def compare(
 @click.option("--threads", default=1, show_default=True, help="Of torch, the same for all")
 @click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True, help=CLOCK_HELP)
 @click.option("--checked", default=16, show_default=True, help="Prompts whose answers are compared with generate alone")
-@click.option("--data", type=click.Path(exists=True, path_type=Path), help="Take the lengths of its real requests")
-@click.option("--seed", default=0, show_default=True)
 def main(
     results: Results,
     device: str,
@@ -241,8 +238,6 @@ def main(
     threads: int,
     clock: str,
     checked: int,
-    data: Path | None,
-    seed: int,
 ) -> None:
     """Compare the engines."""
     names = [SHORT_NAMES[name] for name in only]
@@ -252,7 +247,7 @@ def main(
     on_gpu = device.startswith("cuda")
     machine = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()}, {threads} threads"
     drawn = chat_lengths if mix == "chat" else mixed_lengths
-    lengths = real_lengths(data, prompts, seed) if data else drawn(prompts, seed)
+    lengths = drawn(prompts, 0)
     dtype = dtype or ("bfloat16" if on_gpu else "float32")
     everything = []
     chosen = model or model_size
@@ -268,7 +263,7 @@ def main(
                 random_model(size, device, getattr(torch, dtype)).save_pretrained(directory)
             causal_lm = model_of(directory, device, dtype)
             loaded = load_for_serving(causal_lm, size)
-            work = sequences(lengths, causal_lm.config.vocab_size, seed)
+            work = sequences(lengths, causal_lm.config.vocab_size, 0)
             trials = [Trial(work, batch, repeats, min(checked, prompts), CLOCKS[clock]) for batch in batches]
             lines = []
             for trial in trials:
@@ -280,7 +275,7 @@ def main(
         for line in lines:
             share = shares[line["batch"]] if line["engine"] == CONTINUOUS else None
             everything.append({"size": size, "dtype": dtype, "device": machine, **line, "bandwidth_floor_share": share})
-        print_table(lines, COLUMNS, f"{size}, {dtype}, {machine}, {prompts} prompts, {'real' if data else mix} lengths")
+        print_table(lines, COLUMNS, f"{size}, {dtype}, {machine}, {prompts} prompts, {mix} lengths")
         for batch, share in shares.items():
             click.echo(f"batch {batch}: a decoding step reaches {share:.1%} of {bytes_per_s / 1e9:.0f} GB/s")
         results.write(everything)

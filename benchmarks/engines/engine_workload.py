@@ -1,7 +1,6 @@
 """What the engines benchmark serves: Llama shapes with random weights, and random prompts of varied lengths."""
 
 import copy
-import json
 import random
 from collections.abc import Sequence as Several
 from pathlib import Path
@@ -21,8 +20,6 @@ SHAPES = {
     "1b": (32000, 2048, 5632, 22, 32, 4),
     "7b": (32000, 4096, 11008, 32, 32, 32),
 }
-# Tokens; longer real requests are cut, so that a run ends in minutes on a CPU; not tuned.
-LONGEST_PROMPT, LONGEST_ANSWER = 256, 192
 
 
 def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
@@ -74,19 +71,6 @@ def chat_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
     """Prompts of 20 to 84 tokens and answers of 148 to 200: 52 and 174 in the mean, as in a chat with a small LLM."""
     rng = random.Random(seed)
     return [(rng.randint(20, 84), rng.randint(148, 200)) for _ in range(prompts)]
-
-
-def real_lengths(data: Path, prompts: int, seed: int) -> list[tuple[int, int]]:
-    """Prompt and answer lengths, in words, of real requests drawn evenly from `requests/*.jsonl` of a directory."""
-    rng = random.Random(seed)
-    files = [path.read_text().splitlines() for path in sorted((data / "requests").glob("*.jsonl"))]
-    lengths = []
-    for _ in range(prompts):
-        request = json.loads(rng.choice(rng.choice(files)))
-        words = len(request["instruction"].split()) + len(request["input"].split())
-        answer = max(1, len(request["output"].split()))
-        lengths.append((min(words, LONGEST_PROMPT), min(answer, LONGEST_ANSWER)))
-    return lengths
 
 
 def sequences(lengths: Several[tuple[int, int]], vocabulary: int, seed: int) -> list[Sequence]:

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -28,16 +29,14 @@ from benchmarks.live.fresh_service import PEERS, ServiceOptions, fresh_service
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.outside_engines.open_loop import DIRECT_SERVERS, run_direct
 from benchmarks.pictures import plot_over_rate
-from benchmarks.request_sources import arrivals_of
+from benchmarks.request_sources import Workload, arrivals_of
 from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.scale.run_figures import compared
-from cli.api_client import Client
+from benchmarks.service_start import client_of_service, connection_to
 from cli.demo_workload import DemoArrival, DemoRequest, send_all
-from cli.hosting.service_files import RunningService, api_address
+from cli.hosting.service_files import RunningService
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.service_access import POLICIES, settings_with
-from models.session import make_engine
-from settings import read_settings
 
 # Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
 POLL_S = 0.5
@@ -81,9 +80,7 @@ COLUMNS = {  # of the table: a median of the repeats' figures
     show_default=True,
     help="Arrivals at the run's rate, after those, before the figures begin.",
 )
-@click.option(
-    "--workload", default="toy", show_default=True, help="toy, instructions, a .jsonl of requests, or a .csv trace."
-)
+@click.option("--workload", type=click.Choice(get_args(Workload)), default="toy", show_default=True)
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
 @click.option(
     "--model-size",
@@ -112,7 +109,7 @@ def main(
     requests: int,
     warm_requests: int,
     warm_seconds: float,
-    workload: str,
+    workload: Workload,
     model: str | None,
     model_size: ModelSize,
     max_prompt_tokens: int | None,
@@ -160,7 +157,7 @@ def main(
                 "repeat": repeat,
                 "warm_requests": warm_requests,
                 "warm_seconds": warm_seconds,
-                "workload": Path(workload).stem,
+                "workload": workload,
                 "model": model or f"bundled-{model_size}",
             }
         )
@@ -189,14 +186,15 @@ def run_service(
         run = measure(service, state_dir, arrivals)
         run |= {"seconds": round(time.monotonic() - began, 1), "learned_before": learned}
         if options.paced is not None:
-            run |= simulated_beside(service, name, options, run["since"])
+            with connection_to(service.database_url) as connection:
+                run |= compared(connection, name, MACHINES[options.paced], options.workers, run["since"])
         return run
 
 
 def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
     """Send requests whose answers the service learns from, and wait until it has."""
     pause = threading.Event()
-    with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+    with client_of_service(state_dir) as client:
         for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
             submission.result()
     with ServiceMonitor(service, state_dir) as monitor:
@@ -207,8 +205,7 @@ def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoAr
 
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> Json:
     """Replay the arrivals, wait for every answer, and gather the figures."""
-    url, key = api_address(read_settings(state_dir=state_dir))
-    with Client(url, key) as client, ServiceMonitor(service, state_dir) as monitor:
+    with client_of_service(state_dir) as client, ServiceMonitor(service, state_dir) as monitor:
         since, sent = client.stats()["now"], dict[str, DemoRequest]()
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(send_all, client, arrivals, threading.Event(), sent.__setitem__)
@@ -233,13 +230,6 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
             "invalid_tokens": stats["invalid_tokens"],
         }
         return figures | monitor.figures(since) | {"since": since}
-
-
-def simulated_beside(service: RunningService, policy: str, options: ServiceOptions, since: float) -> Json:
-    """What the simulator makes of the same requests, and how far the service is off it."""
-    database = make_engine(service.database_url, pool_size=1, name="benchmark")
-    with database.connect() as connection:
-        return compared(connection, policy, MACHINES[str(options.paced)], options.workers, since)
 
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:

@@ -5,20 +5,27 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.service_start import (
+    READY_WITHIN_S,
+    STOP_WITHIN_S,
+    addresses,
+    connection_to,
+    facts_of,
+    running,
+    up_program,
+)
 from cli.commands.demo_command import train_predictor
 from cli.demo_workload import DemoArrival
-from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.child_process import ChildProgram
 from cli.hosting.embedded_postgres import create_database, embedded_postgres
-from cli.hosting.process_commands import BIN, ONE_THREAD
-from cli.hosting.readiness import await_ready
-from cli.hosting.service_files import RunningService, running_service
+from cli.hosting.process_commands import ONE_THREAD
+from cli.hosting.service_files import RunningService
 from models.connections.schema_upgrade import upgrade
 from models.planning.live_fleet import live_workers
-from models.session import make_engine
 
 PEERS = ("celery", "window", "generate_batch")
 
@@ -28,7 +35,7 @@ def peer_programs(
 ) -> list[ChildProgram]:
     """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
-    environment = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
+    environment = addresses(service.database_url, service.redis_url)
     environment |= {"MAGNUS_MODEL": model} if model else {}
     engine = environment | {"OMP_NUM_THREADS": str(threads), "MAGNUS_KV_BUDGET": kv_budget}
     python = (sys.executable, "-m")
@@ -48,20 +55,19 @@ def peer_programs(
     ]
 
 
-NO_RATE_LIMIT = "1000000/minute"  # any rate above those of the benchmarks does
 LONGEST_WAIT_S = "600"  # of one call; the most that can be set
 MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks does
-READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
-ALIVE_S = 10.0  # a worker that announced itself and still lives; any value well above its beats of 1.5 s does
-STOP_WITHIN_S = 60.0  # any value well above a stop does
+ALIVE_S = 10.0  # since the last sign of life of a worker; any value well above its beats of 1.5 s does
+CONNECTIONS_OF_A_WORKER = 8  # at most (docs/operations.md)
+CONNECTIONS_OF_THE_REST = 100  # any value above the sum of all other processes, 30, does
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
     """What the services of one comparison have in common; `model` None is the bundled one.
 
-    With `engines`, addresses of servers, those serve in place of workers of ours; with `paced`, a published machine,
-    worker processes that keep its pace and compute nothing.
+    `engines` are addresses of servers that serve in place of our workers. `paced` names a published machine, whose pace
+    worker processes keep that compute nothing. `database_url` is a Postgres that runs already.
     """
 
     workers: int
@@ -72,20 +78,18 @@ class ServiceOptions:
     engines: tuple[str, ...] = ()
     pretrained: bool = False  # the length predictor knows the toy applications before the first request
     paced: str | None = None
+    database_url: str | None = None
 
     def environment(self) -> dict[str, str]:
         """The settings that `magnus up` has no option for."""
-        limits = {
+        given = {
             "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,
-        }
-        given = {name: str(limit) for name, limit in limits.items() if limit is not None}
-        return {
-            "MAGNUS_RATE_LIMIT": NO_RATE_LIMIT,
+            "MAGNUS_DATABASE_URL": self.database_url,
             "MAGNUS_TENANT_WAITING_CALLS": MANY_CALLS,
             "MAGNUS_WAIT_S": LONGEST_WAIT_S,
-            **given,
         }
+        return {name: str(value) for name, value in given.items() if value is not None}
 
 
 @contextmanager
@@ -97,59 +101,41 @@ def fresh_service(
     A peer has no length predictor.
     """
     is_peer = name in PEERS
-    with tempfile.TemporaryDirectory(prefix="magnus-live-") as directory:
-        state_dir = Path(directory)
-        flags = ["--state-dir", directory, "--port", "0", "--flower-port", "0", "--kv-budget", options.kv_budget]
-        flags += [] if options.engines else ["--workers", "0" if is_peer or options.paced else str(options.workers)]
-        flags += [flag for url in options.engines for flag in ("--engine", url)]
-        flags += [] if is_peer else ["--policy", name]
-        flags += ["--model", options.model] if options.model else []
-        up = ChildProgram(
-            "magnus up",
-            (str(BIN / "magnus"), "up", "--json", *flags),
-            env=options.environment(),
-            ready=lambda: running_service(state_dir) is not None,
-            ready_within_s=READY_WITHIN_S,
-            stop_within_s=STOP_WITHIN_S,
-        )
-        log = state_dir / "up.log"
-        running = [(up, start(up, log))]
-        try:
-            await_ready(*running[0], log)
-            service = RunningService(**json.loads((state_dir / "service.json").read_text()))
-            if is_peer:
-                for program in peer_programs(name, options.workers, service, options.model, options.kv_budget):
-                    peer_log = state_dir / f"{program.name}.log"
-                    running.append((program, start(program, peer_log)))
-                    await_ready(*running[-1], peer_log)
-                    add_process(state_dir, program.name, running[-1][1].pid)
-            elif options.pretrained:
-                train_predictor(state_dir, arrivals, seed)
-            if options.paced is not None:
-                program, paced_log = paced_workers(options.paced, options.workers, service), state_dir / "paced.log"
-                running.append((program, start(program, paced_log)))
-                await_ready(*running[-1], paced_log)
-                add_process(state_dir, program.name, running[-1][1].pid)
-            yield service, state_dir
-        finally:
-            stop(*reversed(running))
+    flags = ["--kv-budget", options.kv_budget]
+    flags += [] if options.engines else ["--workers", "0" if is_peer or options.paced else str(options.workers)]
+    flags += [flag for url in options.engines for flag in ("--engine", url)]
+    flags += [] if is_peer else ["--policy", name]
+    flags += ["--model", options.model] if options.model else []
+    with ExitStack() as stack:
+        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-live-")))
+        up = up_program(state_dir, *flags, environment=options.environment())
+        stack.enter_context(running(up, state_dir / "up.log"))
+        service = facts_of(state_dir)
+        further: list[ChildProgram] = []
+        if is_peer:
+            further = peer_programs(name, options.workers, service, options.model, options.kv_budget)
+        elif options.pretrained:
+            train_predictor(state_dir, arrivals, seed)
+        if options.paced is not None:
+            further.append(paced_workers(options.paced, options.workers, service))
+        for program in further:
+            process = stack.enter_context(running(program, state_dir / f"{program.name}.log"))
+            add_process(state_dir, program.name, process.pid)
+        yield service, state_dir
 
 
 def paced_workers(machine: str, workers: int, service: RunningService) -> ChildProgram:
     """Worker processes on paced engines; ready once all of them have announced themselves."""
     command = (sys.executable, "-m", "benchmarks.scale.paced_worker", "--machine", machine, "--workers", str(workers))
-    addresses = {"MAGNUS_DATABASE_URL": service.database_url, "MAGNUS_REDIS_URL": service.redis_url}
-
-    database = make_engine(service.database_url, pool_size=1, name="benchmark")
 
     def all_announced() -> bool:
-        with database.connect() as connection:
+        with connection_to(service.database_url) as connection:
             return len(live_workers(connection, ALIVE_S)) == workers
 
     return ChildProgram(
         "paced-workers",
         command,
-        env=ONE_THREAD | addresses,
+        env=ONE_THREAD | addresses(service.database_url, service.redis_url),
         ready=all_announced,
         ready_within_s=READY_WITHIN_S,
         stop_within_s=STOP_WITHIN_S,
@@ -162,32 +148,16 @@ def add_process(state_dir: Path, name: str, pid: int) -> None:
     path.write_text(json.dumps([*json.loads(path.read_text()), {"name": name, "pid": pid, "command": ""}]))
 
 
-OF_A_WORKER = 8  # connections at most (docs/operations.md)
-OF_THE_REST = 100  # any value above the sum of all other processes, 30, does
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetOptions(ServiceOptions):
-    """A service on a Postgres that runs already."""
-
-    database_url: str
-
-    def environment(self) -> dict[str, str]:
-        """The settings that `magnus up` has no option for."""
-        return {**super().environment(), "MAGNUS_DATABASE_URL": self.database_url}
-
-
 @contextmanager
 def roomy_postgres(directory: Path, workers: int) -> Iterator[tuple[str, int]]:
-    """The embedded Postgres with so many connections, until the context ends: its URL and its process id."""
+    """Run the embedded Postgres with connections for a large fleet; yields its URL and its process id.
+
+    The 500 connections that it has by default are enough for about a hundred workers.
+    """
     server = embedded_postgres(directory)
-    connections = ("-c", f"max_connections={OF_THE_REST + OF_A_WORKER * workers}")
-    program, log = replace(server.program, command=(*server.program.command, *connections)), directory / "postgres.log"
-    process = start(program, log)
-    try:
-        await_ready(program, process, log)
+    connections = CONNECTIONS_OF_THE_REST + CONNECTIONS_OF_A_WORKER * workers
+    program = replace(server.program, command=(*server.program.command, "-c", f"max_connections={connections}"))
+    with running(program, directory / "postgres.log") as process:
         create_database(server.url)
         upgrade(server.url)
         yield server.url, process.pid
-    finally:
-        stop((program, process))

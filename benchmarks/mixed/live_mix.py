@@ -23,39 +23,30 @@ from sqlalchemy import text
 
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.mixed.simulated_mix import bulk_lines, run
+from benchmarks.request_sources import MEDIAN_WORDS, start_bulk_job, write_bulk_file
+from benchmarks.service_start import client_of_service, connection_to
 from cli.api_client import Client, Json
 from cli.demo_workload import DemoRequest, poisson_arrivals, send_all
-from cli.hosting.service_files import api_address
 from inference.toy.toy_applications import toy_requests
-from models.session import make_engine
-from settings import read_settings
 
-MEDIAN_WORDS = 30.0  # of an input, as in `benchmarks.live`: shorter ones measure HTTP
 ANSWERED = ("completed", "incomplete")
 POLL_S = 0.2  # any value well below a phase does
-
-
-def write_lines(path: Path, model: str, count: int, seed: int) -> None:
-    """A file of so many lines, toy requests like the interactive ones."""
-    with path.open("w", encoding="utf-8") as file:
-        for number, toy in enumerate(toy_requests(count, seed, median_words=MEDIAN_WORDS)):
-            body = {"model": model, "instructions": toy.instruction, "input": toy.input}
-            body["metadata"] = {"application": toy.application}  # type: ignore[assignment]
-            line = {"custom_id": f"{number}", "method": "POST", "url": "/v1/responses", "body": body}
-            file.write(json.dumps(line) + "\n")
 
 
 def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: int, seed: int) -> dict[str, Any]:
     """One row; `lines` must keep the fleet busy for a phase."""
     arrivals = poisson_arrivals(round(rate * phase_s), rate, seed, MEDIAN_WORDS)
-    with fresh_service(policy, ServiceOptions(workers=workers, kv_budget="64MiB"), arrivals, seed) as (_, state_dir):
-        url, key = api_address(read_settings(state_dir=state_dir))
-        with Client(url, key) as client, tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "lines.jsonl"
-            write_lines(path, client.model(), lines, seed + 1)
-            bulk_tokens, _ = bulk_phase(client, path, phase_s, [])
-            alone = interactive_phase(client, arrivals)
-            beside_tokens, beside = bulk_phase(client, path, phase_s, arrivals)
+    options = ServiceOptions(workers=workers, kv_budget="64MiB")
+    with (
+        fresh_service(policy, options, arrivals, seed) as (_, state_dir),
+        client_of_service(state_dir) as client,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        path = Path(directory) / "lines.jsonl"
+        write_bulk_file(path, client.model(), toy_requests(lines, seed + 1, median_words=MEDIAN_WORDS))
+        bulk_tokens, _ = bulk_phase(client, path, phase_s, [])
+        alone = interactive_phase(client, arrivals)
+        beside_tokens, beside = bulk_phase(client, path, phase_s, arrivals)
     spare_tokens = bulk_tokens - alone["tokens"]
     return {
         "policy": policy,
@@ -89,9 +80,7 @@ def interactive_phase(client: Client, arrivals: list[Any]) -> Json:
 
 def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) -> tuple[int, Json]:
     """Run a bulk job for a phase, beside these arrivals; the tokens of its answers, and what the others saw."""
-    file = client.upload(path)["id"]
-    body = {"input_file_id": file, "endpoint": "/v1/responses", "completion_window": "24h"}
-    batch = client.create_batch(body, f"{time.monotonic_ns()}")
+    batch = start_bulk_job(client, path)
     while batch["request_counts"]["completed"] == 0:  # it is under way before the phase begins
         time.sleep(POLL_S)
         batch = client.batch(batch["id"])
@@ -166,14 +155,12 @@ def live_makespan(policy: str, lines: int, workers: int, paced: bool, seed: int)
     options = ServiceOptions(workers=PACED_WORKERS if paced else workers, kv_budget="64MiB", paced=machine)
     with fresh_service(policy, options, [], seed) as (service, state_dir), tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines.jsonl"
-        with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+        with client_of_service(state_dir) as client:
             for number, count in enumerate((min(WARM_LINES, lines), lines)):
-                write_lines(path, client.model(), count, seed + number)
+                write_bulk_file(path, client.model(), toy_requests(count, seed + number, median_words=MEDIAN_WORDS))
                 job = serve(client, path)
-        database = make_engine(service.database_url, pool_size=1, name="benchmark")
-        with database.connect() as connection:
+        with connection_to(service.database_url) as connection:
             rows = connection.execute(ENDS, {"id": job}).all()
-        database.dispose()
     began_at = min(row.started_at for row in rows)
     served = [ServedLine(row.finished_at - began_at, row.output_tokens, row.worker) for row in rows]
     kind = f"{PACED_WORKERS} paced {PACED_MACHINE}" if paced else f"{workers} of ours"
@@ -182,8 +169,7 @@ def live_makespan(policy: str, lines: int, workers: int, paced: bool, seed: int)
 
 def serve(client: Client, path: Path) -> str:
     """Run a job to its end; returns its id."""
-    body = {"input_file_id": client.upload(path)["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
-    batch = client.create_batch(body, f"{time.monotonic_ns()}")
+    batch = start_bulk_job(client, path)
     while batch["status"] != "completed":
         time.sleep(POLL_S)
         batch = client.batch(batch["id"])

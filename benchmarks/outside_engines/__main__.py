@@ -28,14 +28,11 @@ import click
 from benchmarks.harness import CommaSeparated, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.open_loop import LoadSampler, Target, TimedAnswer, figures, replay
-from benchmarks.outside_engines.server_processes import Dtype, EngineKind, EngineServer, ServerTerms, running_engine
-from benchmarks.request_sources import arrivals_of
-from cli.api_client import Client
+from benchmarks.outside_engines.server_processes import Dtype, EngineKind, ServerTerms, running_engine
+from benchmarks.request_sources import Workload, arrivals_of
+from benchmarks.service_start import client_of_service, facts_of
 from cli.demo_workload import DemoArrival
-from cli.hosting.service_files import api_address
-from cli.output import CommandFailed
 from cli.service_access import settings_with
-from settings import read_settings
 
 MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
 SATURATION_REQUESTS = 96  # all at once; six times what fits
@@ -43,7 +40,11 @@ SYSTEMS = ("magnus", "direct", "cap", "priority")
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
-CONDITIONS = ("engine", "model", "dtype", "workload", "requests", "max_output_tokens", "warm_requests", "seed")
+MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # of an answer; that Magnus answers before the first rate
+MEAN_ROWS = 16  # that the server's KV memory holds
+MODEL = "smollm2"
+WORKLOAD: Workload = "instructions"
+DTYPE: Dtype = "bfloat16"
 WARM_SEED_OFFSET = 1_000_003  # other requests than those of the runs
 COLUMNS = {
     "rate": "rate",
@@ -74,102 +75,62 @@ PRIORITY_UNKNOWN = 10_000  # behind every predicted length
 @click.option(
     "--caps", type=CommaSeparated(int), default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`."
 )
-@click.option("--model", default="smollm2", show_default=True, help="A fetched model's name or a directory.")
-@click.option("--workload", default="instructions", show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
-@click.option("--mean-rows", default=16, show_default=True, help="That the server's KV memory holds.")
-@click.option("--max-output-tokens", default=256, show_default=True)
-@click.option("--warm-requests", default=40, show_default=True, help="Magnus's answers before the first rate.")
-@click.option("--seed", default=0, show_default=True)
-def main(rates: list[float], systems: list[str], caps: list[int], results: Results, **given: Any) -> None:
-    """Compare the systems at each rate; each run is written when it is done, and one that the file has is kept."""
-    terms = _terms(given["engine"], given["model"], given["dtype"], given["mean_rows"])
+def main(
+    engine: EngineKind, requests: int, rates: list[float], systems: list[str], caps: list[int], results: Results
+) -> None:
+    """Compare the systems at each rate; all runs are written after each of them."""
     cores = leave_cores()
-    terms = replace(terms, cores=cores, threads=len(cores) or 1)
+    terms = replace(server_terms(engine), cores=cores, threads=len(cores) or 1)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-outside-")))
-        server = stack.enter_context(running_engine(given["engine"], terms, logs))
+        server = stack.enter_context(running_engine(engine, terms, logs))
         direct = Target(server.url, server.model)
-        conditions = {key: given[key] for key in CONDITIONS} | {
-            "kv_tokens": terms.kv_tokens,
-            "server_cores": len(cores),
+        saturation = measured_saturation(direct)
+        arrivals = {share: arrivals_of(WORKLOAD, requests, share * saturation, 0) for share in rates}
+        rows: list[Json] = []
+        found = {
+            "conditions": {"engine": engine, "requests": requests, "model": MODEL, "dtype": DTYPE, "workload": WORKLOAD}
+            | {"max_output_tokens": MAX_OUTPUT_TOKENS, "warm_requests": WARM_REQUESTS}
+            | {"kv_tokens": terms.kv_tokens, "server_cores": len(cores)},
+            "saturation_per_s": saturation,
+            "rows": rows,
         }
-        compared = Comparison(server, conditions, results)
-        if compared.saturation is None:
-            compared.saturation = _saturation(direct, given["workload"], given["seed"], compared.limit)
-            compared.save()
-        arrivals = {
-            share: arrivals_of(given["workload"], given["requests"], share * compared.saturation, given["seed"])
-            for share in rates
-        }
-        if "magnus" in systems and any(compared.lacks("magnus", share) for share in rates):
+
+        def run(system: str, share: float, target: Target, **how: Any) -> list[TimedAnswer]:
+            with LoadSampler(server.url) as load:
+                answers = replay(target, arrivals[share], MAX_OUTPUT_TOKENS, **how)
+            rows.append({"system": system, "rate": share, **figures(answers), **load.figures()})
+            say(json.dumps(rows[-1]))
+            results.write(found)
+            return answers
+
+        priorities: dict[float, list[int]] = {}
+        if "magnus" in systems:
             options = ServiceOptions(
-                1, "1GiB", str(terms.model), max_output_tokens=compared.limit, engines=(server.url,)
+                1, "1GiB", str(terms.model), max_output_tokens=MAX_OUTPUT_TOKENS, engines=(server.url,)
             )
-            with fresh_service("fusion", options, [], given["seed"]) as (_, state_dir):
+            with fresh_service("fusion", options, [], 0) as (_, state_dir):
                 magnus = _service(state_dir)
-                warm = arrivals_of(given["workload"], given["warm_requests"], 1.0, given["seed"] + WARM_SEED_OFFSET)
-                replay(magnus, [replace(one, at_s=0.0) for one in warm], compared.limit)
+                replay(magnus, _at_once(WARM_REQUESTS, WARM_SEED_OFFSET), MAX_OUTPUT_TOKENS)
                 for share in rates:
-                    answers = compared.run("magnus", share, magnus, arrivals[share])
-                    if answers:
-                        compared.predicted[f"{share:g}"] = [answer.predicted_tokens for answer in answers]
-                        compared.save()
+                    predicted = [answer.predicted_tokens for answer in run("magnus", share, magnus)]
+                    priorities[share] = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
         for share in rates:
             if "direct" in systems:
-                compared.run("direct", share, direct, arrivals[share])
+                run("direct", share, direct)
             for cap in caps if "cap" in systems else ():
-                compared.run(f"cap {cap}", share, direct, arrivals[share], cap=cap)
-            predicted = compared.predicted.get(f"{share:g}")
-            if "priority" in systems and given["engine"] == "vllm" and predicted:
-                priorities = [PRIORITY_UNKNOWN if tokens is None else tokens for tokens in predicted]
-                compared.run("priority", share, direct, arrivals[share], priorities=priorities)
-    print_table(compared.rows, COLUMNS)
+                run(f"cap {cap}", share, direct, cap=cap)
+            if "priority" in systems and engine == "vllm" and share in priorities:
+                run("priority", share, direct, priorities=priorities[share])
+    print_table(rows, COLUMNS)
 
 
-class Comparison:
-    """Runs the systems one after the other on one server, and keeps what was found in a file."""
-
-    def __init__(self, server: EngineServer, conditions: Json, results: Results) -> None:
-        """Goes on with what the file holds; raises CommandFailed if that was measured under other conditions."""
-        kept: Json = results.earlier() or {}
-        if kept and kept["conditions"] != conditions:
-            raise CommandFailed(f"{results.file} was measured under other conditions: {kept['conditions']}")
-        self.saturation: float | None = kept.get("saturation_per_s")
-        self.rows: list[Json] = kept.get("rows", [])
-        self.predicted: dict[str, list[int | None]] = kept.get("predicted", {})
-        self.limit: int = conditions["max_output_tokens"]
-        self._server, self._conditions, self._results = server, conditions, results
-
-    def lacks(self, system: str, rate: float) -> bool:
-        """Whether this run is still to be done."""
-        return all((row["system"], row["rate"]) != (system, rate) for row in self.rows)
-
-    def run(
-        self, system: str, rate: float, target: Target, arrivals: list[DemoArrival], **how: Any
-    ) -> list[TimedAnswer]:
-        """Replay the arrivals while the server's own figures are sampled; nothing if the file has this run."""
-        if not self.lacks(system, rate):
-            return []
-        with LoadSampler(self._server.url) as load:
-            answers = replay(target, arrivals, self.limit, **how)
-        self.rows.append({"system": system, "rate": rate, **figures(answers), **load.figures()})
-        self.save()
-        say(json.dumps(self.rows[-1]))
-        return answers
-
-    def save(self) -> None:
-        """Write the file."""
-        kept = {"conditions": self._conditions, "saturation_per_s": self.saturation, "rows": self.rows}
-        self._results.write({**kept, "predicted": self.predicted})
-
-
-def _terms(engine: EngineKind, model: str, dtype: Dtype, mean_rows: int) -> ServerTerms:
-    """A server of this model whose memory holds so many mean rows; llama.cpp, which cannot preempt, has slots."""
-    terms = ServerTerms(Path(settings_with(model=model).model), model, MAX_ROWS, dtype=dtype)
+def server_terms(engine: EngineKind) -> ServerTerms:
+    """A server whose memory holds MEAN_ROWS mean rows; llama.cpp, which cannot preempt, has slots."""
+    terms = ServerTerms(Path(settings_with(model=MODEL).model), MODEL, MAX_ROWS, dtype=DTYPE)
     if engine == "llamacpp":
-        return replace(terms, max_rows=mean_rows, kv_tokens=mean_rows * SLOT_TOKENS)
-    blocks = -(-mean_rows * MEAN_ROW_TOKENS // terms.block_tokens)
+        return replace(terms, max_rows=MEAN_ROWS, kv_tokens=MEAN_ROWS * SLOT_TOKENS)
+    blocks = -(-MEAN_ROWS * MEAN_ROW_TOKENS // terms.block_tokens)
     return replace(terms, kv_tokens=blocks * terms.block_tokens)
 
 
@@ -183,15 +144,18 @@ def leave_cores() -> tuple[int, ...]:
 
 
 def _service(state_dir: Path) -> Target:
-    url, key = api_address(read_settings(state_dir=state_dir))
-    with Client(url, key) as client:
-        return Target(url, client.model(), key)
+    key = (state_dir / "api-key").read_text().strip()
+    with client_of_service(state_dir) as client:
+        return Target(facts_of(state_dir).url, client.model(), key)
 
 
-def _saturation(target: Target, workload: str, seed: int, limit: int) -> float:
+def _at_once(requests: int, seed: int) -> list[DemoArrival]:
+    return [replace(one, at_s=0.0) for one in arrivals_of(WORKLOAD, requests, 1.0, seed)]
+
+
+def measured_saturation(target: Target) -> float:
     """Answers a second of a server that is never out of work, without the first and the last tenth of them."""
-    drawn: list[DemoArrival] = arrivals_of(workload, SATURATION_REQUESTS, 1.0, seed + WARM_SEED_OFFSET + 1)
-    answers = replay(target, [replace(one, at_s=0.0) for one in drawn], limit)
+    answers = replay(target, _at_once(SATURATION_REQUESTS, WARM_SEED_OFFSET + 1), MAX_OUTPUT_TOKENS)
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10
     return (len(done) - 2 * tenth) / (done[-1 - tenth] - done[tenth])

@@ -25,16 +25,16 @@ from benchmarks.harness import CommaSeparated, Json, Results, json_option, perce
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from benchmarks.request_sources import arrivals_of
+from benchmarks.service_start import client_of_service
 from cli.api_client import Client
 from cli.demo_workload import DemoArrival
-from cli.hosting.service_files import api_address
 from inference.prompt_format import load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_load import load_from_metrics
 from inference.remote.server_probe import connect
 from inference.sequences import Sequence
 from inference.toy.toy_applications import toy_requests
-from settings import BUNDLED_MODEL, read_settings
+from settings import BUNDLED_MODEL
 
 FAULTS = CommaSeparated(click.Choice(["kill", "freeze", "cancel"]))
 REQUESTS = 300
@@ -74,8 +74,7 @@ def amid_requests(server: EngineServer, fault: str) -> Json:
     arrivals = arrivals_of("toy", REQUESTS, RATE, 0)
     options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
     with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(SENDERS) as senders:
-        url, key = api_address(read_settings(state_dir=state_dir))
-        with Client(url, key) as client:
+        with client_of_service(state_dir) as client:
             model, before, began = client.model(), generated_tokens(server.url), time.monotonic()
             bodies = [_body(model, arrival) for arrival in arrivals]
             jobs = [job["id"] for job in senders.map(client.create, bodies)]

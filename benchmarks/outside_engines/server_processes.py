@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ import httpx
 import psutil
 
 from benchmarks.outside_engines.engine_environments import ENGINES_DIR, HERE, engine_python
+from benchmarks.service_start import free_port
 from cli.hosting.child_process import ChildProgram, kill, start, stop
 from cli.hosting.readiness import await_ready
 from cli.output import CommandFailed
@@ -53,9 +53,7 @@ class EngineServer:
     def __init__(self, kind: EngineKind, terms: ServerTerms, directory: Path) -> None:
         """`directory` takes the log."""
         self.kind, self.terms, self.log = kind, terms, directory / f"{kind}.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.model = str(terms.model) if kind == "transformers" else terms.name  # as requests name it
         command, environment = COMMANDS[kind](terms, self.port)

@@ -12,20 +12,19 @@ import numpy as np
 
 from benchmarks.harness import Results, json_option, print_table
 from benchmarks.pictures import panels
-from benchmarks.request_sources import CRUDE, read_answered, token_counter
+from benchmarks.request_sources import read_answered
 
 POINTS = 400  # of a task in the picture: more hide each other
 
 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--tokenizer", default=CRUDE, show_default=True, help="crude, or the directory of a model.")
 @json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
-def main(data: Path, tokenizer: str, results: Results, plot_path: Path | None) -> None:
+def main(data: Path, results: Results, plot_path: Path | None) -> None:
     """Count, correlate, print, draw."""
     lengths = defaultdict(list)
-    for one in read_answered(data, token_counter(tokenizer)):
+    for one in read_answered(data):
         lengths[one.application, one.task].append((one.outcome.prompt.input_tokens, one.outcome.generated_tokens))
     pairs = {key: np.array(of_one, np.float64).T for key, of_one in sorted(lengths.items())}
     rows = [
@@ -40,7 +39,7 @@ def main(data: Path, tokenizer: str, results: Results, plot_path: Path | None) -
         for (application, task), (inputs, answers) in pairs.items()
     ]
     print_table(rows, tuple(rows[0]))
-    results.write({"tokenizer": tokenizer, "rows": rows})
+    results.write({"rows": rows})
     if plot_path:
         plot({task: lengths for (_, task), lengths in pairs.items()}, plot_path)
 

@@ -1,6 +1,7 @@
 """Predictors fitted on the answers of one part of the prompts and scored on those of the other (Table 3)."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.perception.changed_answers import score_statements
-from benchmarks.running_quantiles import RunningQuantiles
 from learning.features.text_encoders import HASHING, make_encoder
 from learning.metrics import score
 from learning.predictors.hidden_states import LenTokenPredictor
@@ -23,21 +23,31 @@ from scheduling.request import COVERAGE
 TUNING_BATCH = 4
 
 
-class MedianOfAll:
-    """Predicts the same of every prompt: the median and the upper quantile of the answers that it was fitted on."""
+class MedianPredictor:
+    """Predicts the median and the upper quantile of the answers that it was fitted on, of all or of the application."""
 
     name = "median"
 
-    def __init__(self) -> None:
-        self._median, self._upper = 1.0, 1.0
+    def __init__(self, by_application: bool) -> None:
+        self._by_application = by_application
+        self._quantiles: dict[str, tuple[float, float]] = {}
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn the two numbers."""
-        self._median, self._upper = np.quantile([o.generated_tokens for o in outcomes], [0.5, COVERAGE])
+        """Learn the quantiles; those of all answers stand for an application that has none."""
+        lengths = defaultdict(list)
+        for outcome in outcomes:
+            lengths[""].append(outcome.generated_tokens)
+            if self._by_application:
+                lengths[outcome.prompt.application].append(outcome.generated_tokens)
+        self._quantiles = {name: tuple(np.quantile(own, [0.5, COVERAGE])) for name, own in lengths.items()}
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """The same for each prompt, at most its limit."""
-        return [clamp_prediction(self._median, self._upper, prompt.limit_tokens) for prompt in prompts]
+        """The quantiles of each prompt's group, at most its limit."""
+        groups = [prompt.application if prompt.application in self._quantiles else "" for prompt in prompts]
+        return [
+            clamp_prediction(*self._quantiles[group], prompt.limit_tokens)
+            for group, prompt in zip(groups, prompts, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,8 @@ def contestants(model: str, epochs: int) -> dict[str, Contestant]:
     named = partial(make_predictor, model=model)
     hashing, of_epochs = make_encoder(HASHING), "1 epoch" if epochs == 1 else f"{epochs} epochs"
     return {
-        "median of all": Contestant(MedianOfAll),
-        "median of the application": Contestant(RunningQuantiles),
+        "median of all": Contestant(partial(MedianPredictor, by_application=False)),
+        "median of the application": Contestant(partial(MedianPredictor, by_application=True)),
         "uilo": Contestant(partial(named, "uilo", hashing)),
         "forest, hashing": Contestant(partial(named, "forest", hashing)),
         "pooling + MLP": Contestant(partial(named, "pooled", hashing)),

@@ -26,19 +26,19 @@ from sqlalchemy.orm import Session
 
 from benchmarks.filled_database import fill
 from benchmarks.harness import Column, CommaSeparated, Json, Results, json_option, print_table, say
-from benchmarks.live.fresh_service import FleetOptions, add_process, fresh_service, roomy_postgres
+from benchmarks.live.fresh_service import ServiceOptions, add_process, fresh_service, roomy_postgres
 from benchmarks.live.live_figures import ServiceMonitor
 from benchmarks.request_sources import arrivals_of
 from benchmarks.scale.paced_engine import MACHINES
 from benchmarks.scale.run_figures import idle_since, served_since
-from cli.api_client import Client
+from benchmarks.service_start import client_of_service, connection_to, process_ids
 from cli.demo_workload import DemoArrival, send_all
-from cli.hosting.service_files import RunningService, api_address
+from cli.hosting.service_files import RunningService
 from cli.service_access import POLICIES
 from inference.prompt_format import load_prompt_format
 from models.operations.minute_history import close_minutes
 from models.session import make_engine
-from settings import BUNDLED_MODEL, read_settings
+from settings import BUNDLED_MODEL
 
 POLL_S = 0.5  # between two looks; shorter takes CPU from the service. Not tuned
 SETTLE_S = 3.0  # after the start, before requests come: the workers' first heartbeats are over. Not tuned
@@ -115,19 +115,19 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
         with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
             if finished:
                 fill_database(url, finished)
-            began, options = monotonic(), FleetOptions(size, "40MiB", paced=machine, database_url=url)
+            began, options = monotonic(), ServiceOptions(size, "40MiB", paced=machine, database_url=url)
             with fresh_service(policy, options, arrivals, seed) as (service, state_dir):
                 add_process(state_dir, "postgres", postgres_pid)
                 start_s = monotonic() - began
                 say(f"{size} workers: started in {start_s:.0f} s")
                 Event().wait(SETTLE_S)
-                began_with = processes(state_dir)
+                began_with = process_ids(state_dir)
                 fleet = psutil.Process(began_with["paced-workers"]).children()
                 run = measure(service, state_dir, arrivals, size)
                 own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
                 for worker in fleet:  # the end of 64 that stop by themselves took 27 s
                     worker.kill()
-                ended = {name for name, pid in processes(state_dir).items() if began_with[name] != pid}
+                ended = {name for name, pid in process_ids(state_dir).items() if began_with[name] != pid}
                 for name in ended:  # what its first process used is not known any more
                     run["cpu_ms_a_request"].pop(name)
                 return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
@@ -149,17 +149,11 @@ def fill_database(url: str, finished: int) -> None:
     say(f"{finished} ended requests after {monotonic() - began:.0f} s")
 
 
-def processes(state_dir: Path) -> dict[str, int]:
-    """The service's processes by name. The supervisor lists its own again whenever it has started one anew."""
-    return {entry["name"]: entry["pid"] for entry in json.loads((state_dir / "processes.json").read_text())}
-
-
 def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival], workers: int) -> Json:
     """Send the requests, wait for all answers, and gather the figures."""
-    url, key = api_address(read_settings(state_dir=state_dir))
     stopping, pause = Event(), Event()
     with (
-        Client(url, key) as client,
+        client_of_service(state_dir) as client,
         ServiceMonitor(service, state_dir) as monitor,
         ThreadPoolExecutor(1) as sender,
     ):
@@ -177,10 +171,8 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
         monitor.stop_clock()
         figures = monitor.figures(since)
         planner_share = monitor.cpu_ms_a_second()["planner"] / 1000
-    database = make_engine(service.database_url, pool_size=1, name="benchmark")
-    with database.connect() as connection:
+    with connection_to(service.database_url) as connection:
         served, idle = served_since(connection, since), idle_since(connection, since, workers)
-    database.dispose()
     return {
         **served,
         **idle,

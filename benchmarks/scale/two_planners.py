@@ -18,7 +18,8 @@ import psutil
 from benchmarks.harness import Column, Json, Results, json_option, print_table, say
 from benchmarks.live.fresh_service import ServiceOptions, fresh_service
 from benchmarks.request_sources import arrivals_of
-from benchmarks.scale.__main__ import SETTLE_S, measure, processes
+from benchmarks.scale.__main__ import SETTLE_S, measure
+from benchmarks.service_start import process_ids
 
 PERIOD_S = 0.1  # in which a planner runs for its part; any value does that is well below the lead's time
 COUNTS = (1, 2)
@@ -64,7 +65,7 @@ def run_installations(
         for number in range(count):
             arrivals = arrivals_of("toy", round(rate * seconds), rate, seed + number)
             service, state_dir = stack.enter_context(fresh_service("fusion", options, arrivals, seed))
-            stack.enter_context(slowed(psutil.Process(processes(state_dir)["planner"]), planner_core))
+            stack.enter_context(slowed(psutil.Process(process_ids(state_dir)["planner"]), planner_core))
             measured.append((service, state_dir, arrivals, workers))
         threading.Event().wait(SETTLE_S)
         return [run.result() for run in [pool.submit(measure, *terms) for terms in measured]]

@@ -18,8 +18,10 @@ from benchmarks.chaos.receiver_and_proxy import event_receiver
 from benchmarks.chaos.recording_client import bodies, client_of, in_background
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
+from benchmarks.request_sources import start_bulk_job, write_bulk_file
 from cli.api_client import Client, Json
 from cli.commands.batch_commands import ENDED
+from inference.toy.toy_applications import toy_requests
 
 READERS = "chores"  # the process that reads a job's lines, counts its ends and sends webhooks
 KILLS_A_JOB = 10  # so that a job is being read, served and counted at some of them
@@ -38,9 +40,7 @@ def bulk_jobs(service: ServiceUnderTest, size: Size) -> list[Row]:
     kinds, hit, batches = kinds_in_turn(service), Counter[str](), []
     with Client(service.url, service.key, attempts=60) as client, lines_file(size.bulk_lines) as path:
         for job in range(jobs):
-            file = client.upload(path)["id"]
-            body = {"input_file_id": file, "endpoint": "/v1/responses", "completion_window": "24h"}
-            batches.append(client.create_batch(body, f"chaos-{job}"))
+            batches.append(start_bulk_job(client, path))
             until(partial(lines_are_read, service, batches[-1]), READ_WITHIN_S)
             kills = min(KILLS_A_JOB, size.bulk_kills - job * KILLS_A_JOB)
             hit += kill_in_turn(service, with_readers(kinds, READERS_EVERY), kills, size.kill_every_s)
@@ -97,13 +97,10 @@ def lines_are_read(service: ServiceUnderTest, batch: Json) -> bool:
 
 @contextmanager
 def lines_file(count: int) -> Iterator[Path]:
-    """A file of so many toy requests."""
+    """A file with this number of toy requests."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for number, body in enumerate(bodies(count, seed=31, model="bundled")):
-                line = {"custom_id": f"{number}", "method": "POST", "url": "/v1/responses", "body": body}
-                file.write(json.dumps(line) + "\n")
+        write_bulk_file(path, "bundled", toy_requests(count, seed=31, median_words=8.0, max_words=30))
         yield path
 
 

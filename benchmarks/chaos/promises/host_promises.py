@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ import psutil
 from benchmarks.chaos.exactly_once import WATCH, verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, pressure
-from benchmarks.chaos.servers import OwnServers, own_servers
-from benchmarks.chaos.service_under_test import ENVIRONMENT, ServiceUnderTest, free_port
+from benchmarks.chaos.servers import own_servers
+from benchmarks.chaos.service_under_test import ServiceUnderTest
 from benchmarks.harness import until
+from benchmarks.service_start import NO_RATE_LIMIT, addresses, free_port, running
 from cli.entry_point import OUR_MODULES
 from cli.hosting import process_commands
-from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.child_process import ChildProgram
 from cli.hosting.readiness import api_is_ready, await_ready, worker_is_alive
 from cli.hosting.service_files import RunningService
 from models.connections.schema_upgrade import upgrade
@@ -39,20 +40,14 @@ SLEEP_BY_SELECT = "import select, time\ntime.sleep = lambda seconds: select.sele
 
 def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Two planners, two beats, two trainers; each planner and beat frozen in turn, so that the leader is among them."""
-    settings = {
-        "MAGNUS_DATABASE_URL": service.facts.database_url,
-        "MAGNUS_REDIS_URL": service.facts.redis_url,
-        "MAGNUS_STATE_DIR": str(service.state_dir),
-        **ENVIRONMENT,
-    }
+    servers = addresses(service.facts.database_url, service.facts.redis_url)
+    settings = {**NO_RATE_LIMIT, **servers, "MAGNUS_STATE_DIR": str(service.state_dir)}
     planner = process_commands.planner()
     second = replace(planner, command=tuple(part.replace("planner@", "planner-2@") for part in planner.command))
     gaps: dict[str, float] = {}
     with ExitStack() as stack:
         extra = [
-            psutil.Process(
-                stack.enter_context(_running(replace(program, env={**program.env, **settings}), service.state_dir)).pid
-            )
+            psutil.Process(stack.enter_context(_beside(program, settings, service.state_dir)).pid)
             for program in (second, process_commands.beat(), process_commands.trainer())
         ]
         client = stack.enter_context(client_of(service))
@@ -153,15 +148,18 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
                 process_commands.worker("far", "cpu", 1, partial(worker_is_alive, engine, "far")),
             ],
         }
-        running: list[tuple[ChildProgram, Popen[bytes]]] = []
+        started: list[tuple[ChildProgram, Popen[bytes]]] = []
         for host, programs in hosts.items():
-            environment = {**ENVIRONMENT, **_addresses(servers), "MAGNUS_STATE_DIR": str(directory)}
+            environment = {
+                **NO_RATE_LIMIT,
+                **addresses(servers.database_url, servers.redis_url),
+                "MAGNUS_STATE_DIR": str(directory),
+            }
             if host == ahead:
                 environment |= _another_clock(directory, library)
-            for program in programs:
-                named = replace(program, env={**program.env, **environment})
-                running.append((named, stack.enter_context(_running(named, directory))))
-        for program, process in running:
+            beside = [stack.enter_context(_beside(program, environment, directory)) for program in programs]
+            started += zip(programs, beside, strict=True)
+        for program, process in started:
             await_ready(program, process, directory / f"{program.name}.chaos.log")
         facts = RunningService(os.getpid(), url, "", servers.database_url, servers.redis_url, "", "")
         service = ServiceUnderTest(directory, url, key, facts, None, engine)
@@ -177,17 +175,8 @@ def _another_clock(directory: Path, library: Path) -> dict[str, str]:
     return {**faked, "PYTHONPATH": paths}
 
 
-def _addresses(servers: OwnServers) -> dict[str, str]:
-    return {"MAGNUS_DATABASE_URL": servers.database_url, "MAGNUS_REDIS_URL": servers.redis_url}
-
-
-@contextmanager
-def _running(program: ChildProgram, directory: Path) -> Iterator[Popen[bytes]]:
-    """Run a program beside the service until the context ends."""
-    process = start(program, directory / f"{program.name}.chaos.log")
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-        stop((program, process))
+def _beside(
+    program: ChildProgram, environment: dict[str, str], directory: Path
+) -> AbstractContextManager[Popen[bytes]]:
+    named = replace(program, env={**program.env, **environment})
+    return running(named, directory / f"{program.name}.chaos.log", wait=False)

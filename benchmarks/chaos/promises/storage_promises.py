@@ -18,8 +18,9 @@ from sqlalchemy.engine import make_url
 from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of
-from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test, up_program
+from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import until
+from benchmarks.service_start import up_program
 from cli.commands.demo_command import train_predictor
 from cli.hosting.child_process import start, stop
 from cli.hosting.embedded_postgres import create_database

@@ -3,15 +3,15 @@
 import pytest
 
 from benchmarks.real_lengths import curve, learn, learners
-from benchmarks.running_quantiles import RunningQuantiles
+from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import Prediction
 from tests.unit.learning.made_up_lengths import outcomes
 
 
 def test_a_request_is_predicted_from_the_answers_before_it_alone() -> None:
     arrived = outcomes(45, noise=0.0)
-    predicted = learn(RunningQuantiles(), arrived)
-    knows_ten = RunningQuantiles()
+    predicted = learn(RunningRegression(), arrived)
+    knows_ten = RunningRegression()
     knows_ten.fit(arrived[:10])
     assert predicted[0].upper_tokens == arrived[0].prompt.limit_tokens
     assert predicted[10:20] == knows_ten.predict([o.prompt for o in arrived[10:20]])
@@ -30,7 +30,6 @@ def test_scores_are_those_between_checkpoints_and_means_over_orders() -> None:
 
 def test_without_a_sentence_encoder_only_hashing_is_compared() -> None:
     assert list(learners(None)) == [
-        "running quantiles",
         "running regression",
         "uilo",
         "raft, hashing",

@@ -1,0 +1,91 @@
+"""What every benchmark with a service shares: `magnus up` and other programs run, its client, its database."""
+
+import json
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from sqlalchemy import Connection
+
+from cli.api_client import Client
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.process_commands import BIN
+from cli.hosting.readiness import await_ready
+from cli.hosting.service_files import RunningService, api_address, running_service
+from models.session import make_engine
+from settings import read_settings
+
+NO_RATE_LIMIT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the benchmarks does
+READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
+STOP_WITHIN_S = 90.0  # any value well above a stop does
+
+
+@contextmanager
+def running(program: ChildProgram, log: Path, wait: bool = True) -> Iterator[Popen[bytes]]:
+    """Run a program until the context ends; `wait` until it is ready before the context begins."""
+    process = start(program, log)
+    try:
+        if wait:
+            await_ready(program, process, log)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+        stop((program, process))
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> ChildProgram:
+    """`magnus up` in this directory, on free ports."""
+    ports = ("--port", str(free_port()), "--flower-port", "0")
+    return ChildProgram(
+        "magnus up",
+        (str(BIN / "magnus"), "up", "--json", "--state-dir", str(state_dir), *ports, *options),
+        env={**NO_RATE_LIMIT, **(environment or {})},
+        stop_signal=signal.SIGINT,  # Ctrl-C
+        ready=lambda: running_service(state_dir) is not None,
+        ready_within_s=READY_WITHIN_S,
+        stop_within_s=STOP_WITHIN_S,
+    )
+
+
+def facts_of(state_dir: Path) -> RunningService:
+    """Where the service in this directory answers."""
+    return RunningService(**json.loads((state_dir / "service.json").read_text()))
+
+
+def addresses(database_url: str, redis_url: str) -> dict[str, str]:
+    """The settings of further processes on these servers."""
+    return {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url}
+
+
+@contextmanager
+def client_of_service(state_dir: Path) -> Iterator[Client]:
+    """A client with the service's first key."""
+    with Client(*api_address(read_settings(state_dir=state_dir))) as client:
+        yield client
+
+
+@contextmanager
+def connection_to(database_url: str) -> Iterator[Connection]:
+    """One connection to a service's database."""
+    engine = make_engine(database_url, pool_size=1, name="benchmark")
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def process_ids(state_dir: Path) -> dict[str, int]:
+    """The service's processes by name; the supervisor writes the list again when it has restarted one."""
+    return {entry["name"]: entry["pid"] for entry in json.loads((state_dir / "processes.json").read_text())}
