@@ -105,9 +105,14 @@ class WaitingBatch:
 
 
 class Policy(Protocol):
-    """What every policy does; the module's docstring has the runner's side."""
+    """What every policy does; the module's docstring has the runner's side.
+
+    `why_first` explains to an operator why the first waiting batch is first. It may contain {ratio}, {waited} and
+    {seconds}: that batch's response ratio, and the seconds that it has waited and that it will take.
+    """
 
     mode: Mode = "batch"
+    why_first: str = "The policy in force puts it first."
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait."""

@@ -38,6 +38,7 @@ class Baton(Policy):
     """
 
     mode: Mode = "continuous"
+    why_first = "First come, first served: it arrived first."
 
     def __init__(self, batch_size: int | None = None, grow_below: float = 0.8, shrink_above: float = 0.95) -> None:
         self._batch_size = batch_size  # None: as memory allows

@@ -25,6 +25,7 @@ class ConservativeContinuous(Policy):
     """
 
     mode: Mode = "continuous"
+    why_first = "First come, first served: it arrived first."
 
     def __init__(
         self, max_length: int, max_generation_length: int, slots: int | None = None, round_robin: bool = False

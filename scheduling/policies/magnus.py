@@ -26,6 +26,13 @@ from scheduling.request import Request
 
 WorkerKind = tuple[ServingTime, int]  # costs and capacity in tokens: the same batch suits workers of one kind best
 
+# Why the first batch is first, with the response ratio and without.
+BY_RESPONSE_RATIO = (
+    "Its response ratio is the highest: it waited {waited} s for {seconds} s of work, so (waited + work) / work is "
+    "{ratio}. Short batches go early, and waiting raises every batch's ratio."
+)
+BY_CREATION = "Batches are served in the order in which they were made."
+
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
@@ -56,6 +63,7 @@ class MagnusPolicy(Policy):
         self._threshold = ChosenThreshold() if wma_threshold is None else None
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
         self._table = BatchScheduler(by_response_ratio)
+        self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
         self._costs: ServingTime | None = None  # of the first worker of the last decision; estimates are for it
 
     def __len__(self) -> int:

@@ -40,68 +40,39 @@ class UnknownPolicy(Exception):
         super().__init__(f"unknown policy {name}; there are {', '.join(sorted(POLICIES))}")
 
 
-def _vanilla(settings: PolicySettings) -> Policy:
-    return Vanilla(settings.max_prompt_tokens, settings.max_output_tokens)
-
-
-def _ccb(settings: PolicySettings) -> Policy:
-    return ConservativeContinuous(settings.max_prompt_tokens, settings.max_output_tokens)
-
-
-def _glp(settings: PolicySettings) -> Policy:
-    fixed_size = FixedSize(settings.max_prompt_tokens, settings.max_output_tokens)
-    return MagnusPolicy(settings.wma_threshold, fixed_size, by_response_ratio=False)
-
-
-def _abp(settings: PolicySettings) -> Policy:
-    return MagnusPolicy(settings.wma_threshold, by_response_ratio=False)
-
-
-def _magnus(settings: PolicySettings) -> Policy:
-    return MagnusPolicy(settings.wma_threshold)
-
-
-def _sequence(settings: PolicySettings) -> Policy:
-    return SequenceScheduling()
-
-
-def _scls(settings: PolicySettings) -> Policy:
-    return SliceLevel(settings.slice_tokens)
-
-
-def _baton(settings: PolicySettings) -> Policy:
-    return Baton()
-
-
-def _fusion(settings: PolicySettings) -> Policy:
-    return Fusion()
-
-
 POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
-    "vs": _vanilla,
-    "vsq": _vanilla,
-    "ccb": _ccb,
-    "glp": _glp,
-    "abp": _abp,
-    "magnus": _magnus,
-    "sequence": _sequence,
-    "scls": _scls,
-    "baton": _baton,
-    "fusion": _fusion,
+    "vs": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
+    "vsq": lambda settings: Vanilla(settings.max_prompt_tokens, settings.max_output_tokens),
+    "ccb": lambda settings: ConservativeContinuous(settings.max_prompt_tokens, settings.max_output_tokens),
+    "glp": lambda settings: MagnusPolicy(
+        settings.wma_threshold,
+        FixedSize(settings.max_prompt_tokens, settings.max_output_tokens),
+        by_response_ratio=False,
+    ),
+    "abp": lambda settings: MagnusPolicy(settings.wma_threshold, by_response_ratio=False),
+    "magnus": lambda settings: MagnusPolicy(settings.wma_threshold),
+    "sequence": lambda settings: SequenceScheduling(),
+    "scls": lambda settings: SliceLevel(settings.slice_tokens),
+    "baton": lambda settings: Baton(),
+    "fusion": lambda settings: Fusion(),
 }
 
 
 def make_policy(name: str, settings: PolicySettings) -> IsolatingPolicy:
-    """A new policy of this name, which also serves apart what has to be, where it can be; raises UnknownPolicy."""
+    """Return a new policy of this name with all policies that wrap it; raise UnknownPolicy for an unknown name."""
     if name not in POLICIES:
         raise UnknownPolicy(name)
     by_ability = partial(AbilityGroups, partial(_with_shares, name, settings))
     return IsolatingPolicy(SpareCapacity(by_ability, settings.background_share))
 
 
+def _plain(name: str, settings: PolicySettings) -> Policy:
+    return POLICIES[name](settings)
+
+
 def _with_shares(name: str, settings: PolicySettings) -> Policy:
-    """The policy, with tenants' shares of the fleet around it unless it shares out by itself."""
+    """Return the policy, with tenants' shares of the fleet around it unless it shares the fleet out by itself."""
+    plain = partial(_plain, name, settings)  # unlike an entry of POLICIES, it can be pickled with the policy
     if name == "fusion":
-        return POLICIES[name](settings)
-    shares = OffloadShares if POLICIES[name](settings).mode == "queue" else TenantShares
-    return shares(partial(POLICIES[name], settings))
+        return plain()
+    return OffloadShares(plain) if plain().mode == "queue" else TenantShares(plain)

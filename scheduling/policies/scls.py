@@ -50,6 +50,10 @@ class SliceLevel(Policy):
     """
 
     mode: Mode = "queue"
+    why_first = (
+        "It is the longest of the next interval's batches: those are given out first, each to the worker with the "
+        "least to do."
+    )
 
     def __init__(
         self,

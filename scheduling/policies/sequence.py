@@ -43,6 +43,8 @@ class VariableBatchSize:
 class SequenceScheduling(Policy):
     """Serves one group after the other, the shortest predicted answers first."""
 
+    why_first = "Its group of requests arrived first; within the group the shortest predicted answers are together."
+
     def __init__(
         self,
         group_size: int = 256,

@@ -23,6 +23,8 @@ class Vanilla(Policy):
     A worker that could not hold one such request gets none while a larger worker lives.
     """
 
+    why_first = "First come, first served: it arrived first."
+
     def __init__(
         self,
         max_length: int,

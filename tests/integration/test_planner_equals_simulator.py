@@ -101,8 +101,7 @@ class Recorder:
 
 # A worker's memory. With 1000 tokens the rows of continuous batches outgrow it and are preempted; with 1500 there are
 # more failures than one batch of `sequence` takes.
-MEMORY_TOKENS = dict.fromkeys(["vs", "vsq", "glp", "abp", "magnus", "scls", "ccb"], 6000)
-MEMORY_TOKENS |= {"sequence": 1500, "baton": 1000, "fusion": 1000}
+MEMORY_TOKENS = dict.fromkeys(POLICIES, 6000) | {"sequence": 1500, "baton": 1000, "fusion": 1000}
 REQUESTS_COME_BACK = {"scls", "sequence", "baton", "fusion"}  # sliced, predicted too short, preempted
 
 

@@ -9,6 +9,8 @@ from werkzeug.wrappers import Response
 
 from models.operations import operator_access, operator_overview
 from models.operations.operator_jobs import QueuedJob
+from scheduling.policies.policy_factory import POLICIES, PolicySettings
+from scheduling.policy import Policy
 from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.operator_sign_in import current_operator
@@ -60,24 +62,6 @@ def _set_paused(paused: bool) -> Response:
         operator_overview.set_paused(session, paused)
     current_context().page_reads.forget()
     return redirect(url_for("dashboard.queue"), 303)
-
-
-# Why the first is first, by policy; {ratio}, {waited} and {seconds} are the first batch's.
-WHY_FIRST = {
-    "magnus": "Its response ratio is the highest: it waited {waited} s for {seconds} s of work, so (waited + work) / "
-    "work is {ratio}. Short batches go early, and waiting raises every batch's ratio.",
-    "glp": "Batches are served in the order in which they were made.",
-    "abp": "Batches are served in the order in which they were made.",
-    "vs": "First come, first served: it arrived first.",
-    "vsq": "First come, first served: it arrived first.",
-    "ccb": "First come, first served: it arrived first.",
-    "baton": "First come, first served: it arrived first.",
-    "sequence": "Its group of requests arrived first; within the group the shortest predicted answers are together.",
-    "scls": "It is the longest of the next interval's batches: those are given out first, each to the worker with the "
-    "least to do.",
-    "fusion": "Its arrival, moved back the further the more it would delay the others, is the earliest: short "
-    "requests overtake while much waits, and whoever has waited four times its fair time goes first.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +128,8 @@ def why_first(policy: str, first: WaitingRow) -> str:
 
 
 def _reason(policy: str, first: WaitingRow) -> str:
-    return WHY_FIRST.get(policy, "The policy in force puts it first.").format(
+    reason = POLICIES[policy](PolicySettings()).why_first if policy in POLICIES else Policy.why_first
+    return reason.format(
         ratio=f"{first.batch['response_ratio']:.2f}",
         waited=f"{first.waited_s or 0.0:.1f}",
         seconds=f"{first.batch['estimated_s']:.1f}",

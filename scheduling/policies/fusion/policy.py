@@ -57,6 +57,10 @@ class Fusion(Policy):
     """Looks at the first request of each length bucket only, so a decision takes the same time however many wait."""
 
     mode: Mode = "continuous"
+    why_first = (
+        "Its arrival, moved back the further the more it would delay the others, is the earliest: short requests "
+        "overtake while much waits, and whoever has waited four times its fair time goes first."
+    )
 
     def __init__(self) -> None:
         self._queues = TenantQueues()

@@ -1,16 +1,86 @@
-"""The example in the documentation is a working policy."""
+"""The policy of docs/adding-a-policy.md passes the gates once it is added to a copy of the code as the guide says."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[4] / "docs" / "adding-a-policy.md"
+ROOT = Path(__file__).parents[4]
+GUIDE = (ROOT / "docs" / "adding-a-policy.md").read_text()
+POLICY, SIMULATION = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+(ENTRY,) = re.findall(r"```text\n(.*?)```", GUIDE, flags=re.DOTALL)
+MODULE = "scheduling/policies/shortest_first.py"
+TESTS = "tests/unit/scheduling/policies/test_every_policy.py"
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 
-def test_the_example_of_the_documentation_serves_every_request(capsys: pytest.CaptureFixture[str]) -> None:
-    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
-    names: dict[str, object] = {}
-    exec(compile(code, PAGE.name, "exec"), names)
-    assert len(names["trace"].answers) == 20  # type: ignore[attr-defined]
-    assert "requests/s" in capsys.readouterr().out
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages in which the guide's policy has been added."""
+    tree = tmp_path_factory.mktemp("tree")
+    for package in (*PACKAGES, "tests/unit/scheduling"):
+        only_python = shutil.ignore_patterns("__pycache__", "bundled", "static", "templates")
+        shutil.copytree(ROOT / package, tree / package, ignore=only_python)
+    for file in (*ROOT.glob("*.py"), ROOT / "pyproject.toml"):
+        shutil.copy(file, tree)
+    assert f"`{Path(MODULE).name}`" in GUIDE
+    (tree / MODULE).write_text(POLICY)
+    factory = tree / "scheduling/policies/policy_factory.py"
+    imported = factory.read_text().replace(
+        "from scheduling.policies.vanilla",
+        "from scheduling.policies.shortest_first import ShortestFirst\nfrom scheduling.policies.vanilla",
+    )
+    factory.write_text(re.sub(r"^(POLICIES: .*\n)", lambda line: line[1] + ENTRY, imported, flags=re.MULTILINE))
+    settings = tree / "settings.py"
+    settings.write_text(
+        settings.read_text().replace('PolicyName = Literal["vs"', 'PolicyName = Literal["shortest", "vs"')
+    )
+    return tree
+
+
+def run_in(tree: Path, *command: str) -> str:
+    """Runs a tool of this environment in the copy; returns what it printed."""
+    tool = str(Path(sysconfig.get_path("scripts"), command[0]))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *command[1:]] if command[0] == "pytest" else [tool, *command[1:]],
+        cwd=tree,
+        env=environment | {"PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_it_is_formatted_and_linted(tree: Path) -> None:
+    changed = (MODULE, "scheduling/policies/policy_factory.py", "settings.py")
+    run_in(tree, "ruff", "check", MODULE)
+    run_in(tree, "ruff", "check", "--fix", *changed)  # `make fmt` puts the import into its place
+    run_in(tree, "ruff", "format", "--check", *changed)
+
+
+def test_its_types_are_right(tree: Path) -> None:
+    run_in(tree, "mypy", "--config-file", "pyproject.toml", MODULE, "scheduling/policies/policy_factory.py")
+
+
+def test_its_imports_are_allowed(tree: Path) -> None:
+    run_in(tree, "lint-imports", "--no-cache")
+
+
+def test_it_passes_the_tests_of_every_policy(tree: Path) -> None:
+    ran = run_in(tree, "pytest", TESTS, "-k", "shortest", "-p", "no:cacheprovider", "-p", "no:xdist")
+    tests = len(re.findall("^@EVERY_POLICY$", (ROOT / TESTS).read_text(), flags=re.MULTILINE))
+    assert f"{tests} passed" in ran
+
+
+def test_its_simulation_serves_every_request(tree: Path) -> None:
+    (tree / "simulation.py").write_text(SIMULATION + "\nassert len(trace.answers) == 20\n")
+    ran = subprocess.run([sys.executable, "simulation.py"], cwd=tree, capture_output=True, text=True)
+    assert "requests/s" in ran.stdout, ran.stderr

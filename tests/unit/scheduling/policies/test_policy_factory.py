@@ -3,6 +3,7 @@ import pickle
 import pytest
 
 from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy, make_policy
+from scheduling.policy import Policy
 from tests.unit.scheduling.scheduling_builders import a_request, a_worker, add_all
 
 
@@ -16,6 +17,13 @@ def test_each_call_makes_a_policy_of_its_own(name: str) -> None:
     one, other = make_policy(name, PolicySettings()), make_policy(name, PolicySettings())
     one.add(a_request(), 0.0)
     assert (len(one), len(other)) == (1, 0)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_says_why_the_first_batch_is_first(name: str) -> None:
+    reason = POLICIES[name](PolicySettings()).why_first
+    assert reason != Policy.why_first
+    assert "{" not in reason.format(ratio="3.00", waited="4.0", seconds="2.0")
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("vs", [3]), ("glp", [3, 2]), ("abp", [5]), ("magnus", [5])])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from scheduling.policies.policy_factory import PolicySettings, UnknownPolicy
+from scheduling.policies.policy_factory import POLICIES, PolicySettings, UnknownPolicy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.policy_lab import (
     LabFigures,
@@ -80,7 +80,7 @@ def test_what_is_not_played_in_time_is_said() -> None:
     assert (figures.answered, figures.unanswered) == (1, 1)
 
 
-@pytest.mark.parametrize("policy", ["vs", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_answers_everything(policy: str) -> None:
     work = served(*(one(f"r{number}", at=number / 10, tokens=5 + number) for number in range(20)))
     assert play(policy, work, SETTINGS, NONE, lambda: True).answered == 20
