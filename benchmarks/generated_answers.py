@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cli.demo_workload import real_requests
-from inference import sequences
 from inference.local.engine import Engine
 from inference.local.model_loading import load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
@@ -89,7 +88,10 @@ def load_answers(
     missing = [instruction for instruction in instructions if instruction not in known]
     if missing and not cached_only:
         report(f"{len(missing)} answers to generate")
-        for number, answer in enumerate(_generate(model, prompt_format, missing, limit), 1):
+        prompts = [prompt_format.encode(instruction, text) for _, instruction, text in missing]
+        answered = generate(model, [(ids, limit) for ids in prompts])
+        for number, (row, finished) in enumerate(answered, 1):
+            answer = _answer(prompt_format, missing[row], len(prompts[row]), finished)
             known[answer.application, answer.instruction, answer.input] = answer
             if number % SAVE_EVERY == 0 or number == len(missing):
                 stored = {"settings": settings, "answers": [asdict(answer) for answer in known.values()]}
@@ -98,18 +100,14 @@ def load_answers(
     return [known[instruction] for instruction in instructions if instruction in known]
 
 
-def _generate(
-    model: str, prompt_format: PromptFormat, instructions: Several[Instruction], limit: int
-) -> Iterator[RealAnswer]:
-    """Answers in the order in which they end, ROWS prompts at once."""
+def generate(model: str, prompts: Several[tuple[Several[int], int]]) -> Iterator[tuple[int, FinishedSequence]]:
+    """Greedy answers in bfloat16 to prompts (token ids and limit), as they end, each with the number of its prompt."""
     engine = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES)
-    prompts = [prompt_format.encode(instruction, text) for _, instruction, text in instructions]
-    waiting = deque(Sequence(str(row), tuple(ids), limit) for row, ids in enumerate(prompts))
+    waiting = deque(Sequence(str(row), tuple(ids), limit) for row, (ids, limit) in enumerate(prompts))
     while waiting or engine.rows:
         engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])
         for finished in engine.step():
-            row = int(finished.id)
-            yield _answer(prompt_format, instructions[row], len(prompts[row]), finished)
+            yield int(finished.id), finished
 
 
 def _answer(
@@ -170,24 +168,13 @@ def load_texts(
     if not missing:
         return known
     prompt_format = load_prompt_format(model)
-    waiting = deque(
-        sequences.Sequence(str(row), tuple(prompt_format.encode_raw(prompt)), limits[prompt])
-        for row, prompt in enumerate(missing)
-    )
-    engine, number = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES), 0
-    while waiting or engine.rows:
-        engine.insert([waiting.popleft() for _ in range(min(ROWS - len(engine.rows), len(waiting)))])
-        for finished in engine.step():
-            ids = finished.generated_ids
-            known[missing[int(finished.id)]] = GeneratedText(
-                prompt_format.decode(ids),
-                prompt_format.decode(ids[:STATEMENT_TOKENS]),
-                len(ids),
-                cut=finished.reason == "limit",
-            )
-            number += 1
-            if number % SAVE_EVERY == 0 or number == len(missing):
-                texts = {prompt: asdict(text) for prompt, text in known.items()}
-                replace_file(cache, {"settings": settings, "texts": texts})
-                report(f"{number} of {len(missing)} texts")
+    prompts = [(prompt_format.encode_raw(prompt), limits[prompt]) for prompt in missing]
+    for number, (row, finished) in enumerate(generate(model, prompts), 1):
+        ids = finished.generated_ids
+        opening = prompt_format.decode(ids[:STATEMENT_TOKENS])
+        known[missing[row]] = GeneratedText(prompt_format.decode(ids), opening, len(ids), finished.reason == "limit")
+        if number % SAVE_EVERY == 0 or number == len(missing):
+            texts = {prompt: asdict(text) for prompt, text in known.items()}
+            replace_file(cache, {"settings": settings, "texts": texts})
+            report(f"{number} of {len(missing)} texts")
     return known

@@ -6,8 +6,10 @@ import platform
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -155,6 +157,19 @@ def until(condition: Callable[[], object], seconds: float, every_s: float = 0.1)
             return False
         time.sleep(every_s)
     return True
+
+
+@contextmanager
+def in_thread(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Run `work` in a thread beside the context; at the end its event is set, and the context waits for it."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def say(line: str) -> None:

@@ -18,68 +18,41 @@ class Row:
 class Size:
     """How much each promise does; durations are seconds."""
 
-    kills: int
-    kill_every_s: float
-    kill_requests: int
-    freezes: int
-    freeze_every_s: float
-    freeze_requests: int
-    bulk_kills: int  # of each: while bulk jobs are served, while webhooks are sent
-    bulk_lines: int  # of each bulk job; there is one for every ten kills
-    webhook_requests: int
-    rescues: int  # of each kind: killed workers, frozen workers
-    broker_queue: int  # requests that wait while the broker breaks
-    broker_frozen_s: float
-    settled_after: int  # answers before a rate is measured: until the trainer's early refits are over, in the long form
-    window_s: float  # over which a rate is measured
-    recovery_s: float  # after which the rate must be back
-    postgres_breaks: tuple[str, ...]
-    postgres_frozen_s: float
-    rate_kills_s: float  # how long some process is killed every 10 s
-    cut_s: float  # how long connections are cut
-    idle_s: float  # how long the idle and half-sent connections are held
-    hostile_policies: tuple[str, ...]
-    poison_policies: tuple[str, ...]  # the last one also has a row that kills the process
-    poison_mates: int  # ordinary requests submitted beside the poison
-    clocks_ahead: tuple[str, ...]  # whose host's clock is ahead
-    soak_s: float  # 0: not in this form
-    warm_up_s: float  # of the soak
+    kills: int = 200
+    kill_every_s: float = 1.5
+    kill_requests: int = 10_000
+    freezes: int = 15
+    freeze_every_s: float = 5.0
+    freeze_requests: int = 600
+    bulk_kills: int = 50  # of each: while bulk jobs are served, while webhooks are sent
+    bulk_lines: int = 1_500  # of each bulk job; there is one for every ten kills
+    webhook_requests: int = 3_000
+    rescues: int = 5  # of each kind: killed workers, frozen workers
+    broker_queue: int = 5_000  # requests that wait while the broker breaks
+    broker_frozen_s: float = 10.0
+    settled_after: int = (
+        4_500  # answers before a rate is measured: until the trainer's early refits are over, in the long form
+    )
+    window_s: float = 20.0  # over which a rate is measured
+    recovery_s: float = 30.0  # after which the rate must be back
+    postgres_breaks: tuple[str, ...] = ("restarted", "killed", "frozen")
+    postgres_frozen_s: float = 20.0
+    rate_kills_s: float = 300.0  # how long some process is killed every 10 s
+    cut_s: float = 40.0  # how long connections are cut
+    idle_s: float = 30.0  # how long the idle and half-sent connections are held
+    hostile_policies: tuple[str, ...] = ("fusion", "magnus", "baton")
+    poison_policies: tuple[str, ...] = ("fusion", "magnus")  # the last one also has a row that kills the process
+    poison_mates: int = 31  # ordinary requests submitted beside the poison
+    clocks_ahead: tuple[str, ...] = ("planner's host", "beat's host")  # whose host's clock is ahead
+    soak_s: float = 1800.0  # 0: not in this form
+    warm_up_s: float = 300.0  # of the soak
     # The short form's windows hold tens of answers, so that chance alone moves a ratio by a fifth: its bounds on ratios
     # are multiplied by this.
-    slack: float
-    budget_s: float  # for all promises but the soak
+    slack: float = 1.0
+    budget_s: float = 48 * 60.0  # for all promises but the soak
 
 
-LONG = Size(
-    kills=200,
-    kill_every_s=1.5,
-    kill_requests=10_000,
-    freezes=15,
-    freeze_every_s=5.0,
-    freeze_requests=600,
-    bulk_kills=50,
-    bulk_lines=1_500,
-    webhook_requests=3_000,
-    rescues=5,
-    broker_queue=5_000,
-    broker_frozen_s=10.0,
-    settled_after=4_500,
-    window_s=20.0,
-    recovery_s=30.0,
-    postgres_breaks=("restarted", "killed", "frozen"),
-    postgres_frozen_s=20.0,
-    rate_kills_s=300.0,
-    cut_s=40.0,
-    idle_s=30.0,
-    hostile_policies=("fusion", "magnus", "baton"),
-    poison_policies=("fusion", "magnus"),
-    poison_mates=31,
-    clocks_ahead=("planner's host", "beat's host"),
-    soak_s=1800.0,
-    warm_up_s=300.0,
-    slack=1.0,
-    budget_s=48 * 60.0,
-)
+LONG = Size()
 SHORT = Size(
     kills=12,
     kill_every_s=1.5,

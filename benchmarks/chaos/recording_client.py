@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from benchmarks.chaos.service_under_test import ServiceUnderTest
-from benchmarks.harness import until
+from benchmarks.harness import in_thread, until
 from inference.toy.toy_applications import toy_requests
 
 SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores
@@ -160,35 +160,28 @@ def in_background(client: RecordingClient, work: Sequence[Body], rate: float | N
 @contextmanager
 def trickle(client: RecordingClient, rate: float) -> Iterator[None]:
     """Submit one request after the other, `rate` a second, until the context ends."""
-    ended = threading.Event()
 
-    def submit() -> None:
+    def submit(ended: threading.Event) -> None:
         for body in _endless(4):
             if ended.wait(1 / rate):
                 return
             client.submit(body)
 
-    thread = threading.Thread(target=submit, daemon=True)
-    thread.start()
-    try:
+    with in_thread(submit):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextmanager
 def pressure(
     service: ServiceUnderTest, client: RecordingClient, waiting: int = 150, warm_after: int = WARM_AFTER
 ) -> Iterator[None]:
-    """Keep the workers busy: so many requests wait at each moment, however fast they are answered.
+    """Keep the workers busy: this number of requests waits at each moment, however fast they are answered.
 
-    The context begins after so many answers, so that the start is in no rate that is measured.
+    The context begins after `warm_after` answers, so that the start is in no measured rate.
     """
-    ended = threading.Event()
     drawn = _endless(17)
 
-    def fill() -> None:
+    def fill(ended: threading.Event) -> None:
         with ThreadPoolExecutor(SENDERS) as pool:
             missing = waiting
             while not ended.is_set():
@@ -199,14 +192,9 @@ def pressure(
 
     answered = "select count(*) from chaos_endings"
     before = service.value(answered)
-    thread = threading.Thread(target=fill, daemon=True)
-    thread.start()
-    try:
+    with in_thread(fill):
         until(lambda: service.value(answered) >= before + warm_after, WARM_WITHIN_S)
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _endless(seed: int) -> Iterator[Body]:

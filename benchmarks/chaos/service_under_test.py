@@ -135,6 +135,12 @@ class ServiceUnderTest:
         )
         return float(count) / (until - since)
 
+    def rate_for(self, seconds: float) -> float:
+        """Answers a second from now on, after this time."""
+        since = time.time()
+        time.sleep(seconds)
+        return self.rate(since, time.time())
+
 
 @contextmanager
 def service_under_test(

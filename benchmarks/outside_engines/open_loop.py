@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from benchmarks.harness import percentile, spread
+from benchmarks.harness import in_thread, percentile, spread
 from benchmarks.live.fresh_service import ServiceOptions
 from benchmarks.outside_engines.server_processes import ServerTerms, running_engine
 from cli.api_client import Json
@@ -30,6 +29,9 @@ from inference.model_weights import cpu_dtype, parameters_of
 from inference.remote.server_load import ServerLoad, load_from_metrics
 from settings import BUNDLED_MODEL
 
+OK = 200
+NO_ANSWER = 0  # in place of a status: the connection broke
+CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
 SAMPLE_S = 0.25  # between two looks; the queue of a server changes with each answer, some a second
 
 
@@ -39,16 +41,14 @@ class LoadSampler:
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=10)
         self._samples: list[ServerLoad] = []
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load samples")
+        self._sampling = in_thread(self._run)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._sampling.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def __exit__(self, *error: object) -> None:
+        self._sampling.__exit__(None, None, None)
         self._client.close()
 
     def figures(self) -> dict[str, float | int | None]:
@@ -64,19 +64,14 @@ class LoadSampler:
             "kv_use_mean": round(statistics.mean(kv_use), 4) if kv_use else None,
         }
 
-    def _run(self) -> None:
+    def _run(self, ended: threading.Event) -> None:
         while True:
-            last = self._stopping.is_set()
-            with suppress(httpx.HTTPError):  # too busy to say
+            last = ended.is_set()
+            with suppress(httpx.HTTPError):  # the server is too busy to answer
                 self._samples.append(load_from_metrics(self._client.get("/metrics").text))
             if last:
                 return
-            self._stopping.wait(SAMPLE_S)
-
-
-OK = 200
-NO_ANSWER = 0  # in place of a status: the connection broke
-CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
+            ended.wait(SAMPLE_S)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from benchmarks.chaos.receiver_and_proxy import CuttableProxy
 from benchmarks.chaos.recording_client import RecordingClient, bodies, client_of, in_background, pressure
 from benchmarks.chaos.servers import own_servers
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
-from benchmarks.harness import percentile
+from benchmarks.harness import in_thread, percentile
 
 WORDS = "apple river cloud stone"
 SAMPLING: list[dict[str, Any]] = [
@@ -107,9 +107,8 @@ def held_connections(url: str, idle: int = IDLE, half_sent: int = HALF_SENT) -> 
     """Hold so many connections; one that the server closes is opened again."""
     address = (urlsplit(url).hostname or "", urlsplit(url).port or 80)
     header = b"POST /v1/responses HTTP/1.1\r\nHost: chaos\r\nContent-Le"
-    ended = threading.Event()
 
-    def hold() -> None:
+    def hold(ended: threading.Event) -> None:
         held: dict[int, socket.socket] = {}
         while not ended.is_set():
             for number in range(idle + half_sent):
@@ -124,14 +123,9 @@ def held_connections(url: str, idle: int = IDLE, half_sent: int = HALF_SENT) -> 
         for connection in held.values():
             connection.close()
 
-    thread = threading.Thread(target=hold, daemon=True)
-    thread.start()
-    time.sleep(1.0)
-    try:
+    with in_thread(hold):
+        time.sleep(1.0)
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _closed(connection: socket.socket) -> bool:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import bodies, client_of
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
+from benchmarks.harness import in_thread
 from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 
@@ -60,7 +62,7 @@ def _isolated(
     with ExitStack() as stack:
         client = stack.enter_context(client_of(service))
         if with_kills:
-            stack.enter_context(Killer(service))
+            stack.enter_context(in_thread(partial(kill_whoever_runs, service)))
         ids = client.submit_all(work)
         guilty = ids[mates // 2]
         service.answered_within(PATIENCE_S)
@@ -80,32 +82,17 @@ def _isolated(
     return Row(promise, f"fails within log2({largest})+2 = {bound} attempts, mates uncharged", measured, ok)
 
 
-class Killer:
-    """Kills (SIGKILL) whichever worker runs a batch with a request of the application `poison`."""
-
-    def __init__(self, service: ServiceUnderTest) -> None:
-        self._service = service
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "Killer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        runs = """select b.worker, b.id from batches b join requests r on r.batch_id = b.id
-            where r.application = 'poison' and r.status = 'in_progress' and b.status = 'running'"""
-        killed: set[int] = set()
-        while not self._ended.wait(0.02):
-            for worker, batch in self._service.sql(runs):
-                if batch not in killed:
-                    killed.add(batch)
-                    with suppress(psutil.NoSuchProcess):
-                        self._service.signal(worker, signal.SIGKILL)
+def kill_whoever_runs(service: ServiceUnderTest, ended: threading.Event) -> None:
+    """Kill (SIGKILL) whichever worker runs a batch with a request of the application `poison`, once for each batch."""
+    runs = """select b.worker, b.id from batches b join requests r on r.batch_id = b.id
+        where r.application = 'poison' and r.status = 'in_progress' and b.status = 'running'"""
+    killed: set[int] = set()
+    while not ended.wait(0.02):
+        for worker, batch in service.sql(runs):
+            if batch not in killed:
+                killed.add(batch)
+                with suppress(psutil.NoSuchProcess):
+                    service.signal(worker, signal.SIGKILL)
 
 
 def _add_token_beyond_the_vocabulary(model: Path) -> None:

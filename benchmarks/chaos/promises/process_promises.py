@@ -102,7 +102,7 @@ def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Some process killed every 10 s: the rate of answers against the undisturbed rate just before and after."""
     window = max(size.window_s, size.rate_kills_s / 5)
     with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
-        before = _window_rate(service, window)
+        before = service.rate_for(window)
         since = time.time()
         for kind in kinds_in_turn(service):
             if time.time() - since >= size.rate_kills_s:
@@ -111,7 +111,7 @@ def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
             time.sleep(10.0)
         disturbed = service.rate(since, time.time())
         time.sleep(size.recovery_s)
-        after = _window_rate(service, window)
+        after = service.rate_for(window)
     undisturbed = (before + after) / 2
     share, bound = disturbed / max(undisturbed, 1e-9), 0.8 * size.slack
     measured = f"{share:.0%} ({disturbed:.1f} of {before:.1f} before and {after:.1f} answers/s after)"
@@ -143,12 +143,6 @@ def kinds_in_turn(service: ServiceUnderTest) -> Iterator[str]:
     while True:
         service.random.shuffle(kinds)
         yield from kinds
-
-
-def _window_rate(service: ServiceUnderTest, seconds: float) -> float:
-    since = time.time()
-    time.sleep(seconds)
-    return service.rate(since, time.time())
 
 
 def _judged(service: ServiceUnderTest, accepted: list[str], name: str) -> list[Row]:

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import httpx
 import psutil
@@ -14,7 +15,7 @@ from benchmarks.chaos.exactly_once import verdict
 from benchmarks.chaos.promise_rows import Row, Size
 from benchmarks.chaos.recording_client import RecordingClient, Reply, bodies, client_of, pressure, trickle
 from benchmarks.chaos.service_under_test import ServiceUnderTest
-from benchmarks.harness import until
+from benchmarks.harness import in_thread, until
 
 DISPATCHED_WITHIN_S = 10.0  # the bound
 REFUSED_WITHIN_S = 3.0  # the bound
@@ -76,13 +77,13 @@ def postgres(service: ServiceUnderTest, size: Size) -> list[Row]:
     rows = []
     with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
         for how in size.postgres_breaks:
-            before = _rate(service, size.window_s)
+            before = service.rate_for(size.window_s)
             began = time.time()
             with Watch(service) as watch:
                 _break_postgres(service, how, size.postgres_frozen_s)
             broken_until = time.time()
             time.sleep(size.recovery_s)
-            after = _rate(service, size.window_s)
+            after = service.rate_for(size.window_s)
             share, bound = after / max(before, 1e-9), 0.95 * size.slack
             shown = f"{share:.0%} ({after:.1f} of {before:.1f} answers/s)"
             within = f"at least {bound:.0%} after {size.recovery_s:.0f} s"
@@ -119,12 +120,6 @@ def _hold_frozen(processes: Sequence[psutil.Process], seconds: float) -> None:
         time.sleep(STOP_AGAIN_S)
 
 
-def _rate(service: ServiceUnderTest, seconds: float) -> float:
-    since = time.time()
-    time.sleep(seconds)
-    return service.rate(since, time.time())
-
-
 def _answers_again(how: str, replies: Sequence[Reply]) -> Row:
     """No reply but acceptance and 503 while Postgres was away."""
     other = sorted({reply.status for reply in replies if reply.status not in (200, 202, 503)})
@@ -138,24 +133,21 @@ class Watch:
 
     def __init__(self, service: ServiceUnderTest) -> None:
         self._service = service
-        self._ended = threading.Event()
         self._healthz_s: list[float] = []
         self._client = RecordingClient(service.url, service.key, timeout_s=15.0)
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._ask, self._post)]
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Watch":
-        for thread in self._threads:
-            thread.start()
+        self._stack.enter_context(self._client)
+        for work in (self._ask, self._post):
+            self._stack.enter_context(in_thread(work))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-        self._client.close()
+        self._stack.close()
 
-    def _ask(self) -> None:
-        while not self._ended.wait(0.25):
+    def _ask(self, ended: threading.Event) -> None:
+        while not ended.wait(0.25):
             began = time.monotonic()
             try:
                 httpx.get(f"{self._service.url}/healthz", timeout=10.0).raise_for_status()
@@ -163,9 +155,9 @@ class Watch:
             except httpx.HTTPError:
                 self._healthz_s.append(float("inf"))
 
-    def _post(self) -> None:
+    def _post(self, ended: threading.Event) -> None:
         (body,) = bodies(1, seed=6)
-        while not self._ended.wait(0.25):
+        while not ended.wait(0.25):
             self._client.post(body)
 
     def posted(self) -> Sequence[Reply]:
