@@ -183,11 +183,9 @@ OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limi
 @click.option("--burst", default=200, show_default=True, help="Requests at once that teach the service.")
 @click.option("--overload-seconds", default=30.0, show_default=True, help="Of arrivals that tell the saturation.")
 @click.option("--saturation", type=float, help="Answers a second, to compare at the same rates; measured if unset.")
-@click.option("--workers", default=1, show_default=True, help="Workers of each service.")
 @click.option("--kv-budget", default="40MiB", show_default=True, help="Of each worker.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
-@click.option("--seed", default=0, show_default=True)
 @json_option
 def main(
     policies: list[str],
@@ -198,11 +196,9 @@ def main(
     burst: int,
     overload_seconds: float,
     saturation: float | None,
-    workers: int,
     kv_budget: str,
     max_prompt_tokens: int | None,
     max_output_tokens: int | None,
-    seed: int,
     results: Results,
 ) -> None:
     """Measure the errors and the coverage of ETAs for each policy, model and load."""
@@ -210,19 +206,19 @@ def main(
     for model, policy in product(models, policies):
         directory = None if model == BUNDLED else settings_with(model=model).model
         options = ServiceOptions(
-            workers, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
+            1, kv_budget, directory, max_prompt_tokens, max_output_tokens, pretrained=model == BUNDLED
         )
         workload: Workload = "toy" if model == BUNDLED else "instructions"
-        at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, seed)]
-        with fresh_service(policy, options, at_once, seed) as (service, state_dir):
+        at_once = [replace(one, at_s=0.0) for one in arrivals_of(workload, burst, 1.0, 0)]
+        with fresh_service(policy, options, at_once, 0) as (service, state_dir):
             quickest, _ = _serve(service, state_dir, at_once)
             rate = OVERLOAD * (saturation or quickest)
-            crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, seed + 2)
+            crowd = arrivals_of(workload, max(1, round(rate * overload_seconds)), rate, 2)
             most, _ = _serve(service, state_dir, crowd)
             threading.Event().wait(SETTLE_S)
             for load in loads:
                 rate = load * (saturation or most)
-                arrivals = arrivals_of(workload, max(1, round(rate * (warm_seconds + seconds))), rate, seed + 1)
+                arrivals = arrivals_of(workload, max(1, round(rate * (warm_seconds + seconds))), rate, 1)
                 reached, judged = _serve(service, state_dir, arrivals, warm_seconds)
                 shared = {"policy": policy, "model": model, "load": load, "rate": round(rate, 3)}
                 rows += [shared | {"requests_per_s": round(reached, 3)} | row for row in judged]

@@ -62,14 +62,13 @@ class ThresholdWorkload:
 @click.command(help=__doc__)
 @click.option("--answers", type=click.Path(exists=True, path_type=Path, dir_okay=False), help="Real answers as JSON.")
 @click.option("--requests", default=1000, show_default=True, help="Requests of each simulation.")
-@click.option("--seed", default=0, show_default=True)
 @json_option
-def main(answers: Path | None, requests: int, seed: int, results: Results) -> None:
+def main(answers: Path | None, requests: int, results: Results) -> None:
     """Compare chosen thresholds and slices with the published ones and with others."""
     rows: list[Json] = []
-    for workload in workloads(answers, seed):
+    for workload in workloads(answers, 0):
         for tau in TAUS:
-            rows += compared(workload, tau, requests, seed)
+            rows += compared(workload, tau, requests, 0)
             results.write(rows)
     print_table(rows, COLUMNS, "One worker, simulated, three times what vs serves")
 

@@ -55,12 +55,11 @@ COLUMNS: dict[str, Column] = {
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--requests", default=110, show_default=True, help="Real instructions, from the demo's.")
 @click.option("--repeats", default=3, show_default=True, help="Of both; about 90 s each with smollm2 on two cores.")
-@click.option("--seed", default=0, show_default=True, help="Of the instructions' order.")
 @json_option
-def main(model: str, policy: str, requests: int, repeats: int, seed: int, results: Results) -> None:
+def main(model: str, policy: str, requests: int, repeats: int, results: Results) -> None:
     """Measure the service and its engine alone in turn."""
     model = settings_with(model=model).model  # the directory that the name of a fetched model means
-    arrivals = real_arrivals(requests, AT_ONCE, seed)
+    arrivals = real_arrivals(requests, AT_ONCE, 0)
     torch.set_num_threads(threads_each(1))
     loaded = load_model(model)
     budget_bytes = kv_budget_bytes(REAL_KV_BUDGET, loaded.device)

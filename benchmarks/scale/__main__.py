@@ -80,7 +80,6 @@ COLUMNS: dict[str, Column] = {  # CPU in milliseconds a request
 @click.option(
     "--finished", type=CommaSeparated(int), default="0", show_default=True, help="Ended requests in the database."
 )
-@click.option("--seed", default=0, show_default=True)
 @json_option
 def main(
     workers: list[int],
@@ -91,16 +90,15 @@ def main(
     rate: float | None,
     seconds: float,
     finished: list[int],
-    seed: int,
     results: Results,
 ) -> None:
     """Measure fleets of these sizes, one after the other, each with a service of its own."""
     runs: list[Json] = []
     for size, ended in product(workers, finished):
         offered = rate or min(most_rate, load * SERVED_BY_ONE[machine] * size)
-        arrivals = arrivals_of("toy", round(offered * seconds), offered, seed)
+        arrivals = arrivals_of("toy", round(offered * seconds), offered, 0)
         say(f"{size} workers: starting; {len(arrivals)} requests at {offered:.0f}/s come")
-        run = run_fleet(policy, machine, size, arrivals, ended, seed)
+        run = run_fleet(policy, machine, size, arrivals, ended, 0)
         terms = {"workers": size, "machine": machine, "policy": policy, "rate": round(offered, 1), "finished": ended}
         runs.append({**terms, **run})
         say(json.dumps(runs[-1]))
