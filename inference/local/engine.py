@@ -15,12 +15,12 @@ from itertools import chain, count
 import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.batch_rows import BatchRow, matcher_error, of_similar_length
+from inference.local.batch_rows import BatchRow, of_similar_length
 from inference.local.cost_counters import StepLog
 from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.row_parking import Parking
-from inference.local.running_batch import RunningBatch
+from inference.local.running_batch import RunningBatch, new_row
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
 # Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
@@ -172,21 +172,7 @@ class Engine:
             if sequence.id in ids:
                 raise ValueError(f"sequence {sequence.id} is running already")
             ids.add(sequence.id)
-        return [self._new_row(sequence) for sequence in sequences]
-
-    def _new_row(self, sequence: Sequence) -> BatchRow:
-        """A row; one that can never be answered here is finished already."""
-        masks, matcher, why = self.loaded.format_masks, None, ""
-        if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
-            sequence = replace(sequence, generated_ids=(), logprobs=())  # those of its first tokens are not known
-        if sequence.format is not None:
-            matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
-            if matcher is None or matcher.is_error():
-                why = matcher_error(matcher) if matcher else "answers of this model cannot be held to a format"
-        row = BatchRow(sequence, next(self._entry_numbers), self.loaded.max_positions, matcher)
-        if why:
-            row.refuse(why)
-        return row
+        return [new_row(self.loaded, sequence, next(self._entry_numbers)) for sequence in sequences]
 
     def _running_rows(self) -> Iterator[BatchRow]:
         return (row for row in (*self._batch.rows, *self._preempted) if row.running)

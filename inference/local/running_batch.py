@@ -4,19 +4,37 @@
 that run. Which rows enter and leave, and when, `Engine` decides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from inference.local.batch_rows import BatchRow
+from inference.local.batch_rows import BatchRow, matcher_error
 from inference.local.cost_counters import RunTally, StepLog
 from inference.local.forward_pass import Cursor, decode_one_token, prefill, prefill_alone
 from inference.local.kv_cache import KvCache
 from inference.local.model_loading import LoadedModel
 from inference.local.next_tokens import log_probabilities, next_tokens
-from inference.sequences import FinishedSequence, TokenLogprob
+from inference.sequences import FinishedSequence, Sequence, TokenLogprob
+
+
+def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> BatchRow:
+    """Returns the row of a sequence; a row that this model can never answer is refused, which finishes it at once."""
+    matcher, why = None, ""
+    if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
+        sequence = replace(sequence, generated_ids=(), logprobs=())  # the first tokens are generated again with theirs
+    if sequence.format is not None:
+        masks = loaded.format_masks
+        matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
+        if matcher is None or matcher.is_error():
+            why = matcher_error(matcher) if matcher else "answers of this model cannot be held to a format"
+    row = BatchRow(sequence, entry_number, loaded.max_positions, matcher)
+    if why:
+        row.refuse(why)
+    return row
 
 
 class RunningBatch:
@@ -29,7 +47,7 @@ class RunningBatch:
         self.finished: list[FinishedSequence] = []  # since the last call of take_finished
         self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
-    def prefill(self, rows: Sequence[BatchRow], indices: Sequence[int]) -> None:
+    def prefill(self, rows: Several[BatchRow], indices: Several[int]) -> None:
         """Let rows join at these indices; one padded forward pass gives each of them a token."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
@@ -42,7 +60,7 @@ class RunningBatch:
         self._step_log.count_prefill(len(rows), max(map(len, prompts)), started, ended)
         self._pause_if_done()
 
-    def _prefilled(self, rows: Sequence[BatchRow], indices: Sequence[int], prompts: Sequence[Sequence[int]]) -> Tensor:
+    def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
         """Logits of the next token; a row whose prompt's log probabilities are wanted has a forward pass of its own."""
         model, kv = self.loaded.decoder, self.kv
         if not any(row.sequence.prompt_logprobs for row in rows):
@@ -93,7 +111,7 @@ class RunningBatch:
             )
         return self._cursor
 
-    def _retire(self, rows: Sequence[BatchRow], tokens: Tensor) -> int:
+    def _retire(self, rows: Several[BatchRow], tokens: Tensor) -> int:
         """Give each running row its token and collect the rows that finish; returns how many rows were running."""
         running = 0
         for row, token in zip(rows, tokens.tolist(), strict=True):
@@ -113,7 +131,7 @@ class RunningBatch:
             self._cursor = None
         self.tally.count_memory(self.kv.nbytes)
 
-    def add(self, rows: Sequence[BatchRow], indices: Sequence[int]) -> None:
+    def add(self, rows: Several[BatchRow], indices: Several[int]) -> None:
         """Add rows that the cache already holds: in place of finished rows, or behind the last row."""
         for row, index in zip(rows, indices, strict=True):
             self.rows[index : index + 1] = [row]

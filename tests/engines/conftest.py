@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.outside_engines.server_processes import EngineServer
 from inference.sequences import FinishedSequence
-from tests.engines.tested_engines import KINDS, EngineUnderTest, endless_terms, engine_under_test
+from tests.engines.tested_engines import KINDS, SERVERS, EngineUnderTest, endless_terms, engine_under_test
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item, chosen: set[str]) -> bool:
     kind = _kind(item)
     asks_for_a_process = isinstance(item, pytest.Function) and "server" in item.fixturenames
-    return kind is not None and (kind not in chosen or (asks_for_a_process and kind in {"ours", "stub"}))
+    return kind is not None and (kind not in chosen or (asks_for_a_process and kind not in SERVERS))
 
 
 def _kind(item: pytest.Item) -> str | None:

@@ -1,6 +1,6 @@
 """The engines that have to behave alike: ours, and the servers of others behind the same interface, on one model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, get_args
 from benchmarks.changed_models import make_endless_model
 from benchmarks.outside_engines.server_processes import EngineKind, EngineServer, ServerTerms, running_engine
 from inference.local.engine import Engine
-from inference.local.model_loading import load_model
+from inference.local.model_loading import LoadedModel, load_model
 from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_probe import connect
@@ -20,8 +20,12 @@ from inference.toy.toy_applications import toy_requests
 from settings import BUNDLED_MODEL
 from tests.engines.stub_answers import AnsweringStub
 
+# Engines that compute in this process, made of a model and the bytes of its KV cache.
+ENGINES: dict[str, Callable[[LoadedModel, int], ServingEngine]] = {
+    "ours": Engine,
+}
 SERVERS: tuple[EngineKind, ...] = get_args(EngineKind)
-KINDS = ("ours", "stub", *SERVERS)
+KINDS = (*ENGINES, "stub", *SERVERS)
 REQUESTS, SEED = 200, 5
 LIMIT = 200  # of answers: the longest of the toy's has about 130 tokens
 KV_BYTES = 2**28  # more than all rows of a test need
@@ -97,12 +101,12 @@ class EngineUnderTest:
 def engine_under_test(kind: str, directory: Path, terms: ServerTerms = TERMS) -> Iterator[EngineUnderTest]:
     """The engine of this kind over the bundled model, or over that of other terms."""
     prompts = load_prompt_format(str(terms.model))
-    if kind in {"ours", "stub"}:
-        ours = Engine(load_model(str(terms.model), dtype="float32"), KV_BYTES)
-        if kind == "ours":
-            yield EngineUnderTest(kind, ours, prompts, None)
-            return
-        stub = AnsweringStub(ours)
+    if kind in ENGINES:
+        engine_here = ENGINES[kind](load_model(str(terms.model), dtype="float32"), KV_BYTES)
+        yield EngineUnderTest(kind, engine_here, prompts, None)
+        return
+    if kind == "stub":
+        stub = AnsweringStub(Engine(load_model(str(terms.model), dtype="float32"), KV_BYTES))
         try:
             with connected(stub.url, terms.model) as engine:
                 yield EngineUnderTest(kind, engine, prompts, None)

@@ -1,0 +1,18 @@
+"""The example of docs/adding-an-engine.md is an engine like any other, once the guide was followed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.guide_gates import REPOSITORY, followed_guide, pass_the_gates
+
+
+@pytest.mark.timeout(300)
+def test_the_guides_engine_passes_the_gates(tmp_path: Path) -> None:
+    changed = followed_guide(REPOSITORY / "docs/adding-an-engine.md", tmp_path)
+    assert changed == [
+        "inference/local/single_row_engine.py",
+        "tests/engines/tested_engines.py",
+        "tasks/serving/local_worker.py",
+    ]
+    pass_the_gates(tmp_path, changed, "tests/engines/test_every_engine.py", "--engines", "single-row")
