@@ -1,4 +1,4 @@
-"""The commands' HTTP client of /v1: it retries passing errors and turns the others into messages."""
+"""The commands' HTTP client of /v1: retries after passing errors, and turns the others into messages."""
 
 import time
 import uuid
@@ -9,19 +9,20 @@ from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
 import httpx
+from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_result, stop_after_attempt
 
 from cli.output import CommandFailed, Unreachable
 
 RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})  # timeouts, rate limits, a service that restarts
-MAX_PAUSE_S = (
-    10.0  # of one pause; those between 8 attempts then add up to 26 s, enough for a service to restart. Not tuned
-)
+# The longest pause. Those between 8 attempts then add up to 26 s, enough for a service to restart; not tuned.
+MAX_PAUSE_S = 10.0
+WEBHOOKS = "/v1/magnus/webhooks"
 
 Json = dict[str, Any]
 
 
 class ServiceError(CommandFailed):
-    """The service refused; `status` is the HTTP status."""
+    """The service refused a call; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -29,7 +30,7 @@ class ServiceError(CommandFailed):
 
 
 class Client:
-    """A client of one service with one API key; a repeated call is safe, because a POST carries an Idempotency-Key."""
+    """A client of one service with one API key; a POST can be repeated, because it carries an Idempotency-Key."""
 
     def __init__(
         self,
@@ -40,10 +41,16 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`url` with or without /v1; a call is tried `attempts` times if the service is unreachable or busy."""
+        """Take a `url` with or without /v1; try a call up to `attempts` times if the service is unreachable or busy."""
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._attempts = attempts
         self._sleep = sleep
+        self._retrying = Retrying(
+            sleep=sleep,
+            stop=stop_after_attempt(attempts),
+            wait=_pause_s,
+            retry=retry_if_exception(_is_passing) | retry_if_result(lambda one: one.status_code in RETRIED_STATUSES),
+            retry_error_callback=_last_outcome,  # the last answer, or its exception
+        )
         headers = {"Authorization": f"Bearer {key}"}
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits, transport=transport)
@@ -78,13 +85,13 @@ class Client:
             parameters["after"] = page["last_id"]
 
     def upload(self, path: Path) -> Json:
-        """POST /v1/files; the file is sent as it is read."""
+        """POST /v1/files, without reading the whole file first."""
         with path.open("rb") as file:
             parts = {"file": (path.name, file, "application/jsonl")}
             return self._call("POST", "/v1/files", rewind=file, files=parts, data={"purpose": "batch"})
 
     def content(self, file_id: str) -> Iterator[bytes]:
-        """GET /v1/files/{id}/content, piece by piece; it is not tried again."""
+        """GET /v1/files/{id}/content, piece by piece, without retries."""
         try:
             with self._http.stream("GET", f"/v1/files/{file_id}/content") as answer:
                 if not answer.is_success:
@@ -103,7 +110,7 @@ class Client:
         return self._call("GET", f"/v1/batches/{id}")
 
     def batches(self, most: int) -> list[Json]:
-        """GET /v1/batches: the newest."""
+        """GET /v1/batches: the newest ones."""
         return list(self._call("GET", "/v1/batches", params={"limit": most})["data"])
 
     def cancel_batch(self, id: str) -> Json:
@@ -111,11 +118,11 @@ class Client:
         return self._call("POST", f"/v1/batches/{id}/cancel")
 
     def model(self) -> str:
-        """The name of the first model served."""
+        """GET /v1/models: the name of the first."""
         return str(self._call("GET", "/v1/models")["data"][0]["id"])
 
     def stats(self, since: float | None = None, until: float | None = None) -> Json:
-        """GET /v1/magnus/stats: what the service did between two instants of its own clock."""
+        """GET /v1/magnus/stats: the service's figures between two instants of its own clock."""
         window = {"since": since, "until": until}
         parameters = {name: repr(value) for name, value in window.items() if value is not None}
         return self._call("GET", "/v1/magnus/stats", params=parameters)
@@ -125,7 +132,7 @@ class Client:
         return self._call("GET", "/v1/magnus/usage", params=query)
 
     def usage_table(self, **query: str) -> str:
-        """The same as CSV."""
+        """GET /v1/magnus/usage as CSV."""
         answer = self._answer("GET", "/v1/magnus/usage", params={**query, "format": "csv"})
         if not answer.is_success:
             _content(answer)
@@ -134,33 +141,30 @@ class Client:
     def create_webhook(self, url: str, events: Sequence[str]) -> Json:
         """POST /v1/magnus/webhooks; all events if none is named."""
         body = {"url": url, **({"events": list(events)} if events else {})}
-        return self._call("POST", "/v1/magnus/webhooks", json=body)
+        return self._call("POST", WEBHOOKS, json=body)
 
     def webhooks(self) -> list[Json]:
         """GET /v1/magnus/webhooks."""
-        endpoints: list[Json] = self._call("GET", "/v1/magnus/webhooks")["data"]
-        return endpoints
+        return list(self._call("GET", WEBHOOKS)["data"])
 
     def rotate_webhook(self, id: str, overlap_s: int) -> Json:
         """POST /v1/magnus/webhooks/{id}/rotate."""
-        return self._call("POST", f"/v1/magnus/webhooks/{quote(id, '')}/rotate", params={"overlap_s": overlap_s})
+        return self._call("POST", f"{WEBHOOKS}/{quote(id, '')}/rotate", params={"overlap_s": overlap_s})
 
     def delete_webhook(self, id: str) -> Json:
         """DELETE /v1/magnus/webhooks/{id}."""
-        return self._call("DELETE", f"/v1/magnus/webhooks/{quote(id, '')}")
+        return self._call("DELETE", f"{WEBHOOKS}/{quote(id, '')}")
 
     def deliveries(self, id: str, limit: int) -> list[Json]:
         """GET /v1/magnus/webhooks/{id}/deliveries: the newest ones."""
-        path = f"/v1/magnus/webhooks/{quote(id, '')}/deliveries"
-        found: list[Json] = self._call("GET", path, params={"limit": limit})["data"]
-        return found
+        return list(self._call("GET", f"{WEBHOOKS}/{quote(id, '')}/deliveries", params={"limit": limit})["data"])
 
     def redeliver(self, id: str, delivery: int) -> Json:
         """POST /v1/magnus/webhooks/{id}/deliveries/{delivery}/redeliver."""
-        return self._call("POST", f"/v1/magnus/webhooks/{quote(id, '')}/deliveries/{delivery}/redeliver")
+        return self._call("POST", f"{WEBHOOKS}/{quote(id, '')}/deliveries/{delivery}/redeliver")
 
     def wait(self, id: str, timeout_s: float | None = None) -> Json:
-        """Poll until the response is final, at most for `timeout_s`; returns its last state."""
+        """Poll until the response is final or `timeout_s` is over; return its last state."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = 0.05
         while True:
@@ -176,24 +180,35 @@ class Client:
         return _content(self._answer(method, path, **arguments))
 
     def _answer(self, method: str, path: str, *, rewind: BinaryIO | None = None, **arguments: Any) -> httpx.Response:
-        for attempt in range(self._attempts):
+        """Send a request until it is answered or no attempt is left; raise Unreachable without any answer."""
+
+        def send() -> httpx.Response:
             if rewind is not None:
                 rewind.seek(0)
-            pause_s = min(0.25 * 2.0**attempt, MAX_PAUSE_S)
-            last = attempt + 1 == self._attempts
-            try:
-                answer = self._http.request(method, path, **arguments)
-            except httpx.TransportError as error:
-                if last or isinstance(error, httpx.UnsupportedProtocol):
-                    raise Unreachable(f"no answer from {self.url}: {error}") from error
-            except httpx.InvalidURL as error:
-                raise Unreachable(f"{self.url} is no address of a service: {error}") from error
-            else:
-                if answer.status_code not in RETRIED_STATUSES or last:
-                    return answer
-                pause_s = min(float(answer.headers.get("Retry-After", pause_s)), MAX_PAUSE_S)
-            self._sleep(pause_s)
-        raise AssertionError("the last attempt returns or raises")
+            return self._http.request(method, path, **arguments)
+
+        try:
+            return self._retrying(send)
+        except httpx.TransportError as error:
+            raise Unreachable(f"no answer from {self.url}: {error}") from error
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{self.url} is no address of a service: {error}") from error
+
+
+def _is_passing(error: BaseException) -> bool:
+    return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
+
+
+def _pause_s(call: RetryCallState) -> float:
+    """Return the seconds before the next attempt: those that the service asks for, or twice as many each time."""
+    pause_s = 0.25 * 2.0 ** (call.attempt_number - 1)
+    if call.outcome is not None and not call.outcome.failed:
+        pause_s = float(call.outcome.result().headers.get("Retry-After", pause_s))
+    return min(pause_s, MAX_PAUSE_S)
+
+
+def _last_outcome(call: RetryCallState) -> Any:
+    return call.outcome.result() if call.outcome is not None else None
 
 
 def _content(answer: httpx.Response) -> Json:
@@ -214,5 +229,5 @@ def _content(answer: httpx.Response) -> Json:
 
 
 def output_text(response: Json) -> str:
-    """The text of an answer."""
+    """Return the text of an answer."""
     return "".join(part["text"] for item in response["output"] for part in item["content"])

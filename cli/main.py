@@ -1,4 +1,4 @@
-"""The `magnus` command. A command's module is imported when it is called, so that `magnus status` never loads torch."""
+"""The `magnus` command: imports only the module of the command that is called, so `magnus status` loads no torch."""
 
 import importlib
 import sys
@@ -11,49 +11,70 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.connections.database_errors import explain
 from settings import VERSION, UnknownSetting, problems_of
 
-# Name of the command -> module and attribute, in the order in which a newcomer needs them.
-COMMANDS = {
-    "up": "cli.commands.up_command:up",
-    "demo": "cli.commands.demo_command:demo",
-    "submit": "cli.commands.request_commands:submit",
-    "status": "cli.commands.request_commands:status",
-    "cancel": "cli.commands.request_commands:cancel",
-    "batch": "cli.commands.batch_commands:batch",
-    "usage": "cli.commands.account_commands:usage",
-    "webhooks": "cli.commands.account_commands:webhooks",
-    "keys": "cli.commands.tenant_commands:keys",
-    "tenant": "cli.commands.tenant_commands:tenant",
-    "migrate": "cli.commands.setup_commands:migrate",
-    "train": "cli.commands.learned_commands:train",
-    "model": "cli.commands.fetch_commands:model",
-    "models": "cli.commands.learned_commands:models",
-    "policy": "cli.commands.policy_commands:policy",
-    "lab": "cli.commands.policy_commands:lab",
-    "run": "cli.commands.run_command:run",
-    "worker": "cli.commands.worker_command:worker",
-    "profile": "cli.commands.profile_command:profile",
-    "settings": "cli.commands.setup_commands:settings",
-    "doctor": "cli.commands.doctor_command:doctor",
+# For each group of users its commands: name -> module and attribute, and one line of help.
+SECTIONS = {
+    "Try it on this machine": {
+        "up": ("cli.commands.up_command:up", "Start the whole service and keep it up until Ctrl-C."),
+        "demo": ("cli.commands.demo_command:demo", "Send requests to a service and show how they were served."),
+        "doctor": ("cli.commands.doctor_command:doctor", "Check what a service needs: Python, ports, database, GPUs."),
+        "settings": ("cli.commands.setup_commands:settings", "Print every setting with its default and meaning."),
+    },
+    "Send requests": {
+        "submit": ("cli.commands.request_commands:submit", "Submit one request, or each line of a file."),
+        "status": ("cli.commands.request_commands:status", "Show how requests stand, or what the service does."),
+        "cancel": ("cli.commands.request_commands:cancel", "Cancel requests, whether they wait or run."),
+        "batch": ("cli.commands.batch_commands:batch", "Send a file as one batch, and fetch its answers."),
+        "usage": ("cli.commands.account_commands:usage", "Show requests, tokens and GPU-seconds of each day."),
+        "webhooks": ("cli.commands.account_commands:webhooks", "Register addresses that get an event for each answer."),
+    },
+    "Operate a service": {
+        "keys": ("cli.commands.tenant_commands:keys", "Create, list and revoke API keys."),
+        "tenant": ("cli.commands.tenant_commands:tenant", "Set and list tenants' limits and weights."),
+        "policy": ("cli.commands.policy_commands:policy", "Show or change the scheduling policy in force."),
+        "lab": ("cli.commands.policy_commands:lab", "Simulate the last minutes' requests under every policy."),
+        "migrate": ("cli.commands.setup_commands:migrate", "Bring the database to the newest schema, or check it."),
+    },
+    "Choose and train models": {
+        "model": ("cli.commands.fetch_commands:model", "Fetch a language model to serve, or a text encoder."),
+        "models": ("cli.commands.learned_commands:models", "List what Magnus has learned; activate a version of it."),
+        "train": ("cli.commands.learned_commands:train", "Train the length predictor on a file of known answers."),
+        "profile": ("cli.commands.profile_command:profile", "Measure the served model's speed on a device."),
+    },
+    "Run its processes on several hosts": {
+        "run": ("cli.commands.run_command:run", "Become a process without a GPU: web, planner, trainer or another."),
+        "worker": ("cli.commands.worker_command:worker", "Become a worker: serve batches on one device."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class Commands(click.Group):
-    """The commands of COMMANDS."""
+    """The commands of SECTIONS; help is printed without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of COMMANDS."""
+        """Return the names in the order of SECTIONS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command's module."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with a line for each of its commands."""
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:8}", line) for name, (_, line) in section.items()])
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    subcommand_metavar="COMMAND [ARGUMENT ...]",
+)
 @click.version_option(VERSION)
 def commands() -> None:
     """A durable job service for LLM requests on GPUs of your own.
@@ -62,12 +83,13 @@ def commands() -> None:
     `magnus settings` prints them all.
 
     \b
-    Exit status: 0 done, 1 failed, 2 wrong usage or setting, 3 no service or database to talk to, 130 interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong usage or setting,
+    3 no service or database to talk to, 130 interrupted.
     """
 
 
 def main() -> None:
-    """Entry point: click's own, with each error of the settings as one line."""
+    """Run the command; print errors of settings, database and files as single lines instead of tracebacks."""
     try:
         load_dotenv(".env")
         commands(prog_name="magnus")

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -13,14 +14,16 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from cli.api_client import Json, output_text
+from cli.output import table
 
-TITLE_CHARACTERS = 70  # of what was asked, above its answer: leaves room for the figures in a line of a terminal
-WHOLE = frozenset({"completed"})  # statuses of answers that ended by themselves
-WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # and of those that met their limit
+TITLE_CHARACTERS = 70  # of a request, shown above its answer: leaves room for the figures in a line of a terminal
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}  # of response times
+WHOLE = frozenset({"completed"})  # the status of an answer that ended by itself
+WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # and of one that reached its limit
 
 
 def summary(responses: Sequence[Json], stats: Json, requests: int, answered: Set[str] = WHOLE) -> Json:
-    """The run's figures. A request counts as completed if its status is one of `answered`."""
+    """Returns the run's figures. A request counts as completed if its status is one of `answered`."""
     completed = [response for response in responses if response["status"] in answered]
     ended = [response for response in responses if response["completed_at"] is not None]
     first = min((response["magnus"]["arrived_at"] for response in responses), default=0.0)
@@ -64,23 +67,13 @@ def _application(responses: Sequence[Json], answered: Set[str]) -> Json:
 
 
 def _response_s(completed: Sequence[Json]) -> Json:
-    times = sorted(response["completed_at"] - response["magnus"]["arrived_at"] for response in completed)
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-    return {"mean": _mean(times)} | {name: _rounded(percentile(times, share)) for name, share in shares.items()}
-
-
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The value that this share of the ordered values does not exceed, interpolated linearly; None without values."""
-    if not ordered:
-        return None
-    index = share * (len(ordered) - 1)
-    below = math.floor(index)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (index - below) * (ordered[above] - ordered[below])
+    times = [response["completed_at"] - response["magnus"]["arrived_at"] for response in completed]
+    quantiles = np.quantile(times, list(QUANTILES.values())).tolist() if times else [None] * len(QUANTILES)
+    return {"mean": _mean(times)} | {name: _rounded(s) for name, s in zip(QUANTILES, quantiles, strict=True)}
 
 
 def print_answer(console: Console, input: str, response: Json) -> None:
-    """Print one answer, below what was asked and how long it was predicted to be."""
+    """Prints one answer below its request and its predicted and actual length."""
     predicted, tokens = response["magnus"]["predicted_tokens"], response["usage"]["output_tokens"]
     seconds = response["completed_at"] - response["magnus"]["arrived_at"]
     title = f"{response['magnus']['application']}: {_first_line(input)}"
@@ -95,33 +88,27 @@ def _first_line(text: str) -> str:
 
 
 def print_report(console: Console, figures: Json) -> None:
-    """Print two tables: one row for each application, and the whole run."""
+    """Prints two tables: one row for each application, and the whole run."""
     console.print(Group(_applications(figures), _whole(figures)))
 
 
 def _applications(figures: Json) -> Table:
-    table = Table(title="Applications", title_justify="left")
     columns = ("application", "requests", "completed", "predicted", "actual", "RMSE", "P50", "P95", "P99", "max")
+    made = Table(title="Applications", title_justify="left")
     for name in columns:
-        table.add_column(name, justify="left" if name == "application" else "right")
+        made.add_column(name, justify="left" if name == "application" else "right")
     for name, row in figures["applications"].items():
-        times = row["response_s"]
-        table.add_row(
-            name,
-            str(row["requests"]),
-            str(row["completed"]),
-            *(_shown(row[key], ".1f") for key in ("mean_predicted", "mean_actual", "rmse")),
-            *(_shown(times[key], ".2f", " s") for key in ("p50", "p95", "p99", "max")),
-        )
-    return table
+        tokens = (_shown(row[key], ".1f") for key in ("mean_predicted", "mean_actual", "rmse"))
+        times = (_shown(row["response_s"][key], ".2f", " s") for key in QUANTILES)
+        made.add_row(name, str(row["requests"]), str(row["completed"]), *tokens, *times)
+    return made
 
 
 def _whole(figures: Json) -> Table:
-    table = Table(title="Service", title_justify="left", show_header=False)
     times = figures["response_s"]
-    spread = ", ".join(f"{name} {_shown(times[name], '.2f')}" for name in ("p50", "p95", "p99", "max"))
-    for name, value in (
-        ("policy", str(figures["policy"])),
+    spread = ", ".join(f"{name} {_shown(times[name], '.2f')}" for name in QUANTILES)
+    rows = (
+        ("policy", figures["policy"]),
         ("completed", f"{figures['completed']} of {figures['requests']} in {_shown(figures['seconds'], '.1f')} s"),
         ("response time, s", f"mean {_shown(times['mean'], '.2f')}, {spread}"),
         ("requests a second", _shown(figures["requests_per_s"], ".1f")),
@@ -129,9 +116,8 @@ def _whole(figures: Json) -> Table:
         ("all tokens a second", _shown(figures["total_tokens_per_s"], ".0f")),
         ("batches", f"{figures['batches']}, mean size {_shown(figures['mean_batch_size'], '.1f')}"),
         ("idle share of the workers", _shown(figures["worker_idle_share"], ".0%")),
-    ):
-        table.add_row(name, value)
-    return table
+    )
+    return table(("fact", "figure"), rows, title="Service", title_justify="left", show_header=False)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -163,7 +149,7 @@ class Progress:
         self._bars.stop()
 
     def show(self, sent: int, stats: Json) -> None:
-        """Redraw with the number of requests sent and the service's figures since the start."""
+        """Redraws the bars with the number of requests sent and the service's figures since the start."""
         answered = max(0, sent - stats["queued"] - stats["in_progress"])
         size = stats["mean_batch_size"]
         note = f"{stats['batches']} batches" + (f" of {size:.1f}" if size else "")

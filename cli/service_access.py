@@ -1,7 +1,8 @@
-"""Options that several commands share, and the settings that result from them."""
+"""The options that name a service, and what they lead to: its settings, a client of its API, its database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,11 +27,10 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="State directory of the service, .magnus if not given.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 
 def service_options(command: Command) -> Command:
-    """Add the options that name a service."""
+    """Adds the options that name a service: --url, --api-key and --state-dir."""
     for option in (
         state_dir_option,
         click.option("--api-key", help="Its API key; that of the state directory if not given."),
@@ -41,18 +41,42 @@ def service_options(command: Command) -> Command:
 
 
 def settings_with(**options: Any) -> Settings:
-    """The environment's settings, with the options that are not None in place of them."""
+    """Returns the environment's settings, overridden by the options that are not None."""
     return read_settings(**{name: value for name, value in options.items() if value is not None})
 
 
-def client_of(url: str | None, api_key: str | None, state_dir: Path | None) -> Client:
-    """A client of the service that the options, the settings or the state directory name."""
+def client_for(url: str | None, api_key: str | None, state_dir: Path | None) -> Client:
+    """Returns a client of the service that the options, the settings or the state directory name."""
     return Client(*api_address(settings_with(url=url, api_key=api_key, state_dir=state_dir)))
+
+
+def with_client(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that name a service, and calls the command with an open client of it as its first argument."""
+
+    @service_options
+    @wraps(command)
+    def run(url: str | None, api_key: str | None, state_dir: Path | None, **arguments: Any) -> Any:
+        with client_for(url, api_key, state_dir) as client:
+            return command(client, **arguments)
+
+    return run
+
+
+def with_session(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --state-dir, and calls the command with a session of that service's database as its first argument."""
+
+    @state_dir_option
+    @wraps(command)
+    def run(state_dir: Path | None, **arguments: Any) -> Any:
+        with session(state_dir) as opened:
+            return command(opened, **arguments)
+
+    return run
 
 
 @contextmanager
 def transaction(state_dir: Path | None) -> Iterator[Connection]:
-    """A transaction on the configured database, else on that of the service in `state_dir`.
+    """Opens a transaction on the configured database, else on that of the service in `state_dir`.
 
     Raises Unreachable, and CommandFailed if the tables are missing.
     """
@@ -70,7 +94,7 @@ def transaction(state_dir: Path | None) -> Iterator[Connection]:
 
 @contextmanager
 def session(state_dir: Path | None) -> Iterator[Session]:
-    """A session in such a transaction."""
+    """Opens a session in such a transaction."""
     with transaction(state_dir) as connection, make_sessions(connection.engine)(bind=connection) as opened:
         yield opened
         opened.flush()

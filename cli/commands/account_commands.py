@@ -1,16 +1,15 @@
-"""`magnus usage`: requests, tokens and GPU-seconds by day, tenant and model."""
+"""`magnus usage` and `magnus webhooks`: what a key's tenant has used, and which addresses get its events."""
 
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 from rich.table import Table
 
-from cli.output import make_console
-from cli.service_access import client_of, json_option, service_options
+from cli.api_client import Client, Json
+from cli.output import json_option, print_result, printed, table
+from cli.service_access import with_client
 
-COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
+USAGE_COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
 
 
 @click.command()
@@ -19,35 +18,26 @@ COLUMNS = ("requests", "prompt_tokens", "answer_tokens", "gpu_seconds")
 @click.option("--by", default="day,tenant,model", show_default=True, help="What the sums are grouped by.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV table.")
 @json_option
-@service_options
-def usage(
-    first: datetime | None,
-    last: datetime | None,
-    by: str,
-    as_csv: bool,
-    as_json: bool,
-    url: str | None,
-    api_key: str | None,
-    state_dir: Path | None,
-) -> None:
-    """Show what was used; a key with the scope `operate` shows every tenant's."""
+@with_client
+def usage(client: Client, first: datetime | None, last: datetime | None, by: str, as_csv: bool, as_json: bool) -> None:
+    """Show the requests, tokens and GPU-seconds of each day, tenant and model.
+
+    A key with the scope `operate` shows every tenant's, any other key those of its own tenant.
+    """
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
     days = {"from": first, "to": last}
     query = {"by": by} | {name: f"{day:%Y-%m-%d}" for name, day in days.items() if day is not None}
-    with client_of(url, api_key, state_dir) as client:
-        if as_csv:
-            click.echo(client.usage_table(**query), nl=False)
-            return
-        report = client.usage(**query)
-    if as_json:
-        click.echo(json.dumps(report))
+    if as_csv:
+        click.echo(client.usage_table(**query), nl=False)
         return
-    groups = [name for name in ("day", "tenant", "model") if name in by.split(",")]
-    table = Table(*groups, *(name.replace("_", " ") for name in COLUMNS))
-    for one in report["data"]:
-        table.add_row(*(str(one[name]) for name in groups), *(f"{one[name]:,}" for name in COLUMNS))
-    make_console().print(table)
+    groups: list[str] = [name for name in ("day", "tenant", "model") if name in by.split(",")]
+    print_result(client.usage(**query), as_json, lambda report: _usage_table(report, groups))
+
+
+def _usage_table(report: Json, groups: list[str]) -> Table:
+    rows = ([*(one[name] for name in groups), *(f"{one[name]:,}" for name in USAGE_COLUMNS)] for one in report["data"])
+    return table((*groups, *(name.replace("_", " ") for name in USAGE_COLUMNS)), rows)
 
 
 @click.group()
@@ -58,31 +48,27 @@ def webhooks() -> None:
 @webhooks.command()
 @click.argument("address")
 @click.option("--event", "events", multiple=True, help="For example response.completed; all if not given. Repeatable.")
-@json_option
-@service_options
-def create(
-    address: str, events: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
-) -> None:
-    """Post events to ADDRESS from now on, and print the secret that signs them; nobody can read it again."""
-    with client_of(url, api_key, state_dir) as client:
-        endpoint = client.create_webhook(address, events)
-    click.echo(json.dumps(endpoint) if as_json else f"{endpoint['id']}  {endpoint['secret']}")
+@printed(lambda endpoint: f"{endpoint['id']}  {endpoint['secret']}")
+@with_client
+def create(client: Client, address: str, events: tuple[str, ...]) -> Json:
+    """Post events to ADDRESS, and print the secret that signs them.
+
+    The secret is shown this once.
+    """
+    return client.create_webhook(address, events)
+
+
+def _endpoints(endpoints: list[Json]) -> Table:
+    rows = ((one["id"], one["url"], " ".join(one["events"]), one["failures"]) for one in endpoints)
+    return table(("id", "address", "events", "failures in a row"), rows)
 
 
 @webhooks.command("list")
-@json_option
-@service_options
-def list_(as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+@printed(_endpoints)
+@with_client
+def list_webhooks(client: Client) -> list[Json]:
     """Show the endpoints of the key's tenant."""
-    with client_of(url, api_key, state_dir) as client:
-        endpoints = client.webhooks()
-    if as_json:
-        click.echo(json.dumps(endpoints))
-        return
-    table = Table("id", "address", "events", "failures in a row")
-    for one in endpoints:
-        table.add_row(one["id"], one["url"], " ".join(one["events"]), str(one["failures"]))
-    make_console().print(table)
+    return client.webhooks()
 
 
 @webhooks.command()
@@ -90,59 +76,56 @@ def list_(as_json: bool, url: str | None, api_key: str | None, state_dir: Path |
 @click.option(
     "--overlap-s", type=click.IntRange(0, 604_800), default=86_400, show_default=True, help="The old secret signs on."
 )
-@json_option
-@service_options
-def rotate(
-    id: str, overlap_s: int, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
-) -> None:
-    """Make a new secret for the endpoint ID and print it; events carry both signatures for a while."""
-    with client_of(url, api_key, state_dir) as client:
-        endpoint = client.rotate_webhook(id, overlap_s)
-    click.echo(json.dumps(endpoint) if as_json else endpoint["secret"])
+@printed(lambda endpoint: endpoint["secret"])
+@with_client
+def rotate(client: Client, id: str, overlap_s: int) -> Json:
+    """Make a new secret for the endpoint ID and print it.
+
+    For the seconds of --overlap-s, events carry the signatures of both secrets.
+    """
+    return client.rotate_webhook(id, overlap_s)
 
 
 @webhooks.command()
 @click.argument("id")
-@json_option
-@service_options
-def delete(id: str, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+@printed(lambda deleted: f"deleted {deleted['id']}")
+@with_client
+def delete(client: Client, id: str) -> Json:
     """Send nothing more to the endpoint ID."""
-    with client_of(url, api_key, state_dir) as client:
-        deleted = client.delete_webhook(id)
-    click.echo(json.dumps(deleted) if as_json else f"deleted {id}")
+    return client.delete_webhook(id)
+
+
+def _deliveries(found: list[Json]) -> Table:
+    columns = ("id", "event", "of", "at", "state", "attempts", "last error")
+    names = ("state", "attempts", "last_error")
+    rows = (
+        (
+            one["id"],
+            one["type"],
+            one["data_id"],
+            f"{datetime.fromtimestamp(one['created_at'], UTC):%Y-%m-%d %H:%M:%S}",
+            *(one[name] for name in names),
+        )
+        for one in found
+    )
+    return table(columns, rows)
 
 
 @webhooks.command()
 @click.argument("id")
-@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="The newest so many.")
-@json_option
-@service_options
-def deliveries(
-    id: str, limit: int, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
-) -> None:
-    """Show what was sent to the endpoint ID, and what waits."""
-    with client_of(url, api_key, state_dir) as client:
-        found = client.deliveries(id, limit)
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    table = Table("id", "event", "of", "at", "state", "attempts", "last error")
-    for one in found:
-        at = f"{datetime.fromtimestamp(one['created_at'], UTC):%Y-%m-%d %H:%M:%S}"
-        cells = (str(one["id"]), one["type"], one["data_id"], at, one["state"], str(one["attempts"]))
-        table.add_row(*cells, one["last_error"] or "")
-    make_console().print(table)
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Most deliveries shown.")
+@printed(_deliveries)
+@with_client
+def deliveries(client: Client, id: str, limit: int) -> list[Json]:
+    """Show the newest deliveries to the endpoint ID, sent and waiting."""
+    return client.deliveries(id, limit)
 
 
 @webhooks.command()
 @click.argument("id")
 @click.argument("delivery", type=click.IntRange(1))
-@json_option
-@service_options
-def redeliver(
-    id: str, delivery: int, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
-) -> None:
+@printed(lambda sent: f"{sent['event']} {sent['state']}")
+@with_client
+def redeliver(client: Client, id: str, delivery: int) -> Json:
     """Send DELIVERY to the endpoint ID again, now."""
-    with client_of(url, api_key, state_dir) as client:
-        sent = client.redeliver(id, delivery)
-    click.echo(json.dumps(sent) if as_json else f"{sent['event']} {sent['state']}")
+    return client.redeliver(id, delivery)

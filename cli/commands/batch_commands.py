@@ -1,4 +1,7 @@
-"""A run of `magnus batch run`: a file beside its output says what it has done, so that it can be taken up again."""
+"""`magnus batch`: sends a file of requests as one batch and fetches the answers; shows and cancels batches.
+
+A file beside the output holds what a run has done, so that the same command continues an interrupted run.
+"""
 
 import hashlib
 import json
@@ -16,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cli.api_client import Client, Json
-from cli.output import CommandFailed, make_console
-from cli.service_access import client_of, json_option, service_options
+from cli.output import CommandFailed, json_option, print_result, printed, table
+from cli.service_access import with_client
 
 ENDED = ("failed", "completed", "expired", "cancelled")
 POLL_S = 1.0  # the service counts a batch's lines once a second at most
@@ -25,7 +28,7 @@ POLL_S = 1.0  # the service counts a batch's lines once a second at most
 
 @dataclass
 class RunState:
-    """What a run has done: its key makes that a creation whose answer was lost is not repeated."""
+    """What a run has done so far. With the idempotency `key` the batch is created once, even if an answer was lost."""
 
     input_sha256: str
     url: str
@@ -35,7 +38,7 @@ class RunState:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The state that an interrupted run left; None if there is none."""
+        """Return the state that an interrupted run left, or None."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -44,28 +47,28 @@ class RunState:
             raise CommandFailed(f"{path} cannot be read: remove it to start anew") from error
 
     def write(self, path: Path) -> None:
-        """Keep it; the file is replaced as a whole."""
+        """Write the state; the file is replaced as a whole."""
         new = path.with_name(path.name + ".new")
         new.write_text(json.dumps(asdict(self)))
         new.replace(path)
 
 
 class BulkRun:
-    """From a file of lines to a file of answers, however often it is interrupted."""
+    """Turns a file of request lines into a file of answers, in as many runs of the command as it takes."""
 
     def __init__(self, client: Client, input: Path, output: Path) -> None:
         self._client, self._input, self._output = client, input, output
         self.state_path = beside(output, "state")
         self.errors_path = beside(output, "errors.jsonl")
-        self._state = self._taken_up()
+        self._state = self._read_state()
 
     @property
     def batch_id(self) -> str | None:
-        """The batch, once it is created."""
+        """The id of the batch; None before it is created."""
         return self._state.batch
 
     def start(self, endpoint: str | None, window: str) -> Json:
-        """Upload and create, as far as an earlier run has not; returns the batch."""
+        """Upload the file and create the batch, unless an earlier run did; return the batch."""
         state = self._state
         if state.batch is not None:
             return self._client.batch(state.batch)
@@ -84,7 +87,7 @@ class BulkRun:
         return batch
 
     def wait(self, batch: Json, show: Callable[[Json], None], pause: Callable[[float], object]) -> Json:
-        """Poll until the batch has ended."""
+        """Poll until the batch has ended, and return it; `show` gets each state."""
         show(batch)
         while batch["status"] not in ENDED:
             pause(POLL_S)
@@ -93,7 +96,7 @@ class BulkRun:
         return batch
 
     def save(self, batch: Json) -> None:
-        """Write the answers, and the errors if there are any, and forget the run."""
+        """Write the answers, and the errors if there are any, and remove the run's state file."""
         for file_id, path in ((batch["output_file_id"], self._output), (batch["error_file_id"], self.errors_path)):
             part = beside(path, "part")
             with part.open("wb") as file:
@@ -105,7 +108,7 @@ class BulkRun:
                 part.unlink()
         self.state_path.unlink(missing_ok=True)
 
-    def _taken_up(self) -> RunState:
+    def _read_state(self) -> RunState:
         digest = sha256_of(self._input)
         state = RunState.read(self.state_path)
         if state is None:
@@ -118,18 +121,18 @@ class BulkRun:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """A file of the same name with one more ending."""
+    """Return the path of the same name with one more ending."""
     return path.with_name(f"{path.name}.{ending}")
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file, read piece by piece."""
+    """Return the digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_url(path: Path) -> str:
-    """The call that the first line makes; raises CommandFailed for a line that names none."""
+    """Return the `url` of the first line; raise CommandFailed if it has none."""
     with path.open("rb") as file:
         line = next((line for line in file if line.strip()), b"")
     try:
@@ -140,7 +143,10 @@ def first_url(path: Path) -> str:
 
 @click.group()
 def batch() -> None:
-    """Serve a file of requests with the capacity that others leave (/v1/batches)."""
+    """Send a file of requests as one batch, and fetch the answers.
+
+    Batches (/v1/batches) are served with the capacity that other requests leave.
+    """
 
 
 @batch.command()
@@ -149,91 +155,74 @@ def batch() -> None:
 @click.option("--endpoint", help="The call that every line makes; that of the first line if not given.")
 @click.option("--window", default="24h", show_default=True, help="When it must be done: 30m, 24h, 7d.")
 @json_option
-@service_options
-def run(
-    input: Path,
-    output: Path,
-    endpoint: str | None,
-    window: str,
-    as_json: bool,
-    url: str | None,
-    api_key: str | None,
-    state_dir: Path | None,
-) -> None:
-    """Serve the lines of INPUT and write the answers to OUTPUT, those of bad lines to OUTPUT.errors.jsonl.
+@with_client
+def run(client: Client, input: Path, output: Path, endpoint: str | None, window: str, as_json: bool) -> None:
+    """Serve the lines of INPUT and write their answers to OUTPUT.
 
-    Interrupted, it goes on in the service; the same command takes it up again.
+    The errors of lines that have no answer go to OUTPUT.errors.jsonl. If this command is interrupted, the service goes
+    on with the batch; the same command continues it.
     """
-    with client_of(url, api_key, state_dir) as client:
-        bulk_run = BulkRun(client, input, output)
-        columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        try:
-            with Progress(*columns, console=Console(stderr=True), disable=as_json) as bars:
-                bar = bars.add_task("uploading", total=None)
+    bulk_run = BulkRun(client, input, output)
+    columns = (TextColumn("{task.description:>11}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=as_json) as bars:
+            bar = bars.add_task("uploading", total=None)
 
-                def show(now: Json) -> None:
-                    counts = now["request_counts"]
-                    done = counts["completed"] + counts["failed"]
-                    bars.update(bar, description=now["status"], total=counts["total"], completed=done)
+            def show(now: Json) -> None:
+                counts = now["request_counts"]
+                done = counts["completed"] + counts["failed"]
+                bars.update(bar, description=now["status"], total=counts["total"], completed=done)
 
-                ended = bulk_run.wait(bulk_run.start(endpoint, window), show, time.sleep)
-        except KeyboardInterrupt:
-            if bulk_run.batch_id:
-                click.echo(
-                    f"{bulk_run.batch_id} goes on; the same command takes it up again, "
-                    f"`magnus batch cancel {bulk_run.batch_id}` ends it",
-                    err=True,
-                )
-            sys.exit(130)
-        bulk_run.save(ended)
+            ended = bulk_run.wait(bulk_run.start(endpoint, window), show, time.sleep)
+    except KeyboardInterrupt:
+        if bulk_run.batch_id:
+            click.echo(
+                f"{bulk_run.batch_id} goes on; the same command takes it up again, "
+                f"`magnus batch cancel {bulk_run.batch_id}` ends it",
+                err=True,
+            )
+        sys.exit(130)
+    bulk_run.save(ended)
     counts = ended["request_counts"]
-    click.echo(json.dumps(ended) if as_json else f"{counts['completed']} of {counts['total']} answered: {output}")
+    print_result(ended, as_json, lambda _: f"{counts['completed']} of {counts['total']} answered: {output}")
     if counts["completed"] < counts["total"]:
         reasons = [f"line {one['line']}: {one['message']}" for one in (ended["errors"] or {"data": []})["data"][:3]]
         where = "; ".join(reasons) or str(bulk_run.errors_path)
         raise CommandFailed(f"the batch ended as {ended['status']}, not every line was answered: {where}")
 
 
+def _batches(batches: list[Json]) -> Table:
+    columns = ("id", "status", "lines", "answered", "failed", "created", "due", "output file", "error file")
+    rows = []
+    for one in batches:
+        counts = (one["request_counts"][name] for name in ("total", "completed", "failed"))
+        instants = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[name])) for name in ("created_at", "expires_at"))
+        rows.append((one["id"], one["status"], *counts, *instants, one["output_file_id"], one["error_file_id"]))
+    return table(columns, rows)
+
+
 @batch.command("list")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100), help="Most batches shown.")
-@json_option
-@service_options
-def list_batches(limit: int, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+@printed(_batches, lines=True)
+@with_client
+def list_batches(client: Client, limit: int) -> list[Json]:
     """Show the newest batches."""
-    with client_of(url, api_key, state_dir) as client:
-        _print_batches(client.batches(limit), as_json)
+    return client.batches(limit)
 
 
 @batch.command()
 @click.argument("ids", nargs=-1, required=True)
-@json_option
-@service_options
-def show(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
+@printed(_batches, lines=True)
+@with_client
+def show(client: Client, ids: tuple[str, ...]) -> list[Json]:
     """Show how batches stand."""
-    with client_of(url, api_key, state_dir) as client:
-        _print_batches([client.batch(one) for one in ids], as_json)
+    return [client.batch(one) for one in ids]
 
 
 @batch.command()
 @click.argument("ids", nargs=-1, required=True)
-@json_option
-@service_options
-def cancel(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
-    """Cancel batches: what is answered stays."""
-    with client_of(url, api_key, state_dir) as client:
-        _print_batches([client.cancel_batch(one) for one in ids], as_json)
-
-
-def _print_batches(batches: list[Json], as_json: bool) -> None:
-    if as_json:
-        for one in batches:
-            click.echo(json.dumps(one))
-        return
-    table = Table("id", "status", "lines", "answered", "failed", "created", "due", "output file", "error file")
-    for one in batches:
-        counts = one["request_counts"]
-        instants = (time.strftime("%Y-%m-%d %H:%M", time.localtime(one[name])) for name in ("created_at", "expires_at"))
-        numbers = (str(counts[name]) for name in ("total", "completed", "failed"))
-        files = (one[name] or "" for name in ("output_file_id", "error_file_id"))
-        table.add_row(one["id"], one["status"], *numbers, *instants, *files)
-    make_console().print(table)
+@printed(_batches, lines=True)
+@with_client
+def cancel(client: Client, ids: tuple[str, ...]) -> list[Json]:
+    """Cancel batches; answers that are there stay."""
+    return [client.cancel_batch(one) for one in ids]

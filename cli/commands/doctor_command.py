@@ -9,8 +9,8 @@ from rich.table import Table
 
 from cli.engine_checks import engine_findings
 from cli.machine_checks import findings
-from cli.output import make_console
-from cli.service_access import json_option, settings_with, state_dir_option
+from cli.output import json_option, make_console
+from cli.service_access import settings_with, state_dir_option
 
 
 @click.command()

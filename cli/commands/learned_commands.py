@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -11,9 +12,10 @@ from typing import IO, Any
 import click
 from rich.table import Table
 from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
-from cli.output import CommandFailed, make_console
-from cli.service_access import json_option, session, settings_with, state_dir_option, transaction
+from cli.output import CommandFailed, json_option, print_result, printed, table
+from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
 from inference.remote.server_tokens import request_tokens_of
 from inference.request_tokens import RequestTokens
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
@@ -26,11 +28,11 @@ from settings import Settings
 from tasks.configured_predictor import make_configured
 from webapp.client_prompt import application_name
 
-KIND = "length"  # of model versions: the length predictor's, as the trainer publishes them
+KIND = "length"  # the kind of model version under which the trainer, too, publishes length predictors
 
 
 class TooFewExamples(Exception):
-    """Too few examples to train a predictor and to judge it on held-out ones."""
+    """There are too few examples to train a predictor, or too few held out to judge it."""
 
     def __init__(self, examples: int) -> None:
         self.examples = examples
@@ -42,7 +44,7 @@ class TooFewExamples(Exception):
 
 @dataclass(frozen=True)
 class Example:
-    """A request whose answer is known, as text or by its length in tokens."""
+    """A request whose answer is known: the answer's text or its length in tokens."""
 
     instructions: str
     input: str
@@ -58,10 +60,10 @@ def pretrain(
     tenant: str,
     force: bool,
 ) -> Candidate:
-    """Fit the configured predictor, and publish it unless the one in service is better; `force` publishes it anyway.
+    """Fit the configured predictor, and publish it unless the version in service is better or `force` is given.
 
-    The examples stand for requests of `tenant`: what is learned of an application holds for one tenant's. No
-    transaction is open during the fit, which may take longer than the server lets one idle. Raises TooFewExamples.
+    The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
+    transaction is open during the fit, which may take longer than the server allows an idle one. Raises TooFewExamples.
     """
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
     prompt_format = request_tokens_of(settings.model, key)
@@ -106,7 +108,7 @@ SHOWN_SCORES = {"rmse": "RMSE", "mae": "MAE", "tau": "Kendall's tau", "coverage"
 @json_option
 @state_dir_option
 def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Path | None) -> None:
-    """Pretrain the length predictor and put it into service.
+    """Train the length predictor on a file, put it into service.
 
     Each line has `instructions` (or `instruction`), `input`, and `output` (the answer's text) or `output_tokens`;
     `application` is optional. One text in five is held out to judge the result.
@@ -118,10 +120,9 @@ def train(data: IO[str], tenant: str, force: bool, as_json: bool, state_dir: Pat
     except TooFewExamples as error:
         raise CommandFailed(str(error)) from error
     published = candidate.publish or force
-    if as_json:
-        click.echo(json.dumps({"published": published, "reason": candidate.reason, "scores": candidate.scores}))
-    else:
-        make_console().print(_scores_table(candidate.scores))
+    facts = {"published": published, "reason": candidate.reason, "scores": candidate.scores}
+    print_result(facts, as_json, lambda _: _scores_table(candidate.scores))
+    if not as_json:
         click.echo("published" if published else f"not published: {candidate.reason} (--force publishes it anyway)")
     if not published:
         raise SystemExit(1)
@@ -146,59 +147,57 @@ def _example(fields: dict[str, Any]) -> Example:
 
 
 def _scores_table(scores: dict[str, Any]) -> Table:
-    table = Table("on held-out texts", *scores)
-    for name, title in SHOWN_SCORES.items():
-        table.add_row(title, *(f"{score[name]:.2f}" for score in scores.values()))
-    return table
+    rows = ((title, *(f"{score[name]:.2f}" for score in scores.values())) for name, title in SHOWN_SCORES.items())
+    return table(("on held-out texts", *scores), rows)
 
 
 @click.group()
 def models() -> None:
-    """List the published learned models, and roll back to one of them."""
+    """List the learned models, and put an earlier version into service.
+
+    (`magnus model` fetches language models and text encoders.)
+    """
+
+
+def _versions_table(versions: list[dict[str, Any]]) -> Table:
+    rows = []
+    for one in versions:
+        scores = one["scores"].get("candidate", {})
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, int | float))
+        in_service = "yes" if one["active"] else "unreadable" if one["unreadable"] else None
+        created = f"{datetime.fromtimestamp(one['created_at'], UTC):%Y-%m-%d %H:%M:%S}"
+        rows.append((one["version"], in_service, created, one["data"].get("training"), shown))
+    return table(("version", "in service", "created", "trained on", "scores when published"), rows)
 
 
 @models.command("list")
-@json_option
-@state_dir_option
-def list_(as_json: bool, state_dir: Path | None) -> None:
-    """Show every version with its scores on held-out outcomes, the newest first."""
-    with session(state_dir) as opened:
-        rows = model_versions.list_all(opened)
-    if as_json:
-        facts = [
-            {
-                "version": row.version,
-                "kind": row.kind,
-                "active": row.active,
-                "unreadable": row.unreadable,
-                "created_at": row.created_at.timestamp(),
-                "sha256": row.sha256.hex(),
-                "scores": row.scores,
-                "data": row.data,
-            }
-            for row in rows
-        ]
-        click.echo(json.dumps(facts))
-        return
-    table = Table("version", "in service", "created", "trained on", "scores when published")
-    for row in rows:
-        scores = row.scores.get("candidate", {})
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, int | float))
-        table.add_row(
-            row.version,
-            "yes" if row.active else "unreadable" if row.unreadable else "",
-            f"{row.created_at:%Y-%m-%d %H:%M:%S}",
-            str(row.data.get("training", "")),
-            shown,
-        )
-    make_console().print(table)
+@printed(_versions_table)
+@with_session
+def list_versions(opened: Session) -> list[dict[str, Any]]:
+    """Show every version and its scores on held-out outcomes."""
+    return [
+        {
+            "version": row.version,
+            "kind": row.kind,
+            "active": row.active,
+            "unreadable": row.unreadable,
+            "created_at": row.created_at.timestamp(),
+            "sha256": row.sha256.hex(),
+            "scores": row.scores,
+            "data": row.data,
+        }
+        for row in model_versions.list_all(opened)
+    ]
 
 
 @models.command()
 @click.argument("version")
 @state_dir_option
 def activate(version: str, state_dir: Path | None) -> None:
-    """Put VERSION into service; predictors and planner take it over without a restart."""
+    """Put VERSION into service.
+
+    Predictors and planner load it without a restart.
+    """
     try:
         with session(state_dir) as opened:
             model_versions.activate(opened, version)

@@ -1,6 +1,5 @@
-"""`magnus policy`: prints or changes the scheduling policy in force."""
+"""`magnus policy` and `magnus lab`: the policy in force, and the last minutes' requests simulated under each policy."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +8,15 @@ from time import monotonic
 import click
 from rich.table import Table
 
-from cli.output import CommandFailed, make_console
-from cli.service_access import POLICIES, json_option, settings_with, state_dir_option, transaction
+from cli.output import CommandFailed, json_option, print_result, table
+from cli.service_access import POLICIES, settings_with, state_dir_option, transaction
 from models.planning import planner_state
 from models.served_work import MeasuredWork, NothingToPlay, measured_work
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.simulation.policy_lab import LabFigures, Overheads, calibrate, play
 from settings import Settings
+
+QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs are known only while such an engine serves
 
 
 @click.group()
@@ -36,13 +37,13 @@ def get(state_dir: Path | None) -> None:
 @click.argument("name", type=click.Choice(POLICIES))
 @state_dir_option
 def set_(name: str, state_dir: Path | None) -> None:
-    """Put a policy in force: the planner follows within a tick and feeds it everything that waits."""
+    """Put a policy in force.
+
+    The planner changes to it within a tick and gives it all waiting requests.
+    """
     with transaction(state_dir) as connection:
         planner_state.set_policy(connection, name)
     click.echo(f"policy {name}")
-
-
-QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs nobody has learned unless it is what serves
 
 
 @click.command()
@@ -52,10 +53,11 @@ QUANTIZED = "vsq"  # `vs` with a quantized engine, whose costs nobody has learne
 @json_option
 @state_dir_option
 def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, state_dir: Path | None) -> None:
-    """Play the requests of the last minutes again, under every policy, on the workers that live now.
+    """Simulate the last minutes' requests under every policy.
 
-    The simulator runs the policies that the service runs, with the costs that the workers learned and the lengths that
-    the answers had. The row `measured` is what the service really reached; compare it with that of the policy in force.
+    The simulator runs the service's own policies on the workers that live now, with the costs that the workers learned
+    and the lengths that the answers had. The row `measured` is what the service really reached; compare it with the row
+    of the policy in force.
     """
     settings = settings_with(state_dir=state_dir)
     try:
@@ -72,10 +74,15 @@ def lab(minutes: float, only: tuple[str, ...], seconds: float, as_json: bool, st
         name: play(name, served.work, bounds, overheads, _share(until, len(names) - at))
         for at, name in enumerate(names)
     }
-    if as_json:
-        click.echo(_json(served, in_force, overheads, played))
-    else:
-        _print(served, in_force, overheads, played)
+    facts = {
+        "model": served.model,
+        "policy": in_force,
+        "window_s": served.window_s,
+        "overheads": asdict(overheads),
+        "measured": asdict(served.measured),
+        "policies": {name: asdict(figures) for name, figures in played.items()},
+    }
+    print_result(facts, as_json, lambda _: _lab_table(served, in_force, overheads, played))
 
 
 def _policy_settings(settings: Settings) -> PolicySettings:
@@ -89,32 +96,25 @@ def _policy_settings(settings: Settings) -> PolicySettings:
 
 
 def _share(until: float, shares: int) -> Callable[[], bool]:
-    """Whether one of so many equal shares of the time until then is not over."""
+    """Return a function that tells whether the first of `shares` equal shares of the time until `until` still runs."""
     now = monotonic()
     deadline = now + (until - now) / shares
     return lambda: monotonic() < deadline
 
 
-def _json(served: MeasuredWork, in_force: str, overheads: Overheads, played: dict[str, LabFigures]) -> str:
-    facts = {"model": served.model, "policy": in_force, "window_s": served.window_s, "overheads": asdict(overheads)}
-    policies = {name: asdict(figures) for name, figures in played.items()}
-    return json.dumps({**facts, "measured": asdict(served.measured), "policies": policies})
-
-
-def _print(served: MeasuredWork, in_force: str, overheads: Overheads, played: dict[str, LabFigures]) -> None:
-    requests = f"{len(served.work.counted):,} requests for {served.model} in {served.window_s:,.0f} s"
-    table = Table("policy", "requests/s", "mean s", "P50 s", "P99 s", "not answered", title=requests)
-    table.caption = (
-        f"in the median of them, service takes {overheads.slowdown:.2f} times as long as the engines' "
-        f"steps, and begins {overheads.delay_s:.2f} s later than it could"
-    )
-    table.add_row("measured", *_cells(served.measured), style="bold")
+def _lab_table(served: MeasuredWork, in_force: str, overheads: Overheads, played: dict[str, LabFigures]) -> Table:
+    rows = [("[bold]measured", *_cells(served.measured))]
     for name, figures in sorted(played.items(), key=lambda one: (one[1].unanswered, one[1].mean_s)):
-        mark = " (in force)" if name == in_force else ""
-        table.add_row(f"{name}{mark}", *_cells(figures), style="bold" if mark else None)
-    make_console().print(table)
+        rows.append((f"[bold]{name} (in force)" if name == in_force else name, *_cells(figures)))
+    return table(
+        ("policy", "requests/s", "mean s", "P50 s", "P99 s", "not answered"),
+        rows,
+        title=f"{len(served.work.counted):,} requests for {served.model} in {served.window_s:,.0f} s",
+        caption=f"in the median of them, service takes {overheads.slowdown:.2f} times as long as the engines' "
+        f"steps, and begins {overheads.delay_s:.2f} s later than it could",
+    )
 
 
-def _cells(figures: LabFigures) -> tuple[str, ...]:
+def _cells(figures: LabFigures) -> tuple[str | None, ...]:
     times = (f"{seconds:.2f}" for seconds in (figures.mean_s, figures.p50_s, figures.p99_s))
-    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.unanswered:,}" if figures.unanswered else "")
+    return (f"{figures.requests_per_s:.2f}", *times, f"{figures.unanswered:,}" if figures.unanswered else None)

@@ -1,6 +1,5 @@
 """`magnus profile`: measures the served model's speed on a device and fits SCLS's serving time curves (Eq. 3-4)."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 import click
 from pydantic import ByteSize
+from rich.console import Group
 from rich.table import Table
 
-from cli.output import CommandFailed, make_console
-from cli.service_access import json_option, settings_with, state_dir_option, transaction
+from cli.output import CommandFailed, json_option, print_result, table
+from cli.service_access import settings_with, state_dir_option, transaction
 from models.planning import live_fleet
 from scheduling.costs import ServingCurves
 
@@ -33,7 +33,10 @@ def profile(
     as_json: bool,
     state_dir: Path | None,
 ) -> None:
-    """Measure prefill and decoding over batch sizes and lengths, fit the serving time curves, print both."""
+    """Measure the model's speed on a device and fit its time curves.
+
+    Prefill and decoding are measured over batch sizes and lengths; SCLS's serving time curves are fitted to them.
+    """
     settings = settings_with(model=model, kv_budget=kv_budget, state_dir=state_dir)
     # imported here because they load torch, which `magnus profile --help` does not need
     import torch
@@ -70,25 +73,27 @@ def profile(
         "prefills": measured.prefills,
         "decode_steps": measured.decode_steps,
     }
-    click.echo(json.dumps(facts)) if as_json else _print(facts, curves)
+    print_result(facts, as_json, lambda facts: _report(facts, curves))
 
 
-def _print(facts: dict[str, Any], curves: ServingCurves) -> None:
-    console = make_console()
-    console.print(
+def _report(facts: dict[str, Any], curves: ServingCurves) -> Group:
+    return Group(
         f"{facts['model']} on {facts['device']}: Δ = {facts['delta_bytes']:,} bytes a token, "
-        f"Θ = {ByteSize(facts['theta_bytes']).human_readable()}"
+        f"Θ = {ByteSize(facts['theta_bytes']).human_readable()}",
+        _fit_table("prefill", "length", facts["prefills"], curves.prefill_s),
+        _fit_table("decoding step", "cached tokens", facts["decode_steps"], curves.decode_step_s),
+        f"p1 … p4 (Eq. 3): {_shown(curves.prefill)}\nd1 … d4 (Eq. 4): {_shown(curves.decode)}",
     )
-    console.print(_table("prefill", "length", facts["prefills"], curves.prefill_s))
-    console.print(_table("decoding step", "cached tokens", facts["decode_steps"], curves.decode_step_s))
-    console.print(f"p1 … p4 (Eq. 3): {_shown(curves.prefill)}\nd1 … d4 (Eq. 4): {_shown(curves.decode)}")
 
 
-def _table(title: str, tokens: str, timed: Iterable[tuple[int, float, float]], fitted: Callable[..., float]) -> Table:
-    table = Table("batch size", tokens, "measured, ms", "fitted, ms", title=title, title_justify="left")
-    for size, length, seconds in timed:
-        table.add_row(str(size), f"{length:g}", f"{seconds * 1e3:.2f}", f"{fitted(size, length) * 1e3:.2f}")
-    return table
+def _fit_table(
+    title: str, tokens: str, timed: Iterable[tuple[int, float, float]], fitted: Callable[..., float]
+) -> Table:
+    rows = (
+        (size, f"{length:g}", f"{seconds * 1e3:.2f}", f"{fitted(size, length) * 1e3:.2f}")
+        for size, length, seconds in timed
+    )
+    return table(("batch size", tokens, "measured, ms", "fitted, ms"), rows, title=title, title_justify="left")
 
 
 def _shown(coefficients: tuple[float, ...]) -> str:

@@ -1,21 +1,22 @@
-"""`magnus submit`, `status` and `cancel`: the API's client for people and scripts."""
+"""`magnus submit`, `status` and `cancel`: requests through the API, for people and scripts."""
 
 import json
 import sys
 import time
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from cli.api_client import Client, Json, output_text
-from cli.output import CommandFailed, make_console
-from cli.service_access import client_of, json_option, service_options
+from cli.output import CommandFailed, json_option, make_console, print_result, table
+from cli.service_access import client_for, service_options, with_client
 
-WATCH_EVERY_S = 1.0  # what the service says of itself is half a second old anyway
+ANSWERED = ("completed", "incomplete")
+WATCH_EVERY_S = 1.0  # the service renews what it says of itself every half a second
 
 
 @click.command()
@@ -30,23 +31,21 @@ WATCH_EVERY_S = 1.0  # what the service says of itself is half a second old anyw
 @click.option("--file", "file", type=click.File(), help="JSON lines, each a request body; - reads standard input.")
 @click.option("--wait", is_flag=True, help="Wait for the answers and print them.")
 @json_option
-@service_options
-def submit(
-    file: Any, wait: bool, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None, **fields: Any
-) -> None:
-    """Submit a request, or many from a file, and print their ids, or with --wait their answers.
+@with_client
+def submit(client: Client, file: Any, wait: bool, as_json: bool, **fields: Any) -> None:
+    """Submit a request, or many from a file.
 
-    INPUT is the text, its words joined; without it, and without --file, standard input is read.
+    Prints their ids, or with --wait their answers. INPUT is the text, its words joined by spaces; without it, and
+    without --file, standard input is read.
     """
-    with client_of(url, api_key, state_dir) as client:
-        bodies = _from_lines(file) if file else [_body(fields)]
-        model = fields["model"] or client.model()
-        responses = [client.create({"model": model, **body}) for body in bodies]
-        if wait:
-            responses = [client.wait(response["id"]) for response in responses]
-        for response in responses:
-            click.echo(json.dumps(response) if as_json else _answer_line(response) if wait else response["id"])
-    if wait and any(response["status"] not in ("completed", "incomplete") for response in responses):
+    bodies = _from_lines(file) if file else [_body(fields)]
+    model = fields["model"] or client.model()
+    responses = [client.create({"model": model, **body}) for body in bodies]
+    if wait:
+        responses = [client.wait(response["id"]) for response in responses]
+    for response in responses:
+        print_result(response, as_json, _answer_line if wait else lambda response: response["id"])
+    if wait and any(response["status"] not in ANSWERED for response in responses):
         raise CommandFailed("not every request was answered")
 
 
@@ -55,40 +54,40 @@ def submit(
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @json_option
 @service_options
-def status(
-    ids: tuple[str, ...], watch: bool, as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None
-) -> None:
-    """Show how requests stand, or without IDS what the service is doing."""
+def status(ids: tuple[str, ...], watch: bool, as_json: bool, **service: Any) -> None:
+    """Show how requests stand, or without IDS what the service does."""
     if watch and as_json:
         raise click.UsageError("--watch is for people, --json for scripts: choose one")
-    with client_of(url, api_key, state_dir) as client:
-        if as_json:
-            for facts in [client.retrieve(request_id) for request_id in ids] if ids else [client.stats()]:
-                click.echo(json.dumps(facts))
-            return
-        table = partial(_status_now, client, ids)
-        if not watch:
-            make_console().print(table())
-            return
-        try:
-            with Live(table(), console=make_console(), auto_refresh=False) as live:
-                while True:
-                    time.sleep(WATCH_EVERY_S)
-                    live.update(table(), refresh=True)
-        except KeyboardInterrupt:
-            sys.exit(130)
+    with client_for(**service) as client:
+
+        def read() -> list[Json]:
+            return [client.retrieve(request_id) for request_id in ids] if ids else [client.stats()]
+
+        def render(facts: list[Json]) -> Table:
+            return _requests_table(facts) if ids else _service_table(facts[0], client.url)
+
+        print_result(read(), as_json, render, lines=True) if not watch else _watch(lambda: render(read()))
+
+
+def _watch(render: Callable[[], Table]) -> None:
+    """Shows a table again every second until Ctrl-C."""
+    try:
+        with Live(render(), console=make_console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_EVERY_S)
+                live.update(render(), refresh=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True)
 @json_option
-@service_options
-def cancel(ids: tuple[str, ...], as_json: bool, url: str | None, api_key: str | None, state_dir: Path | None) -> None:
-    """Cancel requests: at once what waits, at the next chance what runs."""
-    with client_of(url, api_key, state_dir) as client:
-        for request_id in ids:
-            response = client.cancel(request_id)
-            click.echo(json.dumps(response) if as_json else f"{request_id}  {response['status']}")
+@with_client
+def cancel(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
+    """Cancel requests, whether they wait or run."""
+    for request_id in ids:
+        print_result(client.cancel(request_id), as_json, lambda response: f"{response['id']}  {response['status']}")
 
 
 def _body(fields: dict[str, Any]) -> Json:
@@ -117,39 +116,32 @@ def _from_lines(file: Any) -> list[Json]:
 
 
 def _answer_line(response: Json) -> str:
-    if response["status"] in ("completed", "incomplete"):
+    if response["status"] in ANSWERED:
         return output_text(response)
     error = response["error"] or {}
     return f"{response['id']} {response['status']} {error.get('message', '')}".rstrip()
 
 
-def _status_table(responses: list[Json]) -> Table:
-    table = Table("id", "status", "position", "expected in", "predicted", "so far", "batch", "worker", "attempts")
+def _requests_table(responses: list[Json]) -> Table:
+    columns = ("id", "status", "position", "expected in", "predicted", "so far", "batch", "worker", "attempts")
+    rows = []
     for response in responses:
         magnus = response["magnus"]
-        expected = "" if magnus["eta_s"] is None else f"{max(0.0, magnus['eta_s']):.1f} s"
-        cells = (magnus["queue_position"], expected, magnus["predicted_tokens"], magnus["tokens_so_far"])
-        last = (magnus["batch"], magnus["worker"], magnus["attempts"])
-        table.add_row(
-            response["id"], response["status"], *("" if cell is None else str(cell) for cell in (*cells, *last))
-        )
-    return table
+        expected = None if magnus["eta_s"] is None else f"{max(0.0, magnus['eta_s']):.1f} s"
+        progress = (magnus[name] for name in ("predicted_tokens", "tokens_so_far", "batch", "worker", "attempts"))
+        rows.append((response["id"], response["status"], magnus["queue_position"], expected, *progress))
+    return table(columns, rows)
 
 
-def _status_now(client: Client, ids: tuple[str, ...]) -> Table:
-    return _status_table([client.retrieve(request_id) for request_id in ids]) if ids else _service_table(client)
-
-
-def _service_table(client: Client) -> Table:
-    stats = client.stats()
-    table = Table("fact", "now", title=client.url, show_header=False)
-    table.add_row("policy", stats["policy"])
-    table.add_row("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}")
-    table.add_row("workers alive", str(stats["workers_alive"]))
-    for problem in stats["missing"]:
-        table.add_row("missing", problem, style="red")
-    table.add_row("batches in the last minute", f"{stats['batches']}, mean size {stats['mean_batch_size'] or 0:.1f}")
-    table.add_row("valid tokens in the last minute", str(stats["valid_tokens"]))
+def _service_table(stats: Json, url: str) -> Table:
     idle = stats["worker_idle_share"]
-    table.add_row("idle share of the workers", "" if idle is None else f"{idle:.0%}")
-    return table
+    rows = [
+        ("policy", stats["policy"]),
+        ("waiting / in progress", f"{stats['queued']} / {stats['in_progress']}"),
+        ("workers alive", stats["workers_alive"]),
+        *(("[red]missing[/red]", f"[red]{escape(problem)}[/red]") for problem in stats["missing"]),
+        ("batches in the last minute", f"{stats['batches']}, mean size {stats['mean_batch_size'] or 0:.1f}"),
+        ("valid tokens in the last minute", stats["valid_tokens"]),
+        ("idle share of the workers", None if idle is None else f"{idle:.0%}"),
+    ]
+    return table(("fact", "now"), rows, title=url, show_header=False)

@@ -1,4 +1,4 @@
-"""`magnus migrate`: brings the schema up to date or back, checks it, and grants a role the service's rights."""
+"""`magnus migrate` and `magnus settings`: prepare a database and a settings file."""
 
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from models.connections.database_errors import explain
 @click.option("--down-to", "revision", metavar="REVISION", help="Undo the migrations behind REVISION instead.")
 @state_dir_option
 def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path | None) -> None:
-    """Bring the database to the newest schema; `magnus up` does so by itself if its role may.
+    """Bring the database to the newest schema, or check it.
 
-    Several hosts may run it at once. The service itself needs no right to change tables: let the tables' owner run
-    `magnus migrate --grant ROLE`, and give MAGNUS_DATABASE_URL that role.
+    `magnus up` does this by itself if its role may. Several hosts may run it at once. The service itself needs no right
+    to change tables: let the tables' owner run `magnus migrate --grant ROLE`, and name that role in
+    MAGNUS_DATABASE_URL.
     """
     if sum((check, role is not None, revision is not None)) > 1:
         raise click.UsageError("--check, --grant and --down-to exclude each other")
@@ -57,5 +58,8 @@ def migrate(check: bool, role: str | None, revision: str | None, state_dir: Path
 
 @click.command()
 def settings() -> None:
-    """Print every setting with its default and what it does; `magnus settings > .env` begins a settings file."""
+    """Print every setting, its default and what it does.
+
+    `magnus settings > .env` begins a settings file.
+    """
     click.echo((OUR_MODULES / ".env.example").read_text(encoding="utf-8"), nl=False)

@@ -1,6 +1,5 @@
-"""`magnus keys`: creates, lists and revokes API keys, which are shown once and stored as digests."""
+"""`magnus keys` and `magnus tenant`: API keys, and what operators set for a tenant: its limits and its weight."""
 
-import json
 import math
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,9 +8,10 @@ from typing import Any
 
 import click
 from rich.table import Table
+from sqlalchemy.orm import Session
 
-from cli.output import CommandFailed, make_console
-from cli.service_access import json_option, session, state_dir_option
+from cli.output import CommandFailed, printed, table
+from cli.service_access import session, state_dir_option, with_session
 from models.tables import ApiKey
 from models.tenants import api_keys, tenant_limits
 from models.tenants.api_keys import DEFAULT_SCOPES, Scope
@@ -19,6 +19,9 @@ from models.tenants.tenant_tables import Tenant as StoredTenant
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST_DAYS = 36_500  # a century; Postgres would hold more
+MOST, MOST_TOKENS = 2**31 - 1, 2**62  # greatest limits that the columns hold
+LIGHTEST, HEAVIEST = 0.001, 1000.0  # any bounds do that keep the lightest tenant's share above rounding errors
+DEFAULT = "default"
 
 
 class Expiry(click.ParamType[datetime | timedelta]):
@@ -27,7 +30,7 @@ class Expiry(click.ParamType[datetime | timedelta]):
     name = "DURATION|DATE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
-        """Parse; a duration is counted by the database's clock."""
+        """Parse; the database's clock counts a duration."""
         parsed = re.fullmatch(r"([1-9]\d{0,6})([mhdw])", str(value))
         if parsed is not None:
             duration = timedelta(**{UNITS[parsed[2]]: int(parsed[1])})
@@ -70,72 +73,59 @@ def keys() -> None:
     help="submit: make and change requests; read: see them; operate: see every tenant's usage.",
 )
 @click.option("--expires", type=Expiry(), help="90d, 12h, or a date; never if not given.")
-@json_option
-@state_dir_option
-def create(
-    name: str,
-    tenant: str,
-    scopes: frozenset[Scope],
-    expires: datetime | timedelta | None,
-    as_json: bool,
-    state_dir: Path | None,
-) -> None:
-    """Make a key and print it; nobody can read it again."""
-    with session(state_dir) as opened:
-        row, key = api_keys.create(opened, name=name, tenant=tenant, scopes=scopes, expires=expires)
-        facts = {**_key_facts(row), "key": key}
-    click.echo(json.dumps(facts) if as_json else key)
+@printed(lambda facts: facts["key"])
+@with_session
+def create(opened: Session, **given: Any) -> dict[str, object]:
+    """Make a key and print it.
+
+    The key is shown this once; the database holds its digest.
+    """
+    row, key = api_keys.create(opened, **given)
+    return {**_key_facts(row), "key": key}
+
+
+def _keys_table(keys: list[dict[str, Any]]) -> Table:
+    rows = []
+    for one in keys:
+        instants = (one[name] for name in ("created_at", "expires_at", "revoked_at"))
+        texts = (None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in instants)
+        rows.append((one["prefix"], one["name"], one["tenant"], " ".join(one["scopes"]), *texts))
+    return table(("prefix", "name", "tenant", "scopes", "created", "expires", "revoked"), rows)
 
 
 @keys.command("list")
-@json_option
-@state_dir_option
-def list_keys(as_json: bool, state_dir: Path | None) -> None:
+@printed(_keys_table)
+@with_session
+def list_keys(opened: Session) -> list[dict[str, object]]:
     """Show all keys by their first characters."""
-    with session(state_dir) as opened:
-        rows = api_keys.list_all(opened)
-    if as_json:
-        click.echo(json.dumps([_key_facts(row) for row in rows]))
-        return
-    table = Table("prefix", "name", "tenant", "scopes", "created", "expires", "revoked")
-    for row in rows:
-        instants = (
-            "" if at is None else f"{at:%Y-%m-%d %H:%M}" for at in (row.created_at, row.expires_at, row.revoked_at)
-        )
-        table.add_row(row.prefix, row.name, row.tenant, " ".join(row.scopes), *instants)
-    make_console().print(table)
+    return [_key_facts(row) for row in api_keys.list_all(opened)]
 
 
 @keys.command()
 @click.argument("prefix")
 @state_dir_option
 def revoke(prefix: str, state_dir: Path | None) -> None:
-    """Revoke the key that begins with PREFIX, as `magnus keys list` shows it; a whole key will do, too."""
+    """Revoke the key that begins with PREFIX.
+
+    PREFIX is as `magnus keys list` shows it, or the whole key.
+    """
+    shown = prefix[: api_keys.READABLE_CHARACTERS]
     with session(state_dir) as opened:
         revoked = api_keys.revoke(opened, prefix)
     if not revoked:
-        raise CommandFailed(
-            f"no valid key begins with {prefix[: api_keys.READABLE_CHARACTERS]}; `magnus keys list` shows them all"
-        )
-    click.echo(f"revoked {prefix[: api_keys.READABLE_CHARACTERS]}")
+        raise CommandFailed(f"no valid key begins with {shown}; `magnus keys list` shows them all")
+    click.echo(f"revoked {shown}")
 
 
 def _key_facts(row: ApiKey) -> dict[str, object]:
+    instants = {name: getattr(row, name) for name in ("created_at", "expires_at", "revoked_at")}
     return {
         "prefix": row.prefix,
         "name": row.name,
         "tenant": row.tenant,
         "scopes": row.scopes,
-        "created_at": row.created_at.timestamp(),
-        "expires_at": row.expires_at.timestamp() if row.expires_at else None,
-        "revoked_at": row.revoked_at.timestamp() if row.revoked_at else None,
+        **{name: None if at is None else at.timestamp() for name, at in instants.items()},
     }
-
-
-MOST = 2**31 - 1  # what the columns hold; of tokens more
-MOST_TOKENS = 2**62
-LIGHTEST, HEAVIEST = 0.001, 1000.0  # a million to one; any bound does that keeps a share from being lost in rounding
-DEFAULT = "default"
 
 
 class Limit(click.ParamType[int | str]):
@@ -158,7 +148,7 @@ class Limit(click.ParamType[int | str]):
 
 @click.group()
 def tenant() -> None:
-    """Set and list what tenants may send, and their weights."""
+    """Set and list tenants' limits and their weights in a busy fleet."""
 
 
 @tenant.command("set")
@@ -172,37 +162,37 @@ def tenant() -> None:
     callback=lambda ctx, param, value: _number(value),
     help="Its share of a busy fleet beside the others' weights; 1 if never set.",
 )
-@json_option
-@state_dir_option
-def set_(name: str, as_json: bool, state_dir: Path | None, **given: Any) -> None:
-    """Change what is given for the tenant NAME; `default` takes a limit back to the service's own.
+@printed(lambda facts: ", ".join(f"{key} {_shown(value)}" for key, value in facts.items()))
+@with_session
+def set_(opened: Session, name: str, **given: Any) -> dict[str, Any]:
+    """Change the limits and the weight of the tenant NAME.
 
-    Limits hold from the next call on, the weight from the planner's next step.
+    Only the options given change; `default` resets a limit to the service's own. Limits hold from the next call on,
+    the weight from the planner's next step.
     """
     changes = {key: None if value == DEFAULT else value for key, value in given.items() if value is not None}
     if not changes:
         raise click.UsageError("give at least one of the options")
     if not name or "\0" in name:
         raise click.UsageError("NAME must be a text")
-    with session(state_dir) as opened:
-        facts = _tenant_facts(tenant_limits.change_tenant(opened, name, changes))
-    click.echo(json.dumps(facts) if as_json else ", ".join(f"{key} {_shown(value)}" for key, value in facts.items()))
+    return _tenant_facts(tenant_limits.change_tenant(opened, name, changes))
+
+
+def _tenants_table(tenants: list[dict[str, Any]]) -> Table:
+    columns = ("tenant", "weight", "requests a minute", "queued requests", "queued tokens")
+    rows = ((None if value is None else _shown(value) for value in facts.values()) for facts in tenants)
+    return table(columns, rows)
 
 
 @tenant.command("list")
-@json_option
-@state_dir_option
-def list_tenants(as_json: bool, state_dir: Path | None) -> None:
-    """Show every tenant that has a key or a setting; an empty limit is the service's default."""
-    with session(state_dir) as opened:
-        tenants = [_tenant_facts(one) for one in tenant_limits.list_tenants(opened)]
-    if as_json:
-        click.echo(json.dumps(tenants))
-        return
-    table = Table("tenant", "weight", "requests a minute", "queued requests", "queued tokens")
-    for facts in tenants:
-        table.add_row(*("" if value is None else _shown(value) for value in facts.values()))
-    make_console().print(table)
+@printed(_tenants_table)
+@with_session
+def list_tenants(opened: Session) -> list[dict[str, Any]]:
+    """Show every tenant that has a key or a setting.
+
+    An empty limit is the service's default.
+    """
+    return [_tenant_facts(one) for one in tenant_limits.list_tenants(opened)]
 
 
 def _number(weight: float | None) -> float | None:
@@ -212,13 +202,8 @@ def _number(weight: float | None) -> float | None:
 
 
 def _tenant_facts(one: StoredTenant) -> dict[str, Any]:
-    return {
-        "tenant": one.name,
-        "weight": one.weight,
-        "requests_per_minute": one.requests_per_minute,
-        "queued_requests": one.queued_requests,
-        "queued_tokens": one.queued_tokens,
-    }
+    limits = ("weight", "requests_per_minute", "queued_requests", "queued_tokens")
+    return {"tenant": one.name, **{name: getattr(one, name) for name in limits}}
 
 
 def _shown(value: Any) -> str:

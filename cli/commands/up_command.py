@@ -31,8 +31,8 @@ from cli.hosting.service_files import (
 )
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
-from cli.output import CommandFailed, Unreachable
-from cli.service_access import POLICIES, json_option, settings_with, state_dir_option
+from cli.output import CommandFailed, Unreachable, json_option
+from cli.service_access import POLICIES, settings_with, state_dir_option
 from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.run_report import percentile, print_report, summary
+from cli.run_report import print_report, summary
 
 STATS = {
     "policy": "magnus",
@@ -84,9 +84,8 @@ def test_the_tables_name_every_application_and_the_batch_size() -> None:
     assert "2, mean size 1.5" in text
 
 
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [([], 0.5, None), ([3.0], 0.99, 3.0), ([1.0, 2.0], 0.5, 1.5), ([1.0, 2.0, 3.0, 4.0], 1.0, 4.0)],
-)
-def test_a_percentile_is_interpolated(values: list[float], share: float, expected: float | None) -> None:
-    assert percentile(values, share) == expected
+def test_quantiles_of_response_times_are_interpolated_and_missing_without_answers() -> None:
+    figures = summary(three()[:2], STATS, requests=2)  # response times of 1 and 3 s
+    assert figures["response_s"]["p50"] == 2.0
+    assert figures["response_s"]["max"] == 3.0
+    assert summary([], STATS, requests=1)["response_s"] == dict.fromkeys(("mean", "p50", "p95", "p99", "max"))
