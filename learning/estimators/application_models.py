@@ -1,4 +1,4 @@
-"""The models of each application by itself: a regression on the user input length, and a ridge on the text.
+"""Each application's own models: a regression on the user input length, and a ridge on the text.
 
 Applications are split into groups: each application with enough answers, and each of its instructions with enough
 answers if it has several. All other prompts belong to group 0, whose models are fitted to all answers.
@@ -10,7 +10,7 @@ where that helps, from the sentence encoder's vector beside them.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from scipy.sparse import csr_array
 
 from learning.estimators.regressions import RobustRegression, fit_ridge, fit_robust_regression
 from learning.features.text_vectors import DIMENSION, TextVectors, rarity_weights
-from learning.predictors.length_predictor import Prompt, group_key
+from learning.predictors.length_predictor import Arrays, Prompt, group_key, input_lengths
 from scheduling.costs import Floats, Ints
 
-FEWEST_ANSWERS = 30  # of a group: fewer make its two models depend on single answers, more delay them; it was not tuned
-MOST_RIDGE_ROWS = 1024  # of a group: the ridge's time grows with the cube of its rows
+FEWEST_ANSWERS = 30  # of a group: with fewer its two models depend on single answers, more delay them; not tuned
+MOST_RIDGE_ROWS = 1024  # of a group: the time of its ridge grows with the cube of its rows
 ALL_ANSWERS = ""  # the key of group 0
 # A group reads the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. Less would
 # be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
@@ -31,7 +31,7 @@ LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ApplicationModels:
-    """The models of all groups, one row a group."""
+    """The models of all groups, a row for each."""
 
     keys: npt.NDArray[np.str_]  # (groups,)
     regressions: Floats  # (groups, the fields of RobustRegression)
@@ -39,28 +39,28 @@ class ApplicationModels:
     text_intercepts: npt.NDArray[np.float32]  # (groups,)
 
     def groups(self, prompts: Sequence[Prompt]) -> Ints:
-        """Each prompt's group."""
+        """Return each prompt's group."""
         return _groups([str(key) for key in self.keys], prompts)
 
     def regression(self, groups: Ints) -> RobustRegression:
-        """The regressions of these groups as one whose fields are arrays."""
+        """Return the regressions of these groups as one whose fields are arrays."""
         return RobustRegression(*self.regressions[groups].T)
 
     def read_encoded(self, groups: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each of these groups reads the sentence encoder's vectors."""
+        """Return whether each of these groups reads the sentence encoder's vectors."""
         reads: npt.NDArray[np.bool_] = np.asarray(self.text_weights[:, DIMENSION:].any(axis=1))
         return reads[groups]
 
     def text_scores(self, groups: Ints, texts: TextVectors) -> Floats:
-        """The z that each text predicts, (texts,)."""
+        """Return the z that the ridge predicts for each text, (texts,)."""
         scores = np.zeros(len(groups))
         for group in np.unique(groups):
             rows = np.flatnonzero(groups == group)
             scores[rows] = _weigh(texts[rows], self.text_weights[group]) + self.text_intercepts[group]
         return _undo_signed_log(scores)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Their state, to be stored; weights in half precision. The names are those of models stored earlier."""
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`, weights in half precision; the names are those of earlier releases."""
         return {
             "keys": self.keys,
             "lines": self.regressions,
@@ -69,8 +69,8 @@ class ApplicationModels:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ApplicationModels":
-        """The stored models."""
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the stored models."""
         return cls(arrays["keys"], arrays["lines"], arrays["weights"].astype(np.float32), arrays["offsets"])
 
 
@@ -89,7 +89,7 @@ def _groups(keys: Sequence[str], prompts: Sequence[Prompt]) -> Ints:
 def fit_application_models(
     prompts: Sequence[Prompt], lengths: Floats, texts: TextVectors
 ) -> tuple[ApplicationModels, Floats]:
-    """The models of these answers' groups, and the leave-one-out text score of each answer, (answers,)."""
+    """Return the models of these answers' groups, and the leave-one-out text score of each answer, (answers,)."""
     of_instruction = np.array([group_key(p.application, p.instruction) for p in prompts])
     of_application = np.array([group_key(p.application) for p in prompts])
     keys = [ALL_ANSWERS]
@@ -99,7 +99,7 @@ def fit_application_models(
             keys.append(str(application))
             keys += sorted(k for k, count in instructions.items() if FEWEST_ANSWERS <= count < instructions.total())
     groups = _groups(keys, prompts)
-    inputs = np.array([p.input_tokens for p in prompts], np.float64)
+    inputs = input_lengths(prompts)
     rng = np.random.default_rng(0)
     regressions, weights, intercepts = [], [], []
     scores = np.zeros(len(prompts))
@@ -121,10 +121,10 @@ def fit_application_models(
 
 
 def _fit_text_ridge(texts: TextVectors, targets: Floats) -> tuple[Floats, float, Floats]:
-    """Weights, intercept and leave-one-out predictions of the ridge with the smallest leave-one-out error.
+    """Return weights, intercept and leave-one-out predictions of the ridge with the smallest leave-one-out error.
 
-    All words weigh the same, or rare ones more: in code, rare names say much about the length; in questions to a chat
-    model, common words say more. The encoder's vectors are read as well if they lower the error by `LEAST_GAIN`.
+    It tries equal weights of all words, and larger ones of rare words: rare names predict the length of code, common
+    words that of answers in a chat. It reads the encoder's vectors as well if they lower the error by `LEAST_GAIN`.
     """
     columns_to_try = (np.ones(texts.hashed.shape[1]), rarity_weights(texts.hashed))
     fits = [_TextRidge.fit(texts, columns, False, targets) for columns in columns_to_try]
@@ -164,15 +164,15 @@ class _TextRidge:
 
 
 def _weigh(texts: TextVectors, weights: Floats | npt.NDArray[np.float32]) -> Floats:
-    """The product of each text with these weights, (texts,)."""
+    """Return the product of each text with these weights, (texts,)."""
     return np.asarray(texts.hashed @ weights[:DIMENSION] + texts.encoded @ weights[DIMENSION:], np.float64)
 
 
 def _signed_log(z: Floats) -> Floats:
-    """z on a logarithmic scale, so that the order of common lengths counts for more than the size of rare ones."""
+    """Return z on a logarithmic scale: the order of common lengths then counts for more than the size of rare ones."""
     return np.asarray(np.sign(z) * np.log1p(np.abs(z)))
 
 
 def _undo_signed_log(scores: Floats) -> Floats:
-    """The inverse of `_signed_log`."""
+    """Return the inverse of `_signed_log`."""
     return np.asarray(np.sign(scores) * np.expm1(np.abs(scores)))

@@ -1,14 +1,17 @@
-"""A trained quantile forest as flat arrays: features in, equally likely values out. `forest_training` trains it."""
+"""A quantile forest (Meinshausen 2006), trained by scikit-learn on one core and kept as flat arrays.
+
+Flat arrays can be stored without pickle, and they predict one row several times faster than scikit-learn's trees.
+"""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomForestRegressor
 
 from learning.features.prompt_features import FeatureMatrix
-from learning.predictors.length_predictor import Samples
+from learning.predictors.length_predictor import Arrays, Samples
 from scheduling.costs import Floats
 
 LEAF = -1  # scikit-learn's own mark of a leaf
@@ -18,9 +21,8 @@ LEAF = -1  # scikit-learn's own mark of a leaf
 class QuantileForest:
     """All trees in one array of nodes. Each tree is stored depth first, so the left child is the next node.
 
-    Each leaf keeps `leaf_values`: evenly spaced quantiles of the training targets that fell into it. The
-    quantile-forest library took 7 ms for one row through 100 trees; a whole prediction of `usin`, with reading the
-    text, takes 1.3 ms with this one.
+    Each leaf keeps `leaf_values`: evenly spaced quantiles of its training targets. The quantile-forest library took
+    7 ms for one row through 100 trees; a whole prediction of `usin`, with the features of its text, takes 1.3 ms.
     """
 
     roots: npt.NDArray[np.int32]  # (trees,)
@@ -30,9 +32,9 @@ class QuantileForest:
     leaf_values: npt.NDArray[np.float32]  # (leaves, values a leaf)
 
     def samples(self, features: FeatureMatrix, without: npt.NDArray[np.bool_] | None = None) -> Samples:
-        """Equally likely targets of each row, ascending: the values of its leaf in every tree, (rows, trees · values).
+        """Return equally likely targets of each row, ascending: its leaf's values in all trees, (rows, trees · values).
 
-        Values of the trees marked in `without` (rows, trees) are NaN, at the end of the row.
+        The values of trees that are marked in `without` (rows, trees) are NaN, at the end of the row.
         """
         values = self.leaf_values[self.right[self._leaves(features)]]
         if without is not None:
@@ -42,7 +44,7 @@ class QuantileForest:
         return pooled
 
     def _leaves(self, features: FeatureMatrix) -> npt.NDArray[np.int32]:
-        """The leaf of each row in each tree, (rows, trees)."""
+        """Return the leaf of each row in each tree, (rows, trees)."""
         rows = np.arange(len(features))[:, None]
         node = np.repeat(self.roots[None, :], len(features), axis=0)
         while True:
@@ -53,29 +55,28 @@ class QuantileForest:
             goes_left = features[rows, feature] <= self.threshold[node]
             node = np.where(inner, np.where(goes_left, node + 1, self.right[node]), node)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored."""
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "QuantileForest":
-        """The stored forest."""
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the stored forest."""
         return cls(**{f.name: arrays[f.name] for f in fields(cls)})
 
 
-# A leaf of four or five targets is kept almost whole by four quantiles. More values make larger leaves more exact and
-# the stored forest larger; the number was not tuned.
-LEAF_VALUES = 4
-LEAF_LEVELS = (np.arange(LEAF_VALUES) + 0.5) / LEAF_VALUES  # the quantiles that a leaf keeps: 1/8, 3/8, 5/8, 7/8
+# The quantiles that a leaf keeps: 1/8, 3/8, 5/8, 7/8. They describe a leaf of four or five targets almost fully. With
+# more of them larger leaves are more exact and the stored forest is larger; not tuned.
+LEAF_LEVELS = (np.arange(4) + 0.5) / 4
 
 
 def train_forest(
     features: FeatureMatrix, targets: Floats, *, trees: int = 64, leaf: int = 4, share: float = 0.5
 ) -> tuple[QuantileForest, Samples]:
-    """A forest of `trees` trees with at least `leaf` targets a leaf, each split choosing among a `share` of features.
+    """Train `trees` trees with at least `leaf` targets a leaf; each split chooses among a `share` of the features.
 
-    The second result is each training row's out-of-bag sample: values of trees that were not trained on the row, NaN
-    for those that were.
+    Returns the forest and each training row's out-of-bag sample: the values of trees that were not trained on the row,
+    NaN for the other trees. The same data give the same forest.
     """
     trained = RandomForestRegressor(trees, min_samples_leaf=leaf, max_features=share, random_state=0, n_jobs=1)
     trained.fit(features, targets)
@@ -106,7 +107,7 @@ def train_forest(
 
 
 def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Floats) -> Floats:
-    """Quantiles of each leaf's targets at LEAF_LEVELS, by the leaves' numbers, (leaves, LEAF_VALUES)."""
+    """Return the quantiles of each leaf's targets at LEAF_LEVELS, ordered by the leaves' numbers, (leaves, levels)."""
     order = np.lexsort((targets, leaves))
     ordered = targets[order]
     _, first, count = np.unique(leaves[order], return_index=True, return_counts=True)
@@ -117,6 +118,6 @@ def _quantiles_by_leaf(leaves: npt.NDArray[np.int64], targets: Floats) -> Floats
 
 
 def _rounded_down(thresholds: Floats) -> npt.NDArray[np.float32]:
-    """The greatest 32-bit values that are not above, so that 32-bit features go to the same side as in scikit-learn."""
+    """Round down to 32 bits, so that 32-bit features go to the same side as in scikit-learn."""
     nearest = thresholds.astype(np.float32)
     return np.where(nearest > thresholds, np.nextafter(nearest, np.float32("-inf")), nearest)

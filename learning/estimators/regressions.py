@@ -1,23 +1,43 @@
-"""Kernel ridge regression in closed form, with the leave-one-out prediction of each row."""
+"""Three regressions in closed form: a kernel ridge, a robust line, and a line between logarithms with a prior.
+
+scikit-learn has none of them with what is needed here: the prediction of each row by a fit without that row, and a
+prior for each term.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
+from learning.predictors.length_predictor import Arrays
 from scheduling.costs import Floats, Ints
 
-PENALTY = 2.0  # λ: a larger one draws the weights of words that were seen a few times closer to 0; it was not tuned
+# The ridge's λ. A larger one draws the weights of rare words closer to 0; not tuned.
+PENALTY = 2.0
+
+ITERATIONS = 20  # of reweighted least squares: more come closer to least absolute errors and cost time; not tuned
+LONGEST_QUANTILE = 0.99  # of inputs, counts as the longest: a single very long input must not bound the line
+EXTRAPOLATION = 1.5  # longer inputs than this many times the longest count as that long, which bounds errors; not tuned
+# The spread divides, and a fitted line of errors may fall below 0. So the spread is at least this share of the mean
+# error plus this number of tokens. Neither was tuned.
+LEAST_SPREAD_SHARE, LEAST_SPREAD_TOKENS = 0.25, 0.5
+
+FEWEST_ANSWERS = 3  # of an application before it has terms of its own: one or two say little of the others
+# The number of answers that each term's prior counts as. On 668 answers of a real model, from the 60th on, MAE and tau
+# were the same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before the 60th answer a weak prior
+# on slopes ranks worse.
+OFFSET_PRIOR, SLOPE_PRIOR = 0.1, 30.0
+APPLICATION_OFFSET_PRIOR, APPLICATION_SLOPE_PRIOR = 1.0, 30.0
+MOST_LEVERAGE = 0.95  # bounds the left-out error of an answer that alone decides a term
 
 
 def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
-    """Dual weights (rows,) and leave-one-out predictions (rows,) from the products of all pairs of rows, (rows, rows).
+    """Return dual weights (rows,) and leave-one-out predictions (rows,) from the products of all pairs of rows.
 
-    For fewer rows than dimensions. The dual weights sum to 0, so the weight of each column is its product with them.
+    It takes fewer rows than dimensions. The dual weights sum to 0, so the weight of a column is its product with them.
     With G = (K + λI)⁻¹ over the products K of the centred rows, the prediction of row i by a ridge that was fitted
     without it is y_i - (G y)_i / G_ii.
     """
@@ -29,20 +49,11 @@ def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
     return dual, targets - dual / np.diag(inverse)
 
 
-ITERATIONS = 20  # of reweighted least squares: more come closer to least absolute errors and cost time; not tuned
-LONGEST_QUANTILE = 0.99  # of inputs counts as the longest: one very long input must not decide how far the line goes
-EXTRAPOLATION = 1.5  # inputs above this many times the longest are read as so long, which bounds errors; not tuned
-# The spread divides, and a fitted line of errors may fall below 0. So it is at least this share of the mean error
-# plus this many tokens. Neither number was tuned.
-LEAST_SPREAD_SHARE = 0.25
-LEAST_SPREAD_TOKENS = 0.5
-
-
 @dataclass(frozen=True, slots=True)
 class RobustRegression:
     """length ≈ intercept + slope · input, with a mean absolute error of spread_intercept + spread_slope · input.
 
-    All in tokens. The fields are numbers, or arrays of one value for each input.
+    All are in tokens. The fields are numbers, or arrays with one value for each input.
     """
 
     intercept: float
@@ -53,17 +64,17 @@ class RobustRegression:
     longest_input: float
 
     def predict(self, inputs: Floats) -> Floats:
-        """Expected answer lengths for these user input lengths."""
+        """Return the expected answer lengths for these user input lengths."""
         return self.intercept + self.slope * np.minimum(inputs, EXTRAPOLATION * self.longest_input)
 
     def spread(self, inputs: Floats) -> Floats:
-        """The mean absolute error at these user input lengths."""
+        """Return the mean absolute error at these user input lengths."""
         spread = self.spread_intercept + self.spread_slope * np.minimum(inputs, self.longest_input)
         return np.maximum(spread, self.least_spread)
 
 
 def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
-    """Least absolute errors by iteratively reweighted least squares: a few outliers do not tilt the line."""
+    """Fit least absolute errors by iteratively reweighted least squares: a few outliers do not tilt the line."""
     terms = np.stack([np.ones_like(inputs), inputs], axis=1)
     weights = np.ones_like(inputs)
     line: Floats = np.zeros(2)
@@ -82,37 +93,33 @@ def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
     )
 
 
-FEWEST_ANSWERS = 3  # of an application before it has terms of its own: one or two say little of the others
-# How many answers each term's prior counts as. On 668 answers of a real model, from the 60th on, MAE and tau were the
-# same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before, a weak prior on slopes ranks worse.
-OFFSET_PRIOR = 0.1
-SLOPE_PRIOR = 30.0
-APPLICATION_OFFSET_PRIOR = 1.0
-APPLICATION_SLOPE_PRIOR = 30.0
-MOST_LEVERAGE = 0.95  # bounds the left-out error of an answer that alone decides a term
-
-
 @dataclass(frozen=True, slots=True)
 class LogRegression:
-    """The terms: shared offset and slope first, then the offsets of `applications`, then their slopes."""
+    """Predicts answer lengths from the first answers on:
+
+        log length = log input length + offset + slope · (log input length - its mean).
+
+    Offset and slope have a part that all applications share and, for an application with a few answers, a part of its
+    own. The prior draws all of them to 0: without answers the user input length is predicted. `terms` are the shared
+    offset and slope, then the offsets of `applications`, then their slopes.
+    """
 
     applications: npt.NDArray[np.str_]
     centre: float  # mean logarithm of the input lengths
     terms: Floats  # (2 + 2 · applications,)
 
     def predict(self, applications: Sequence[str], inputs: Floats) -> Floats:
-        """The logarithm of each answer's length."""
+        """Return the logarithm of each answer's length."""
         logs = np.log(np.maximum(inputs, 1))
-        found = _numbers(self.applications, applications)
-        return np.asarray(logs + _design(found, logs - self.centre, len(self.applications)) @ self.terms)
+        return np.asarray(logs + _design(self.applications, applications, logs - self.centre) @ self.terms)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored."""
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`."""
         return {"log_applications": self.applications, "log_terms": np.concatenate([[self.centre], self.terms])}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "LogRegression":
-        """The stored regression; one without answers for a model that was stored before there was one."""
+    def from_arrays(cls, arrays: Arrays) -> "LogRegression":
+        """Return the stored regression; models of earlier releases have none and get one without answers."""
         if "log_terms" not in arrays:
             return NO_ANSWERS
         centre, *terms = arrays["log_terms"].tolist()
@@ -123,34 +130,30 @@ NO_ANSWERS = LogRegression(np.array([], str), 0.0, np.zeros(2))
 
 
 def fit_log_regression(applications: Sequence[str], inputs: Floats, lengths: Floats) -> tuple[LogRegression, Floats]:
-    """The regression of these answers, and for each what a regression without it misses: log length less prediction."""
+    """Return the regression, and the error of each answer's log length under a regression without that answer."""
     if not len(lengths):
         return NO_ANSWERS, np.zeros(0)
     counts = Counter(applications)
     own = np.array(sorted(name for name, count in counts.items() if count >= FEWEST_ANSWERS), str)
     logs = np.log(np.maximum(inputs, 1))
     centre = float(logs.mean())
-    design = _design(_numbers(own, applications), logs - centre, len(own))
+    design = _design(own, applications, logs - centre)
     prior = [OFFSET_PRIOR, SLOPE_PRIOR] + [APPLICATION_OFFSET_PRIOR] * len(own) + [APPLICATION_SLOPE_PRIOR] * len(own)
     inverse = np.linalg.inv(design.T @ design + np.diag(prior))
     targets = np.log(np.maximum(lengths, 1)) - logs
     terms = inverse @ (design.T @ targets)
     leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
-    missed = (targets - design @ terms) / (1 - np.minimum(leverage, MOST_LEVERAGE))
-    return LogRegression(own, centre, terms), np.asarray(missed)
+    errors = (targets - design @ terms) / (1 - np.minimum(leverage, MOST_LEVERAGE))
+    return LogRegression(own, centre, terms), np.asarray(errors)
 
 
-def _numbers(known: npt.NDArray[np.str_], applications: Sequence[str]) -> Ints:
-    """The row of each application among those with terms of their own, -1 for others."""
-    rows = {str(name): row for row, name in enumerate(known)}
-    return np.array([rows.get(name, -1) for name in applications], np.int64)
-
-
-def _design(numbers: Ints, centred: Floats, applications: int) -> Floats:
-    """One row an answer, with a 1 or the centred logarithm in the columns of its terms."""
-    design = np.zeros((len(numbers), 2 + 2 * applications))
-    design[:, 0], design[:, 1] = 1.0, centred
+def _design(known: npt.NDArray[np.str_], applications: Sequence[str], centred: Floats) -> Floats:
+    """Return a row for each answer: 1 in the columns of its offsets, its centred logarithm in those of its slopes."""
+    columns = {str(name): column for column, name in enumerate(known)}
+    numbers: Ints = np.array([columns.get(name, -1) for name in applications], np.int64)
     own = np.flatnonzero(numbers >= 0)
+    design = np.zeros((len(numbers), 2 + 2 * len(known)))
+    design[:, 0], design[:, 1] = 1.0, centred
     design[own, 2 + numbers[own]] = 1.0
-    design[own, 2 + applications + numbers[own]] = centred[own]
+    design[own, 2 + len(known) + numbers[own]] = centred[own]
     return design

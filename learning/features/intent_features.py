@@ -1,6 +1,6 @@
-"""What an English request asks for, recognised by its words: a story is long, a name is short.
+"""Recognises by its words what an English request asks for: stories are long, names are short.
 
-In other languages these columns stay 0, and only the hashed words tell requests apart. On chat these features lowered
+In other languages these features are 0, and only the hashed words tell requests apart. On chat these features lowered
 the RMSE by 1.6 % and raised Kendall's tau by 0.025.
 """
 
@@ -42,7 +42,7 @@ PATTERNS = {
     "a format": r"\b(table|csv|json|bullet|format)\b",
 }
 NUMBER_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-# Tokens of one unit that a request asks for. Rough sizes: only the logarithm of their product with the number is used.
+# Rough tokens of one unit that a request asks for; only the logarithm of their product with the number is used.
 UNIT_TOKENS = {"word": 1, "line": 10, "sentence": 20, "paragraph": 80, "page": 300}
 OTHER_UNIT_TOKENS = 25  # an item, an idea, a step
 AMOUNT = re.compile(
@@ -56,7 +56,7 @@ _patterns = [re.compile(pattern) for pattern in PATTERNS.values()]
 
 
 def intent_features(text: str) -> npt.NDArray[np.float32]:
-    """Which patterns a lower-case text contains, and the logarithm of the tokens that it asks for, (INTENT_VALUES,)."""
+    """Return which patterns a lower-case text contains, and the log of the tokens it asks for, (INTENT_VALUES,)."""
     found = [WEIGHT * (pattern.search(text) is not None) for pattern in _patterns]
     return np.array([*found, WEIGHT / 3 * _log_tokens_asked(text)], np.float32)
 

@@ -1,4 +1,4 @@
-"""Vectors of texts that were encoded before, because predictor and trainer meet the same texts again and again."""
+"""Text encoders: texts in, one vector a text out. The default hashes words; it needs no download and no torch."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 Vectors = npt.NDArray[np.float32]  # (texts, dimension)
 
-# Vectors kept, the most recently used. A refit reads at most 20,000 answers, so it encodes none of them twice; with 384
-# values a vector that is 31 MB, with LaBSE's 768 it is 61 MB.
+# Vectors kept. A refit reads at most 20,000 answers, so it encodes none of them twice. They take 31 MB with 384 values
+# a vector, and 61 MB with LaBSE's 768.
 MOST_VECTORS = 20_000
 DIGEST_BYTES = 16  # two of 20,000 texts have the same digest with a chance of 6e-31
 
 
 class VectorCache:
-    """Encodes each text once for as long as it is among the most recently used ones."""
+    """Keeps the vectors of the most recently used texts: predictor and trainer read the same texts repeatedly."""
 
     def __init__(self, encode: Callable[[list[str]], Vectors], dimension: int, most: int = MOST_VECTORS) -> None:
-        """`encode` gives vectors of these texts, (texts, dimension)."""
+        """Take a function `encode` that returns vectors of texts, (texts, dimension)."""
         self._encode, self._dimension, self._most = encode, dimension, most
         self._vectors: OrderedDict[bytes, Vectors] = OrderedDict()
 
@@ -30,7 +30,7 @@ class VectorCache:
         return len(self._vectors)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of these texts, (texts, dimension); those that are new are encoded in one call."""
+        """Return vectors of these texts, (texts, dimension); encode the new ones in one call."""
         keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest() for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}
         if new:
@@ -51,13 +51,13 @@ BATCH = 8
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors of `dimension` numbers; `name` is what `make_encoder` knows it by."""
+    """Turns texts into vectors of `dimension` numbers; `make_encoder` makes it from its `name`."""
 
     name: str
     dimension: int
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of these texts, (texts, dimension)."""
+        """Return vectors of these texts, (texts, dimension)."""
         ...
 
 
@@ -71,7 +71,7 @@ class HashingEncoder:
         self._hash = HashingVectorizer(n_features=self.dimension, dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of these texts, (texts, 768)."""
+        """Return vectors of these texts, (texts, 768)."""
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         vectors: Vectors = self._hash.transform(texts).toarray()
@@ -81,9 +81,9 @@ class HashingEncoder:
 class SentenceEncoder:
     """A sentence-transformers model by name or path; the paper's is sentence-transformers/LaBSE.
 
-    Texts are encoded on the CPU by one thread: with two on two busy cores a chat prompt took 47 ms of CPU time, most of
-    it waiting in barriers, and with one 20 ms. In native bfloat16 it took 0.6 times as much, and the vectors' cosine
-    with those in float32 was at least 0.998.
+    One thread encodes texts on the CPU: with two threads on two busy cores a chat prompt took 47 ms of CPU time, most
+    of it in barriers, with one thread 20 ms. Native bfloat16 took 0.6 times as long, and its vectors' cosine with those
+    in float32 was at least 0.998.
     """
 
     def __init__(self, name: str) -> None:
@@ -99,18 +99,17 @@ class SentenceEncoder:
         self._cache = VectorCache(self._encode_new, self.dimension)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of these texts, (texts, dimension); a text that was encoded lately costs nothing."""
+        """Return vectors of these texts, (texts, dimension), from the cache where it has them."""
         return self._cache.encode(texts)
 
     def _encode_new(self, texts: list[str]) -> Vectors:
-        """Encode in batches of similar length, which the library forms itself."""
         encoded = self._model.encode(texts, batch_size=BATCH, show_progress_bar=False)
-        vectors = np.asarray(encoded, np.float32)  # of length one only now: bfloat16 has three digits
+        vectors = np.asarray(encoded, np.float32)  # normalised only here, because bfloat16 has three digits
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
 
 
 @lru_cache(maxsize=2)
 def make_encoder(name: str) -> Encoder:
-    """The encoder of this name, loaded once a process; every name but `hashing` is a sentence-transformers model."""
+    """Return the encoder of this name, loaded once a process; names but `hashing` are sentence-transformers models."""
     return HashingEncoder() if name == HASHING else SentenceEncoder(name)

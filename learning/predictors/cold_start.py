@@ -1,14 +1,28 @@
-"""UILO: the user input length is the prediction. Every other predictor predicts this before it has learned anything."""
+"""Predictions before a model was fitted: the user input length (UILO), then a regression on the answers so far."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
 from learning.estimators.regressions import LogRegression, fit_log_regression
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt, clamp_prediction, group_key
+from learning.predictors.length_predictor import (
+    Arrays,
+    Outcome,
+    Prediction,
+    Prompt,
+    clamp_prediction,
+    group_key,
+    input_lengths,
+)
 from scheduling.costs import Floats
 from scheduling.request import COVERAGE
+
+WINDOW = 200  # newest answers of each application; any value above a few dozen gives reliable quantiles
+FEWEST = 3  # answers before an upper quantile below the limit is predicted: fewer show no spread
+FEWEST_OWN = 5  # errors of an application before they, not those of all, set its upper quantile; not tuned
+BEYOND = np.log(1.5)  # an upper quantile above the longest answer seen is set to 1.5 times that answer
 
 
 class UserInputLengthPredictor:
@@ -20,35 +34,29 @@ class UserInputLengthPredictor:
         self.upper_ratio = np.float64("inf")
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn how many times longer than their inputs answers become."""
+        """Learn the ratio of answer length to input length that `COVERAGE` of the answers do not exceed."""
         ratios = [o.generated_tokens / max(1, o.prompt.input_tokens) for o in outcomes if not o.censored]
         self.upper_ratio = np.float64(np.quantile(ratios, COVERAGE) if ratios else "inf")
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """The user input length; before the first `fit` the upper quantile is the limit."""
-        return [self._predict(p) for p in prompts]
+        """Return the user input length; before the first `fit` the upper quantile is the limit."""
+        predicted = []
+        for prompt in prompts:
+            length = max(1, prompt.input_tokens)
+            upper = min(length * float(self.upper_ratio), prompt.limit_tokens)
+            predicted.append(clamp_prediction(length, upper, prompt.limit_tokens))
+        return predicted
 
-    def _predict(self, prompt: Prompt) -> Prediction:
-        length = max(1, prompt.input_tokens)
-        upper = min(length * float(self.upper_ratio), prompt.limit_tokens)
-        return clamp_prediction(length, upper, prompt.limit_tokens)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Its state, to be stored."""
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`."""
         return {"upper_ratio": np.asarray(self.upper_ratio)}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "UserInputLengthPredictor":
-        """The stored predictor."""
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the stored predictor."""
         predictor = cls()
         predictor.upper_ratio = np.float64(arrays["upper_ratio"])
         return predictor
-
-
-WINDOW = 200  # newest answers of each application; any value above a few dozen gives quantiles that hold
-FEWEST = 3  # answers before an upper quantile below the limit is predicted: fewer have no spread
-FEWEST_OWN = 5  # errors of an application before they decide its upper quantile instead of those of all; not tuned
-BEYOND = np.log(1.5)  # an upper quantile above the longest answer seen is taken to be that many times as long
 
 
 class RunningRegression:
@@ -61,12 +69,12 @@ class RunningRegression:
         self._fitted: tuple[LogRegression, dict[str, float], float] | None = None
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Forget all answers but these."""
+        """Forget all earlier answers and learn from these."""
         self._answers.clear()
         self.observe(outcomes)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """Count these answers; one that was cut off counts with the length that it reached, unless it was cancelled."""
+        """Learn from more answers; an answer that reached its limit counts as that long, other censored ones not."""
         for outcome in outcomes:
             if not outcome.censored or outcome.generated_tokens >= outcome.prompt.limit_tokens:
                 answer = float(outcome.prompt.input_tokens), float(outcome.generated_tokens)
@@ -74,39 +82,37 @@ class RunningRegression:
         self._fitted = None
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Median and upper quantile of each prompt's generation length; unknown, the upper quantile is the limit."""
+        """Return median and upper quantile of each prompt's length; with few answers the upper one is the limit."""
         if not prompts:
             return []
         regression, own_gaps, gap = self._fit()
         applications = [group_key(prompt.application) for prompt in prompts]
-        inputs = np.array([prompt.input_tokens for prompt in prompts], np.float64)
+        logs = regression.predict(applications, input_lengths(prompts))
         predicted = []
-        for prompt, application, log in zip(
-            prompts, applications, regression.predict(applications, inputs), strict=True
-        ):
+        for prompt, application, log in zip(prompts, applications, logs, strict=True):
             median = float(np.exp(min(log, np.log(prompt.limit_tokens))))
             upper = min(prompt.limit_tokens, median * float(np.exp(own_gaps.get(application, gap))))
             predicted.append(clamp_prediction(median, upper, prompt.limit_tokens))
         return predicted
 
     def _fit(self) -> tuple[LogRegression, dict[str, float], float]:
-        """The regression, and how far above its prediction the upper quantile is: of each application, and of all."""
+        """Return the regression and the gap from its prediction to the upper quantile, per application and for all."""
         if self._fitted is None:
             names = [name for name, answers in self._answers.items() for _ in answers]
             pairs = np.array([pair for answers in self._answers.values() for pair in answers]).reshape(-1, 2)
-            regression, missed = fit_log_regression(names, pairs[:, 0], pairs[:, 1])
-            of_one = np.array(names, str)
+            regression, errors = fit_log_regression(names, pairs[:, 0], pairs[:, 1])
+            name_of_row = np.array(names, str)
             gaps = {
-                name: _upper_gap(missed[of_one == name])
+                name: _upper_gap(errors[name_of_row == name])
                 for name, answers in self._answers.items()
                 if len(answers) >= FEWEST_OWN
             }
-            self._fitted = regression, gaps, _upper_gap(missed) if len(names) >= FEWEST else float("inf")
+            self._fitted = regression, gaps, _upper_gap(errors) if len(names) >= FEWEST else float("inf")
         return self._fitted
 
 
-def _upper_gap(missed: Floats) -> float:
-    """The quantile of these errors that covers `COVERAGE` of as many new ones, never below 0."""
-    ordered = np.sort(missed)
+def _upper_gap(errors: Floats) -> float:
+    """Return the quantile of these errors that covers `COVERAGE` of as many new ones, at least 0."""
+    ordered = np.sort(errors)
     place = int(np.ceil(COVERAGE * (len(ordered) + 1))) - 1
     return max(0.0, float(ordered[place] if place < len(ordered) else ordered[-1] + BEYOND))

@@ -1,6 +1,6 @@
-"""The served causal LM, for predictors that ask it: prompts in, pooled hidden states or a few greedy tokens out.
+"""The served causal LM for predictors: prompts in, pooled hidden states or a few greedy tokens out; and an MLP on them.
 
-This file, `lora_tuning` and `mlp_classifier` load torch; predictors that need them import them at their first use.
+This file and `lora_tuning` load torch; predictors that need them import them at their first use.
 """
 
 import re
@@ -22,14 +22,14 @@ from learning.predictors.length_predictor import Prompt
 BATCH = 16  # prompts of one forward pass: more need more memory beside the served model's; not tuned
 STATEMENT_TOKENS = 30  # for a number with words around it: the paper's (Sequence Scheduling, appendix C)
 NUMBER = re.compile(r"\d+")
-MOST_NUMBER = 1 << 20  # a longer run of digits is no length
-MOST_PROMPT_TOKENS = 1024  # the end of a longer prompt is read, which bounds memory and time; not tuned
+MOST_NUMBER = 1 << 20  # a larger number is no length
+MOST_PROMPT_TOKENS = 1024  # of a longer prompt only the end is read, which bounds memory and time; not tuned
 
 
 class LanguageModel:
     """A model with its tokenizer, loaded from a directory or a hub id, or given.
 
-    It reads a text once for its states and once for its number: predictor and trainer meet the same requests again.
+    States and numbers of a text are cached, because predictor and trainer ask for the same requests again.
     """
 
     def __init__(self, source: str | Path, model: Any = None, tokenizer: Any = None, device: str = "cpu") -> None:
@@ -43,7 +43,7 @@ class LanguageModel:
         self._numbers = VectorCache(self._say_numbers, 1)
 
     def render(self, prompt: Prompt, question: str = "") -> str:
-        """The prompt in the model's chat template as it is answered, with a question of ours at its end."""
+        """Return the prompt in the model's chat template, with the `question` at its end."""
         asked = _joined(prompt.input, question)
         if not self.tokenizer.chat_template:
             return _joined(prompt.instruction, asked) + "\n"
@@ -59,11 +59,11 @@ class LanguageModel:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def pooled_states(self, texts: Sequence[str]) -> Vectors:
-        """The last layer's hidden states of each text, averaged over its tokens, (texts, hidden size)."""
+        """Return the last layer's hidden states of each text, averaged over its tokens, (texts, hidden size)."""
         return self._states.encode(texts)
 
     def first_numbers(self, texts: Sequence[str]) -> list[int | None]:
-        """The first number that the model says after each text, greedily; None where it says none."""
+        """Return the first number in the greedy continuation of each text, or None."""
         return [int(number) or None for number in self._numbers.encode(texts)[:, 0]]
 
     def _say_numbers(self, texts: list[str]) -> Vectors:
@@ -82,7 +82,7 @@ class LanguageModel:
 
     @torch.inference_mode()
     def generate(self, texts: Sequence[str], most_tokens: int) -> list[str]:
-        """The greedy continuation of each text, at most `most_tokens` tokens long."""
+        """Return the greedy continuation of each text, at most `most_tokens` tokens long."""
         generated: list[str] = []
         for start in range(0, len(texts), BATCH):
             batch = self.encode(texts[start : start + BATCH])
@@ -93,7 +93,7 @@ class LanguageModel:
         return generated
 
     def encode(self, texts: Sequence[str]) -> Any:
-        """Ids and mask of these texts, padded on the left."""
+        """Return ids and mask of these texts, padded on the left."""
         self.tokenizer.padding_side = self.tokenizer.truncation_side = "left"
         batch = self.tokenizer(
             list(texts), return_tensors="pt", padding=True, truncation=True, max_length=MOST_PROMPT_TOKENS
@@ -108,12 +108,12 @@ def _joined(*parts: str) -> str:
 
 @lru_cache(maxsize=1)
 def shared_language_model(source: str) -> LanguageModel:
-    """The untuned model of this process, loaded once: refits then read only the prompts that are new."""
+    """Return the untuned model, loaded once a process, so that refits read only new prompts."""
     return LanguageModel(source)
 
 
-# The paper gives no architecture and no training schedule for its MLP (Sequence Scheduling, Table 3). More units and
-# steps follow the training answers more closely, a larger decay less closely; no value was tuned.
+# Of the MLP: the paper gives neither architecture nor training schedule (Sequence Scheduling, Table 3). More units and
+# steps fit the training answers more closely, a larger decay less closely; no value was tuned.
 HIDDEN_UNITS = 64
 STEPS = 300
 LEARNING_RATE = 3e-3
@@ -123,7 +123,10 @@ WEIGHT_DECAY = 1e-2
 def train_classifier(
     states: npt.NDArray[np.float32], bins: npt.NDArray[np.int64], seed: int = 0
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Weights by name, with the `centre` and `spread` that states (prompts, hidden size) are standardised by."""
+    """Train an MLP that classifies states (prompts, hidden size) into bins; predicting with it takes numpy alone.
+
+    Returns its weights by name, with the `centre` and `spread` that standardise the states.
+    """
     centre, spread = states.mean(axis=0), states.std(axis=0) + 1e-6
     inputs, targets = torch.from_numpy((states - centre) / spread), torch.from_numpy(bins)
     with torch.random.fork_rng(devices=[]):

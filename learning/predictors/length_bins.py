@@ -12,28 +12,28 @@ from learning.predictors.length_predictor import Outcome, Prompt, Samples
 Target = Literal["longest", "mean"]  # of a prompt's answers: what a model is tuned to say
 
 BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
-BIN_SHARE = 0.2  # of the mean length: bins of services with shorter answers, which would all fall into the first one
-SAMPLES = 64  # of a distribution: more resolve its quantiles beyond 1/64 and cost time; not tuned
+BIN_SHARE = 0.2  # of the mean length: the bins of services with shorter answers, which else share the first bin
+SAMPLES = 64  # of a distribution, which resolve its quantiles to 1/64; not tuned
 
 
 def bin_width(outcomes: Sequence[Outcome]) -> int:
-    """The tokens of a bin: the paper's, or fewer where these answers are short."""
+    """Return the tokens of a bin: the paper's, or fewer if these answers are short."""
     mean = float(np.mean([outcome.generated_tokens for outcome in outcomes]))
     return max(1, min(BIN_TOKENS, round(BIN_SHARE * mean)))
 
 
 def bin_number(length: int, width: int = BIN_TOKENS) -> int:
-    """The number of the bin that a length falls into, from 0."""
+    """Return the number, from 0, of the bin that a length falls into."""
     return max(0, length - 1) // width
 
 
 def bin_upper_bound(number: int, width: int = BIN_TOKENS) -> int:
-    """The longest length in a bin."""
+    """Return the longest length in a bin."""
     return (number + 1) * width
 
 
 def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict[Prompt, int]:
-    """The number of the bin of each prompt's longest answer, or of the mean of its answers.
+    """Return the number of the bin of each prompt's longest answer, or of the mean of its answers.
 
     The paper takes the longest, because a prediction that is too short costs more than one that is too long.
     """
@@ -45,7 +45,7 @@ def target_bins(outcomes: Sequence[Outcome], target: Target, width: int) -> dict
 
 
 def samples_of_bins(probabilities: npt.NDArray[np.float64], width: int = BIN_TOKENS) -> Samples:
-    """Equally likely lengths, (rows, SAMPLES), from bin probabilities (rows, bins), evenly spread within each bin."""
+    """Return equally likely lengths, (rows, SAMPLES), from bin probabilities (rows, bins), even within each bin."""
     edges = np.arange(probabilities.shape[1] + 1) * width
     levels = (np.arange(SAMPLES) + 0.5) / SAMPLES
     rows = [np.interp(levels, np.concatenate([[0], np.cumsum(row)]), edges) for row in probabilities]

@@ -4,12 +4,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from scheduling.request import COVERAGE
+
+Arrays = dict[str, npt.NDArray[Any]]  # a model's whole state by name, as `learning.store` keeps it
+Samples = npt.NDArray[np.float32]  # (prompts, samples): equally likely lengths of each answer, ascending in each row
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A served request: what was predicted when it arrived, and how long its answer became.
+    """A served request: what was predicted when it arrived, and the length of its answer.
 
     `censored` means that the answer was cut off (limit, cancel, failure) after `generated_tokens`: the complete answer
     would have been longer. `at` is when it ended, seconds since the epoch.
@@ -49,40 +52,48 @@ class Outcome:
 
 
 class LengthPredictor(Protocol):
-    """Anything that predicts generation lengths; before its first `fit` it predicts the user input length."""
+    """Predicts generation lengths; before its first `fit` it predicts the user input length."""
 
     @property
     def name(self) -> str:
-        """The name that `make_predictor` knows it by."""
+        """The name under which `make_predictor` makes it."""
         ...
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn from these outcomes, except censored ones, and forget all earlier ones."""
+        """Learn from the outcomes that are not censored, and forget all earlier ones."""
         ...
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Median and upper quantile of each prompt's generation length, between 1 and its limit."""
+        """Return median and upper quantile of each prompt's generation length, between 1 and its limit."""
         ...
 
 
-Samples = npt.NDArray[np.float32]  # (prompts, samples): equally likely lengths of each answer, ascending in each row
+def group_key(*parts: str) -> str:
+    """Return the key of an application, or of an application and an instruction.
+
+    The key is a digest, because instructions may be long and private.
+    """
+    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def complete_outcomes(outcomes: Sequence[Outcome]) -> tuple[list[Prompt], npt.NDArray[np.float64]]:
+    """Return the prompts and the lengths of the outcomes that are not censored."""
+    complete = [outcome for outcome in outcomes if not outcome.censored]
+    return [o.prompt for o in complete], np.array([o.generated_tokens for o in complete], np.float64)
+
+
+def input_lengths(prompts: Sequence[Prompt]) -> npt.NDArray[np.float64]:
+    """Return the user input length of each prompt, (prompts,)."""
+    return np.array([prompt.input_tokens for prompt in prompts], np.float64)
 
 
 def summarise(samples: Samples, prompts: Sequence[Prompt]) -> list[Prediction]:
-    """Median and upper quantile of each row, between 1 and the prompt's limit."""
+    """Return median and upper quantile of each row of samples, between 1 and the prompt's limit."""
     medians, uppers = np.quantile(samples, [0.5, COVERAGE], axis=1)
     return [clamp_prediction(m, u, p.limit_tokens) for m, u, p in zip(medians, uppers, prompts, strict=True)]
 
 
 def clamp_prediction(tokens: float, upper: float, limit: int) -> Prediction:
-    """Whole tokens between 1 and the limit, with an upper quantile that is not below the median."""
+    """Return whole tokens between 1 and the limit, with an upper quantile that is not below the median."""
     median = min(max(1, round(float(tokens))), limit)
     return Prediction(median, min(max(median, math.ceil(float(upper))), limit))
-
-
-def group_key(*parts: str) -> str:
-    """The key of an application, or of an application and an instruction.
-
-    Only a digest is kept, because instructions may be long and private.
-    """
-    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""LoRA tuning (Sequence Scheduling 3.2, appendix A): adapters learn to print a number, or to read it off a token."""
+"""LoRA tuning (Sequence Scheduling 3.2, appendix A): trains adapters to print a number, or to put it into a state."""
 
 import math
 import warnings
@@ -18,8 +18,18 @@ MOST_RATE = 1e-2  # above it the smallest model diverged
 STATES_BATCH = 16  # prompts of one forward pass, as in `language_model`
 
 
+def load_with_adapters(source: str, targets: Sequence[str], weights: dict[str, npt.NDArray[Any]]) -> LanguageModel:
+    """Load a model of its own with adapters on these projections, trained ones if there are `weights`."""
+    loaded = LanguageModel(source)
+    loaded.model = add_adapters(loaded.model, targets)
+    if weights:
+        tensors = {name: torch.from_numpy(np.array(values)) for name, values in weights.items()}
+        set_peft_model_state_dict(loaded.model, tensors)
+    return loaded
+
+
 def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel:
-    """The model with untrained adapters on the projections of these names."""
+    """Return the model with untrained adapters on the projections of these names."""
     config = LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
     )
@@ -29,7 +39,7 @@ def add_adapters(model: Any, targets: Sequence[str], rank: int = 8) -> PeftModel
 
 
 def learning_rate(parameters: int) -> float:
-    """The paper's rate, scaled by the inverse square root of the model's size: small models need larger steps."""
+    """Return the paper's rate, scaled by the inverse square root of the model's size, since small models need more."""
     return min(MOST_RATE, PAPER_RATE * math.sqrt(PAPER_PARAMETERS / max(1, parameters)))
 
 
@@ -42,7 +52,7 @@ def tune(
     batch: int,
     seed: int,
 ) -> list[float]:
-    """Train the adapters to write each example's second text after its first; returns the mean loss of each epoch."""
+    """Train the adapters to write each example's second text after its first; return the mean loss of each epoch."""
     model, tokenizer = language_model.model, language_model.tokenizer
     rng = np.random.default_rng(seed)
     optimizer = _optimizer(model, rate)
@@ -72,13 +82,13 @@ def tune_len_token(
     batch: int = 16,
     seed: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Train adapters, the token's embedding and a classifier of its state together; returns their weights by name."""
+    """Train adapters, the token's embedding and a classifier of its state together; return their weights by name."""
     model, width = language_model.model, language_model.model.config.hidden_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = torch.nn.Linear(width, max(bins) + 1).to(language_model.device)
     known = model.get_input_embeddings().weight.detach().float()
-    token = torch.nn.Parameter(known.mean(0))  # an unremarkable token to begin with
+    token = torch.nn.Parameter(known.mean(0))  # starts as the mean of all tokens
     optimizer = _optimizer(model, rate, [token, *head.parameters()])
     targets = torch.tensor(list(bins), device=language_model.device)
     rng = np.random.default_rng(seed)
@@ -98,7 +108,7 @@ def tune_len_token(
 def len_token_states(
     language_model: LanguageModel, texts: Sequence[str], token: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """The last hidden state of the token behind each text, (texts, hidden size)."""
+    """Return the last hidden state of the token behind each text, (texts, hidden size)."""
     embedding = torch.from_numpy(np.array(token)).to(language_model.device)
     batches = [texts[first : first + STATES_BATCH] for first in range(0, len(texts), STATES_BATCH)]
     return np.concatenate([_len_token_states(language_model, batch, embedding).cpu().numpy() for batch in batches])
@@ -117,18 +127,18 @@ def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token
 
 
 def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """Of the adapters and these; without a rate, the one of the model's size."""
+    """Return an optimizer of the adapters and of `further`; without a rate it is that of the model's size."""
     chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
     return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
 
 
 def _batches(rng: np.random.Generator, examples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The examples' numbers in random order, in batches of about this size."""
+    """Return the examples' numbers in random order, in batches of about this size."""
     return iter(np.array_split(rng.permutation(examples), max(1, examples // batch)))
 
 
 def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:
-    """Ids, labels and mask of prompt + answer + end token, padded on the right; the prompt has no labels."""
+    """Return ids, labels and mask of prompt + answer + end token, padded on the right; the prompt has no labels."""
     pairs = []
     for prompt, answer in examples:
         before = tokenizer(prompt)["input_ids"]
@@ -147,10 +157,5 @@ def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) ->
 
 
 def adapter_weights(model: PeftModel) -> dict[str, npt.NDArray[Any]]:
-    """The adapters' weights by name."""
+    """Return the adapters' weights by name."""
     return {name: w.detach().cpu().float().numpy() for name, w in get_peft_model_state_dict(model).items()}
-
-
-def load_adapter_weights(model: PeftModel, weights: dict[str, npt.NDArray[Any]]) -> None:
-    """Put stored weights into the adapters of a model."""
-    set_peft_model_state_dict(model, {name: torch.from_numpy(np.array(w)) for name, w in weights.items()})

@@ -1,20 +1,19 @@
-"""The served model's own perception of its answer's length (Sequence Scheduling 3): it prints a number.
+"""Predictors that ask the served model for the length of its answer (Sequence Scheduling 3): it prints a number.
 
 The untuned model is asked for the length in advance of its answer (`pia`) or instead of it (`perception-only`). The
 tuned one (`perception`) was trained by LoRA to print the upper bound of the bin that the prompt's answers fall into.
-The answer itself is always generated from the user's prompt alone: of the ways in which the paper keeps the statement
-from changing the answer (appendix C) this is the one that it chose. torch is loaded when the model is first needed.
+The answer itself is always generated from the user's prompt alone, which is how the paper keeps the question from
+changing the answer (appendix C). torch is loaded when the model is first needed.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.length_bins import Target, bin_upper_bound, bin_width, target_bins
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt, clamp_prediction
+from learning.predictors.length_predictor import Arrays, Outcome, Prediction, Prompt, clamp_prediction
 from scheduling.request import COVERAGE
 
 if TYPE_CHECKING:
@@ -49,20 +48,20 @@ class PerceptionPredictor:
         batch: int = 16,
         projections: Sequence[str] = QUERY_AND_KEY,
     ) -> None:
-        """Without a `rate` the paper's is scaled to the model's size (`lora_tuning.learning_rate`)."""
+        """Take the tuning's settings; the default rate follows the model's size (`lora_tuning.learning_rate`)."""
         self.source, self.mode, self.projections = source, mode, tuple(projections)
         self.target, self.epochs, self.rate, self.batch = target, epochs, rate, batch
         self.median_ratio = self.upper_ratio = 1.0  # what a printed number is multiplied by
-        self._weights: dict[str, npt.NDArray[Any]] = {}
+        self._weights: Arrays = {}
         self._loaded: LanguageModel | None = None
 
     @property
     def name(self) -> str:
-        """The name that `make_predictor` knows it by."""
+        """The name under which `make_predictor` makes it."""
         return NAMES[self.mode]
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Tune the model if the mode is `tuned`, and learn how much longer than the printed numbers answers become."""
+        """Tune the model if the mode is `tuned`, and learn the ratios of answer lengths to printed numbers."""
         complete = [o for o in outcomes if not o.censored]
         if not complete:
             return
@@ -83,12 +82,12 @@ class PerceptionPredictor:
         printed = self.printed_lengths([o.prompt for o in complete])
         ratios = [o.generated_tokens / n for o, n in zip(complete, printed, strict=True) if n]
         if ratios:
-            # a tuned model prints tokens already, the others words
+            # a tuned model prints tokens, the others words
             self.median_ratio = 1.0 if self.mode == "tuned" else float(np.median(ratios))
             self.upper_ratio = max(self.median_ratio, float(np.quantile(ratios, COVERAGE)))
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """The printed number times the learned ratio of the median, and that of the upper quantile."""
+        """Return the printed number times the learned ratios of the median and of the upper quantile."""
         fallback = UserInputLengthPredictor().predict(prompts)
         return [
             clamp_prediction(n * self.median_ratio, n * self.upper_ratio, prompt.limit_tokens) if n else otherwise
@@ -96,31 +95,27 @@ class PerceptionPredictor:
         ]
 
     def printed_lengths(self, prompts: Sequence[Prompt]) -> list[int | None]:
-        """The first number that the model prints for each prompt, None where it prints none (the paper's failure)."""
+        """Return the first number that the model prints for each prompt, or None (the paper's failure)."""
         if not prompts:
             return []
         model = self._model()
         return model.first_numbers([model.render(p, QUESTIONS[self.mode]) for p in prompts])
 
     def _model(self) -> "LanguageModel":
-        """The model, loaded at its first use; a tuned one of its own, with adapters, the others share one."""
-        # Imported here because it loads torch, which processes with other predictors must not.
-        from learning.predictors.language_model import LanguageModel, shared_language_model
-
+        """Return the model, loaded at its first use: the shared one, or for `tuned` one of its own with adapters."""
+        # Imported here because they load torch, which processes with other predictors must not; peft is an extra.
         if self.mode != "tuned":
+            from learning.predictors.language_model import shared_language_model
+
             return shared_language_model(self.source)
         if self._loaded is None:
-            # Imported here for the same reason, and because peft is an optional extra.
-            from learning.predictors.lora_tuning import add_adapters, load_adapter_weights
+            from learning.predictors.lora_tuning import load_with_adapters
 
-            self._loaded = LanguageModel(self.source)
-            self._loaded.model = add_adapters(self._loaded.model, self.projections)
-            if self._weights:
-                load_adapter_weights(self._loaded.model, self._weights)
+            self._loaded = load_with_adapters(self.source, self.projections, self._weights)
         return self._loaded
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored: the adapters, and the model by name."""
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`: the adapters, and the model's name."""
         settings = {
             "source": np.asarray(self.source),
             "mode": np.asarray(self.mode),
@@ -131,10 +126,10 @@ class PerceptionPredictor:
         return settings | weights | ratios
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "PerceptionPredictor":
-        """The stored predictor; the model is loaded at its first use."""
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the stored predictor; the model is loaded at its first use."""
         predictor = cls(str(arrays["source"]), str(arrays["mode"]), projections=arrays["targets"].tolist())
-        predictor.median_ratio = float(arrays.get("median_ratio", 1.0))  # models stored earlier have none
+        predictor.median_ratio = float(arrays.get("median_ratio", 1.0))  # models of earlier releases have none
         predictor.upper_ratio = float(arrays["upper_ratio"])
         prefix = "weights "
         predictor._weights = {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}
