@@ -3,6 +3,10 @@
 import sys
 from dataclasses import dataclass
 
+# Tokens by which the running rows will have grown when a joiner's first iteration is over: one in the iteration that is
+# under way when the decision is made, one in the iteration that the joiner takes part in.
+ROW_GROWTH_TOKENS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:

@@ -1,6 +1,13 @@
-"""What a policy knows of a request: lengths and instants, never a text."""
+"""What a policy knows of a request: lengths and instants, never a text; and what becomes of it when memory runs out."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+# Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
+# most so long before it. More helps high priorities, less bounds the wait of low ones. No paper names a value; this one
+# was chosen, not tuned.
+PRIORITY_S = 300.0
+
 
 # The level of the upper quantile of a predicted generation length: the share of answers that should end at or below it.
 # The higher it is, the fewer batches outgrow the memory reserved for them, and the fewer rows fit. Not tuned.
@@ -63,3 +70,40 @@ class Request:
     def remaining_upper(self) -> int:
         """Upper quantile of the tokens still to come, at least `remaining`."""
         return max(self.remaining, min(self.predicted_upper, self.limit) - self.generated)
+
+
+def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
+    """The batch evenly split into two, requests of similar predicted generation length together.
+
+    A batch of one comes back as `to_retry` returns it. A request therefore runs out of memory at most
+    ⌈log2(batch size)⌉ + 1 times wherever a worker exists that holds its limit.
+    """
+    if len(requests) == 1:
+        return (to_retry(requests),)
+    by_generation = sorted(requests, key=lambda request: (request.remaining_upper, request.arrived_at, request.id))
+    half = len(requests) // 2
+    return tuple(by_generation[:half]), tuple(by_generation[half:])
+
+
+def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The requests as they wait again after they did not fit.
+
+    A request that did not fit even alone was predicted too short. Its limit becomes its prediction, so that it goes to
+    a worker that holds that much.
+    """
+    return (reserve_limit(requests[0]),) if len(requests) == 1 else tuple(requests)
+
+
+def reserve_limit(request: Request) -> Request:
+    """The same request, predicted to generate as many tokens as its limit allows."""
+    return replace(request, predicted=request.limit, predicted_upper=request.limit)
+
+
+def discard_from(halves: list[tuple[Request, ...]], request_id: str) -> bool:
+    """Take a request out of the half that it waits in; False if it is in none. An emptied half is removed."""
+    for index, half in enumerate(halves):
+        others = tuple(request for request in half if request.id != request_id)
+        if len(others) < len(half):
+            halves[index : index + 1] = [others] if others else []
+            return True
+    return False

@@ -12,7 +12,7 @@ from time import monotonic, perf_counter, sleep
 from inference.engine_errors import OutOfMemory
 from inference.local.cost_counters import StepLog
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
-from scheduling.prefill_groups import groups_by_padding
+from scheduling.batch_partition import groups_by_padding
 from scheduling.simulation import published_costs
 from scheduling.simulation.published_costs import Machine
 

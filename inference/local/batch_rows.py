@@ -9,7 +9,7 @@ from inference.answer_text import Detokenizer, ends_in_stop_string
 from inference.engine_errors import SequenceTooLong
 from inference.local.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
-from scheduling.prefill_groups import groups_by_padding
+from scheduling.batch_partition import groups_by_padding
 
 PASS_TOKENS = 64  # a forward pass costs as much as so many tokens more in one (45 to 67 with 0.7 M to 30 M parameters)
 

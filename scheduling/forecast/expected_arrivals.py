@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scheduling.policies.drawn_lengths import van_der_corput
+from scheduling.length_distributions import van_der_corput
 from scheduling.request import Request
 
 # The rate is that of so many seconds. Longer ones take a burst that has ended for a load that goes on, shorter ones

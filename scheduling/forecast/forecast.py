@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from scheduling.costs import ServingCurves, ServingTime
+from scheduling.costs import ServingCurves, ServingTime, linearized
 from scheduling.forecast.interval_calibration import Stage, spread_of
 from scheduling.forecast.response_line import ResponseLine, fit_line
-from scheduling.linearized_costs import linearized
-from scheduling.policies.drawn_lengths import drawn_length, log_spread, van_der_corput
+from scheduling.length_distributions import drawn_length, log_spread, van_der_corput
 from scheduling.policy import Policy, Worker
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts

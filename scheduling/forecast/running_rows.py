@@ -7,10 +7,10 @@ leave meanwhile is among the errors that the intervals are learned from.
 
 from collections.abc import Iterator
 
+from scheduling.costs import linearized
 from scheduling.forecast.forecast import ExpectedAnswer, PresentWork
 from scheduling.forecast.interval_calibration import spread_of
-from scheduling.linearized_costs import linearized
-from scheduling.policies.drawn_lengths import drawn_length, log_spread
+from scheduling.length_distributions import drawn_length, log_spread
 from scheduling.request import COVERAGE
 
 

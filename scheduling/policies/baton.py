@@ -23,10 +23,9 @@ from itertools import islice
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import waiting_batch
-from scheduling.out_of_memory import to_retry
-from scheduling.policies.continuous_constants import PRIORITY_S, ROW_GROWTH_TOKENS
+from scheduling.kv_memory import ROW_GROWTH_TOKENS
 from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import PRIORITY_S, Request, to_retry
 
 
 class Baton(Policy):

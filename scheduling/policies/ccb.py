@@ -11,11 +11,11 @@ import heapq
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from scheduling.arrival_queue import Queues, RoundRobinQueues, SharedQueue
 from scheduling.batch_estimates import waiting_batch
-from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
-from scheduling.out_of_memory import to_retry
+from scheduling.policies.vanilla import large_enough
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, to_retry
 
 
 class ConservativeContinuous(Policy):

@@ -19,10 +19,9 @@ from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_estimates import batch_shape
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
-from scheduling.out_of_memory import split
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD, ChosenThreshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, split
 
 WorkerKind = tuple[ServingTime, int]  # costs and capacity in tokens: the same batch suits workers of one kind best
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
-from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
@@ -15,9 +15,8 @@ from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
-from scheduling.policies.wrapping.offload_shares import OffloadShares
 from scheduling.policies.wrapping.spare_capacity import BACKGROUND_SHARE, SpareCapacity
-from scheduling.policies.wrapping.tenant_shares import TenantShares
+from scheduling.policies.wrapping.tenant_shares import OffloadShares, TenantShares
 from scheduling.policy import Policy
 
 

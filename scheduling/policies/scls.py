@@ -2,26 +2,93 @@
 
 Its ablations are parameters (5.4), each on top of the one before: SO is `Vanilla` with slices and round robin; PM
 batches by serving time with the batch size capped, at fixed intervals, and offloads batches round robin; AB lifts the
-cap; LB offloads by max-min; SCLS adapts the interval.
+cap; LB offloads by max-min (Eq. 11); SCLS adapts the interval.
 
 Starvation: none is possible. Every request that waits is offloaded at the end of the interval, at most
 max(λ·min load, Γ) seconds after it came, and batches of later intervals queue behind it. A request needs at most
 ⌈limit / slice⌉ rounds.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
+from scheduling.batch_partition import least_serving_time
+from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.offloading import LeastLoaded, Placement, RoundRobin
-from scheduling.out_of_memory import discard_from, split
 from scheduling.policies.slice_length import PUBLISHED_SLICE, ChosenSlice
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.request import Request
-from scheduling.serving_time_batching import least_serving_time
+from scheduling.request import Request, discard_from, split
+
+
+class Placement(Protocol):
+    """Chooses a worker for one batch after the other."""
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The worker for a batch of this shape, and the seconds that it is estimated to take there."""
+        ...
+
+
+class RoundRobin:
+    """Workers take turns; one whose memory is too small for a batch is passed over."""
+
+    def __init__(self) -> None:
+        self._workers: Sequence[Worker] = ()
+        self._placed = 0
+
+    def among(self, workers: Sequence[Worker]) -> "RoundRobin":
+        """Set the workers that take turns."""
+        self._workers = workers
+        return self
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The next worker whose memory holds the batch; if none does, the one with the most memory."""
+        turn = self._placed % len(self._workers)
+        self._placed += 1
+        in_turn = [*self._workers[turn:], *self._workers[:turn]]
+        fitting = (worker for worker in in_turn if worker.memory.fits(size, length, generation_length))
+        worker = next(fitting, None) or max(in_turn, key=lambda worker: worker.memory.capacity_tokens)
+        return worker, worker.costs.serve_s(size, length, generation_length)
+
+
+class LeastLoaded:
+    """Each batch goes to the worker where it ends first; of equal workers that is the least loaded one (Eq. 11).
+
+    With the longest batches first this is SCLS's max-min offloading. Workers of equal costs and memory are one kind,
+    kept in a heap by load, so that a batch is weighed once for each kind.
+    """
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._kinds: dict[tuple[ServingTime, KvMemory], list[tuple[float, int, Worker]]] = {}
+        for place, worker in enumerate(workers):
+            self._kinds.setdefault((worker.costs, worker.memory), []).append((worker.busy_s, place, worker))
+        for kind in self._kinds.values():
+            heapq.heapify(kind)
+
+    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
+        """The worker whose load is least with the batch, of those that hold it; if none does, of the largest."""
+        fitting = [kind for kind in self._kinds if kind[1].fits(size, length, generation_length)]
+        if not fitting:
+            largest = max(memory.capacity_tokens for _, memory in self._kinds)
+            fitting = [kind for kind in self._kinds if kind[1].capacity_tokens == largest]
+        ends = [
+            (self._kinds[kind][0][0] + (serve_s := kind[0].serve_s(size, length, generation_length)), turn, serve_s)
+            for turn, kind in enumerate(fitting)
+        ]
+        load_s, turn, serve_s = min(ends)
+        kind = self._kinds[fitting[turn]]
+        _, place, worker = kind[0]
+        heapq.heapreplace(kind, (load_s, place, worker))
+        return worker, serve_s
+
+    @property
+    def least_load_s(self) -> float:
+        """The load of the least loaded worker."""
+        return min(kind[0][0] for kind in self._kinds.values())
 
 
 @dataclass(frozen=True, slots=True)

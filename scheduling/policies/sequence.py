@@ -18,9 +18,8 @@ from itertools import chain, islice
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
-from scheduling.out_of_memory import discard_from, reserve_limit, split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, discard_from, reserve_limit, split
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from scheduling.batch_partition import least_serving_time
 from scheduling.costs import ServingTime
-from scheduling.policies.drawn_lengths import drawn_lengths
+from scheduling.length_distributions import drawn_lengths
 from scheduling.request import Request
-from scheduling.serving_time_batching import least_serving_time
 
 PUBLISHED_SLICE = 128  # S in SCLS's evaluation (5.1)
 SLICES = tuple(2**power for power in range(3, 12))  # finer steps change the time by less than predictions err

@@ -10,11 +10,17 @@ its own worker only. With slices it is served once each of those has had at most
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from scheduling.arrival_queue import Queues, RoundRobinQueues, SharedQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
-from scheduling.offloading import Queues, RoundRobinQueues, SharedQueue, large_enough
-from scheduling.out_of_memory import discard_from, split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, discard_from, split
+
+
+def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
+    """The workers whose memory holds so many tokens; if none does, those with the most memory."""
+    largest = max(worker.memory.capacity_tokens for worker in workers)
+    least = min(tokens, largest)
+    return [worker for worker in workers if worker.memory.capacity_tokens >= least]
 
 
 class Vanilla(Policy):

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.adaptive_batching import AdaptiveBatcher
+from scheduling.adaptive_batching import AdaptiveBatcher, batch_reads
 from scheduling.costs import ServingTime
-from scheduling.policies.drawn_lengths import drawn_lengths
+from scheduling.length_distributions import drawn_lengths
 from scheduling.request import Request
-from scheduling.wasted_memory_access import batch_reads
 
 PUBLISHED_THRESHOLD = 50_000  # Φ in Magnus's evaluation (IV)
 RECENT = 256  # requests judged by: some tens of batches, decided in about 60 ms; not tuned

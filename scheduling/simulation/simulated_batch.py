@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.batch_partition import prefill_groups
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import RunningRow
-from scheduling.prefill_groups import prefill_groups
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts, Tokens
 from scheduling.simulation.event_queue import ROUNDING_S

@@ -11,10 +11,9 @@ from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
 from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
-from scheduling.simulation.engine_costs import EngineCosts, Tokens
+from scheduling.simulation.engine_costs import EngineCosts, StaticRun, Tokens, run_static
 from scheduling.simulation.event_queue import ROUNDING_S
 from scheduling.simulation.simulated_batch import ContinuousBatch
-from scheduling.simulation.static_run import StaticRun, run_static
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduling.out_of_memory import reserve_limit
 from scheduling.policy import Assignment, Policy, RunningRow, Worker
 from scheduling.rank_correlation import RankCorrelation
-from scheduling.request import Request
+from scheduling.request import Request, reserve_limit
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.event_queue import DecisionTimer, Timetable, WorkerEvents
 from scheduling.simulation.simulated_fleet import SimulatedFleet
@@ -26,8 +25,7 @@ from scheduling.simulation.simulated_worker import (
     SimulatedWorker,
     StaticBatchDone,
 )
-from scheduling.simulation.trace import SimulatedAnswer, Trace
-from scheduling.simulation.trace_recorder import TraceRecorder
+from scheduling.simulation.trace import SimulatedAnswer, Trace, TraceRecorder
 
 
 @dataclass(frozen=True, slots=True)

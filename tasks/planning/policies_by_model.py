@@ -6,11 +6,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from models.planning.planner_requests import QueuedRequest
-from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policy import Assignment
-from scheduling.request import Request
+from scheduling.request import Request, reserve_limit
 
 
 class PoliciesByModel:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from scheduling.adaptive_batching import wasted_memory_access
 from scheduling.policy import Policy, WaitingBatch, Worker
-from scheduling.wasted_memory_access import wasted_memory_access
 from tasks.planning.forecasts import QueueFront
 
 # The snapshot names this many requests at the front of the queue and this many batches; of all others a client learns

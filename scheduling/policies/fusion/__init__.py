@@ -1,1 +1,1 @@
-"""The ideas that `scheduling.policies.fusion.policy` puts together, one file each."""
+"""Our policy, `scheduling.policies.fusion.fusion_policy`, and its parts."""

@@ -18,10 +18,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.costs import Floats, Ints
-from scheduling.linearized_costs import linearized
-from scheduling.policies.continuous_constants import ROW_GROWTH_TOKENS
-from scheduling.policies.fusion.conditional_length import conditional_totals
+from scheduling.costs import Floats, Ints, linearized
+from scheduling.kv_memory import ROW_GROWTH_TOKENS
+from scheduling.length_distributions import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
 

@@ -1,8 +1,8 @@
-"""The requests of one tenant that wait, in buckets of similar lengths: a decision looks at the first of each bucket.
+"""The waiting requests by tenant, and each tenant's requests in buckets of similar lengths.
 
 Requests of the same priority whose prompt and predicted remaining tokens lie within the same steps of 25 % share a
-bucket and leave it in order of arrival. Those with a deadline have buckets of their own, in order of their deadlines.
-The number of buckets is that of the steps that occur, some hundred, however many requests wait.
+bucket and leave it in order of arrival. Those with a deadline have buckets of their own, in order of their deadlines. A
+decision looks at the first request of each bucket; some hundred buckets occur, however many requests wait.
 """
 
 import heapq
@@ -15,7 +15,8 @@ import numpy as np
 
 from scheduling.arrival_queue import ascending
 from scheduling.costs import Floats
-from scheduling.policies.fusion.length_bands import NO_WORK, WorkFeatures
+from scheduling.policies.fusion.delay_cost import NO_WORK, Backlog, WorkFeatures
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters
 from scheduling.request import Request
 
 # Lengths of one bucket differ by at most 25 %. Finer steps order requests more exactly, but a decision prices one
@@ -186,3 +187,56 @@ def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
         request.remaining_upper,
         *waiting.work_ahead,
     )
+
+
+class TenantQueues:
+    """Each tenant's waiting requests, the tenants' counters, and the work that waits in all."""
+
+    def __init__(self) -> None:
+        self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
+        self.counters = VirtualTokenCounters()
+        self.backlog = Backlog()
+        self._tenant_of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._tenant_of)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._tenant_of
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        for buckets in self.by_tenant.values():
+            yield from buckets
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """Put a request into its tenant's queue."""
+        request = waiting.request
+        if request.tenant not in self.by_tenant:
+            self.counters.activate(request.tenant, list(self.by_tenant))
+            self.by_tenant[request.tenant] = LengthBuckets()
+        self.by_tenant[request.tenant].add(waiting)
+        self._tenant_of[request.id] = request.tenant
+        self.backlog.add(request)
+
+    def take(self, request_id: str) -> WaitingRequest:
+        """Take a request out; KeyError if it does not wait here."""
+        tenant = self._tenant_of.pop(request_id)
+        waiting = self.by_tenant[tenant].take(request_id)
+        if not len(self.by_tenant[tenant]):
+            del self.by_tenant[tenant]
+        self.backlog.remove(waiting.request)
+        return waiting
+
+    def is_first(self, request_id: str) -> bool:
+        """Whether this request waits here and is the first of its bucket."""
+        tenant = self._tenant_of.get(request_id)
+        return tenant is not None and self.by_tenant[tenant].column_of(request_id) is not None
+
+    def least_served(self, count: int) -> list[str]:
+        """Up to `count` tenants that have a request waiting, the least served first."""
+        return self.counters.least_served(self.by_tenant)[:count]
+
+    def mean_remaining(self) -> float:
+        """Mean of the predicted remaining tokens of the waiting requests, at least 1."""
+        rows, _, tokens, _ = self.backlog.total()
+        return max(1.0, tokens / max(1.0, rows))

@@ -9,16 +9,26 @@ is the time in which the fleet would serve all that waits, so nothing is overtak
 Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times as long as first come, first served would have
 kept it: behind all that waited when it came, then served alone. Requests that are due go first, the one that became due
 earliest before the others.
+
+For the dashboard and for ETAs, `serving_order` and `in_batches` list the waiting requests in the order in which they
+would be served if no other came.
 """
 
+import heapq
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import Floats
-from scheduling.policies.continuous_constants import PRIORITY_S
-from scheduling.policies.fusion.length_buckets import BucketHeads
+from scheduling.policies.fusion.delay_cost import work_features
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
+from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, tokens_of
+from scheduling.policy import WaitingBatch
+from scheduling.request import PRIORITY_S, Request
 
 # How many times its first-come-first-served time a request waits at most before it is due. Lower values bound the wait
 # of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
@@ -72,3 +82,63 @@ def prediction_weight(tau: float | None) -> float:
     if tau is None:
         return 1.0
     return math.sin(math.pi / 2 * tau) if tau >= MIN_TAU else 0.0
+
+
+# Requests that are put in order by their keys; those behind them follow by arrival. More cost time in every forecast:
+# with 100,000 waiting the front takes 14 ms (docs/results/control-plane.md).
+REQUESTS_BY_KEY = 2000
+MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; any value below a real request's does
+
+
+def serving_order(
+    by_tenant: Mapping[str, LengthBuckets], counters: VirtualTokenCounters, load: FleetLoad, now: float
+) -> Iterator[Request]:
+    """Each tenant's requests by key, the tenants in turn by what they will have been served by then.
+
+    Predicted lengths count in full, whatever the predictor's rank correlation. Requests far behind in their bucket
+    follow their tenant's others by arrival.
+    """
+    queues = {
+        tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()
+    }
+    turns = [(counters.served(tenant), tenant) for tenant in queues]
+    heapq.heapify(turns)
+    while turns:
+        served, tenant = heapq.heappop(turns)
+        if request := next(queues[tenant], None):
+            yield request
+            heapq.heappush(turns, (served + counters.weighted(tenant, tokens_of(request)), tenant))
+
+
+def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> Iterator[Request]:
+    front = buckets.first_of_each(count)
+    work_s = np.array([work_features(one.request) for one in front]) @ load.seconds_per_feature
+    key = priority_keys(BucketHeads.of(front), np.maximum(work_s, MIN_WORK_S), load, now)
+    yield from (front[index].request for index in np.argsort(key, kind="stable"))
+    in_front = {one.request.id for one in front}
+    behind = (one.request for one in buckets if one.request.id not in in_front)
+    yield from sorted(behind, key=lambda request: (request.arrived_at, request.id))
+
+
+def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
+    """The requests in their order, cut into batches of what fits a worker of mean capacity at once.
+
+    All workers count as the first one does, rectangular or paged.
+
+    Rows really come and go one by one; a batch of that size takes about as long as they do.
+    """
+    capacity, most_rows = float(fleet.capacity.mean()), float(fleet.most_rows.mean())
+    memory, costs = fleet.workers[0].memory, fleet.workers[0].costs
+    batch: list[Request] = []
+    length = generation_length = total = 0
+    for request in requests:
+        longer = max(length, request.prefill), max(generation_length, request.remaining)
+        total += request.prefill + request.remaining
+        tokens = memory.rows_tokens(len(batch) + 1, sum(longer), total)
+        if batch and (tokens > capacity or len(batch) >= most_rows):
+            yield waiting_batch(batch, costs, now)
+            batch, longer, total = [], (request.prefill, request.remaining), request.prefill + request.remaining
+        batch.append(request)
+        length, generation_length = longer
+    if batch:
+        yield waiting_batch(batch, costs, now)

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
-from scheduling.out_of_memory import discard_from, reserve_limit, split
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, discard_from, reserve_limit, split
 
 
 class IsolatingPolicy(Policy):

@@ -1,8 +1,8 @@
 import pytest
 
-from scheduling.policies.scls import DEEPSPEED_RULE, MemoryRule, SliceLevel, packing_memory
+from scheduling.policies.scls import DEEPSPEED_RULE, LeastLoaded, MemoryRule, RoundRobin, SliceLevel, packing_memory
 from scheduling.policy import Assignment, Worker
-from tests.unit.scheduling.scheduling_builders import FLAT, a_memory, a_request, a_worker, add_all, ids
+from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_memory, a_request, a_worker, add_all, ids
 
 
 @pytest.mark.parametrize(("length", "rows"), [(100, 28), (500, 22), (896, 22), (897, 12), (1900, 12)])
@@ -101,3 +101,28 @@ def test_without_workers_or_waiting_requests_nothing_is_assigned() -> None:
 def test_an_unequal_fleet_packs_for_the_size_that_fills_most_memory() -> None:
     fleet = [a_worker("large", 1000), a_worker("middle", 600), a_worker("small", 100)]
     assert packing_memory(fleet) == a_memory(600)  # 2 · 600 beats 1 · 1000 and 3 · 100
+
+
+def test_batches_go_round_and_pass_over_a_worker_that_is_too_small() -> None:
+    in_turn = RoundRobin().among([a_worker("x", 1000), a_worker("small", 50), a_worker("z", 1000)])
+    names = [in_turn.place(4, 10, 10)[0].name for _ in range(4)]  # 4 · (10 + 10) = 80 tokens
+    assert names == ["x", "z", "z", "x"]
+    assert in_turn.place(4, 1000, 10)[0].name == "z"  # fits nowhere; of the largest the first in turn
+
+
+def test_a_batch_goes_to_the_least_loaded_worker() -> None:
+    x = Worker("x", a_memory(1000), FLAT, busy_s=3.0, queued=1)
+    y = Worker("y", a_memory(1000), FLAT, busy_s=1.0, queued=1)
+    loads = LeastLoaded([x, y])
+    # a batch of one row takes 0.01 + 10 · 0.1 = 1.01 s: y 2.01, y 3.02, x 4.01
+    assert [loads.place(1, 10, 10)[0].name for _ in range(3)] == ["y", "y", "x"]
+    assert round(loads.least_load_s, 2) == 3.02
+
+
+def test_on_an_unequal_fleet_a_batch_goes_where_it_ends_first_and_fits() -> None:
+    slow = Worker("slow", a_memory(1000), FLAT)
+    fast = Worker("fast", a_memory(100), SLOPED, busy_s=0.1, queued=1)
+    loads = LeastLoaded([slow, fast])
+    assert loads.place(1, 10, 10)[0].name == "fast"  # 0.1 + 0.49 s against 1.01 s
+    assert loads.place(6, 10, 10)[0].name == "slow"  # 120 tokens
+    assert loads.place(60, 10, 10)[0].name == "slow"  # fits nowhere; the largest tries

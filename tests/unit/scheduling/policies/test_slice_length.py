@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.drawn_lengths import drawn_length, drawn_lengths, van_der_corput
+from scheduling.length_distributions import drawn_length, drawn_lengths, van_der_corput
 from scheduling.policies.scls import MemoryRule, SliceLevel
 from scheduling.policies.slice_length import (
     CHOSEN_EVERY_S,

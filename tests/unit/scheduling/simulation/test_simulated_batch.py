@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scheduling.batch_partition import prefill_groups
 from scheduling.kv_memory import KvMemory
-from scheduling.out_of_memory import reserve_limit
 from scheduling.policies.ccb import ConservativeContinuous
 from scheduling.policy import Assignment
-from scheduling.prefill_groups import prefill_groups
+from scheduling.request import reserve_limit
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.event_queue import ROUNDING_S
 from scheduling.simulation.simulated_worker import Instance

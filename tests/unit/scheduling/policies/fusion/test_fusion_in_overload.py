@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduling.policies.baton import Baton
-from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import Policy
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance

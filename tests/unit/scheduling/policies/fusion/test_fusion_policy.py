@@ -1,6 +1,6 @@
 import pytest
 
-from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policy import Assignment, RunningRow, Worker
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, add_all, ids
 

@@ -1,14 +1,23 @@
+""" """
+
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from scheduling.policies.continuous_constants import PRIORITY_S
-from scheduling.policies.fusion.length_buckets import BucketHeads, WaitingRequest
-from scheduling.policies.fusion.priority_key import FleetLoad, prediction_weight, priority_keys
-from scheduling.request import Request
-from tests.unit.scheduling.scheduling_builders import a_request
+from scheduling.policies.fusion.fleet_arrays import FleetArrays
+from scheduling.policies.fusion.length_buckets import BucketHeads, TenantQueues, WaitingRequest
+from scheduling.policies.fusion.priority_key import (
+    REQUESTS_BY_KEY,
+    FleetLoad,
+    in_batches,
+    prediction_weight,
+    priority_keys,
+    serving_order,
+)
+from scheduling.request import PRIORITY_S, Request
+from tests.unit.scheduling.scheduling_builders import a_paged_worker, a_request, a_worker
 
 # a token to generate takes a tenth of a second of the fleet, nothing else does
 LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
@@ -53,3 +62,59 @@ def test_one_that_would_miss_its_deadline_goes_before_all_that_are_not_due() -> 
 @pytest.mark.parametrize(("tau", "weight"), [(None, 1.0), (1.0, 1.0), (0.5, math.sqrt(0.5)), (0.05, 0.0), (-1.0, 0.0)])
 def test_predictions_weigh_as_much_as_their_rank_deserves(tau: float | None, weight: float) -> None:
     assert prediction_weight(tau) == pytest.approx(weight)
+
+
+# a token to generate takes a tenth of a second of the fleet, nothing else does
+QUEUE_LOAD = FleetLoad(drain_s=20.0, step_s=0.1, seconds_per_feature=np.array([0.0, 0.0, 0.1, 0.0]))
+NOT_DUE = (0.0, 0.0, 1e6, 0.0)
+
+
+def order_of(*requests: Request, served: dict[str, float] | None = None) -> list[str]:
+    queues = TenantQueues()
+    for request in requests:
+        queues.add(WaitingRequest(request, NOT_DUE))
+    for tenant, tokens in (served or {}).items():
+        queues.counters.charge(tenant, tokens)
+    return [request.id for request in serving_order(queues.by_tenant, queues.counters, QUEUE_LOAD, 10.0)]
+
+
+def test_a_tenants_requests_come_by_key_so_short_ones_overtake() -> None:
+    assert order_of(a_request("long", predicted=100), a_request("short", at=1.0)) == ["short", "long"]
+
+
+def test_tenants_take_turns_by_the_tokens_that_they_will_have_been_served() -> None:
+    # each request of a has 20 tokens, each of b 40
+    requests = [a_request(f"a{n}", at=n, tenant="a") for n in range(4)]
+    requests += [a_request(f"b{n}", at=n, tenant="b", predicted=30) for n in range(2)]
+    assert order_of(*requests) == ["a0", "b0", "a1", "a2", "b1", "a3"]
+    assert order_of(*requests, served={"a": 70.0}) == ["b0", "b1", "a0", "a1", "a2", "a3"]
+
+
+def test_a_heavier_tenant_has_more_turns() -> None:
+    queues = TenantQueues()
+    queues.counters.set_weights({"b": 2.0})
+    for one in [a_request(f"{tenant}{n}", at=n, tenant=tenant) for tenant in "ab" for n in range(4)]:
+        queues.add(WaitingRequest(one, NOT_DUE))
+    order = [request.id for request in serving_order(queues.by_tenant, queues.counters, QUEUE_LOAD, 10.0)]
+    assert order == ["a0", "b0", "b1", "a1", "b2", "b3", "a2", "a3"]
+
+
+def test_what_lies_behind_the_front_of_its_bucket_follows_by_arrival() -> None:
+    requests = [a_request(f"{n:04}", at=n / 1000) for n in range(REQUESTS_BY_KEY + 2)]
+    assert order_of(*reversed(requests)) == [request.id for request in requests]
+
+
+def test_requests_are_cut_where_one_more_would_not_fit_a_worker_of_mean_capacity() -> None:
+    fleet = FleetArrays([a_worker("a", tokens=50), a_worker("b", tokens=70)])
+    requests = [a_request(str(n)) for n in range(4)] + [a_request("big", length=90)]
+    shown = [[request.id for request in batch.requests] for batch in in_batches(requests, fleet, 0.0)]
+    assert shown == [["0", "1", "2"], ["3"], ["big"]]  # 3 · (10 + 10) tokens of 60
+    assert list(in_batches([], fleet, 0.0)) == []
+
+
+def test_for_paged_workers_requests_are_cut_by_their_own_tokens_and_the_places() -> None:
+    requests = [a_request("long", length=50), *(a_request(str(n)) for n in range(3))]
+    by_memory = in_batches(requests, FleetArrays([a_paged_worker(100)]), 0.0)
+    assert [[one.id for one in batch.requests] for batch in by_memory] == [["long", "0", "1"], ["2"]]  # 60 + 2 · 20
+    by_rows = in_batches(requests, FleetArrays([a_paged_worker(100, max_rows=2)]), 0.0)
+    assert [[one.id for one in batch.requests] for batch in by_rows] == [["long", "0"], ["1", "2"]]

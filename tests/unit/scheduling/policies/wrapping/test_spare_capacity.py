@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.costs import ServingCurves
-from scheduling.policies.fusion.policy import Fusion
+from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.spare_capacity import LAST_PER_WORKER, SpareCapacity, TypicalRow, background_part

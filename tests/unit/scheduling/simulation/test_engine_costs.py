@@ -1,5 +1,6 @@
-from scheduling.simulation.engine_costs import EngineCosts
-from scheduling.simulation.static_run import run_static
+""""""
+
+from scheduling.simulation.engine_costs import EngineCosts, run_static
 from tests.unit.scheduling.scheduling_builders import FLAT, a_request
 
 COSTS = EngineCosts(FLAT, out_of_memory_s=2.0)

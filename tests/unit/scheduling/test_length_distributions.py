@@ -1,3 +1,5 @@
+""""""
+
 import math
 
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.conditional_length import conditional_totals
+from scheduling.length_distributions import conditional_totals
 
 
 def totals(predicted: float, upper: float, generated: float) -> tuple[float, float]:

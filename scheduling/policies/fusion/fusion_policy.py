@@ -2,16 +2,16 @@
 
 - Order: arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
 - Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), reserved by an upper
-  quantile (`fleet_arrays`), predicted again for rows that outlive their prediction (`conditional_length`).
-- Placement: where a row delays all requests least, rows of similar length together (`delay_cost`, `length_bands`).
+  quantile (`fleet_arrays`), predicted again for rows that outlive their prediction.
+- Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
-- Fairness: the tenant served least for its weight goes first (`tenant_queues`); while none of its requests fits, others
-  go ahead by no more than its largest one takes.
+- Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of its requests fits,
+  others go ahead by no more than its largest one takes.
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
   (`set_rank_correlation`).
 
 Starvation: none is possible. A request that is due (see `priority_key`) goes before all that are not. If it fits
-nowhere, one worker takes no other request until it fits there (`worker_reservation`), which is at the latest when that
+nowhere, one worker takes no other request until it fits there (`matching`), which is at the latest when that
 worker's rows have ended.
 """
 
@@ -23,20 +23,22 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from scheduling.batch_estimates import waiting_batch
-from scheduling.out_of_memory import to_retry
-from scheduling.policies.fusion.delay_cost import DelayedRequests, delay_s
+from scheduling.policies.fusion.delay_cost import NO_WORK, DelayedRequests, delay_s, seconds_per_feature, upper_edges
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
-from scheduling.policies.fusion.length_bands import NO_WORK, seconds_per_feature, upper_edges
-from scheduling.policies.fusion.length_buckets import LengthBuckets, WaitingRequest
-from scheduling.policies.fusion.matching import candidate_workers, join_best_pairs
-from scheduling.policies.fusion.priority_key import FleetLoad, due_or_urgent_keys, prediction_weight, priority_keys
-from scheduling.policies.fusion.queue_forecast import in_batches, serving_order
-from scheduling.policies.fusion.tenant_queues import TenantQueues
-from scheduling.policies.fusion.worker_reservation import WorkerReservation
+from scheduling.policies.fusion.length_buckets import LengthBuckets, TenantQueues, WaitingRequest
+from scheduling.policies.fusion.matching import WorkerReservation, candidate_workers, join_best_pairs
+from scheduling.policies.fusion.priority_key import (
+    FleetLoad,
+    due_or_urgent_keys,
+    in_batches,
+    prediction_weight,
+    priority_keys,
+    serving_order,
+)
 from scheduling.policies.virtual_token_counters import tokens_of
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, to_retry
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
 # that still fits; each costs the time of a round. Not tuned.

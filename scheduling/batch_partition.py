@@ -1,0 +1,77 @@
+"""How requests are partitioned into batches, each padded to its longest prompt.
+
+`least_serving_time` is SCLS's serving time-oriented batching (Algorithm 1, Eq. 10). With the requests sorted by input
+length, T[i] = min over sizes s of T[i - s] + T_serve(s, L_i, S): the last batch of the first i requests is the s
+longest of them, padded to the longest. Memory bounds s, so this is a window over T.
+
+`prefill_groups` and `groups_by_padding` choose which joiners of a continuous batch are prefilled together. One more
+group costs one more forward pass, one group fewer costs padding. A simulated engine compares the two in seconds, from
+the longest prompt down; our own engine compares them in tokens, from the shortest up. The groups can differ: of many
+prompts of evenly spaced lengths the simulated engine makes more and smaller ones.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from scheduling.costs import Floats, ServingCurves, ServingTime
+from scheduling.request import Request
+
+
+def least_serving_time(
+    requests: Sequence[Request], slice_tokens: int, costs: ServingTime, largest_size: Callable[[int], int]
+) -> list[tuple[Request, ...]]:
+    """The partition into batches of at most `largest_size(batch length)` requests that takes the least time in all."""
+    ordered = sorted(requests, key=lambda request: (request.prefill, request.arrived_at, request.id))
+    total_s = np.zeros(len(ordered) + 1)
+    sizes = np.zeros(len(ordered) + 1, dtype=np.int64)
+    serve_s: dict[int, Floats] = {}  # by batch length, of batches of 1, 2, … requests
+    for i, request in enumerate(ordered, start=1):
+        length = request.prefill
+        if length not in serve_s:
+            every_size = np.arange(1, max(1, largest_size(length)) + 1)
+            shape = np.full_like(every_size, length), np.full_like(every_size, slice_tokens)
+            serve_s[length] = costs.serve_many_s(every_size, *shape)
+        most = min(i, len(serve_s[length]))
+        candidates = total_s[i - most : i][::-1] + serve_s[length][:most]
+        best = int(candidates.argmin())  # of equally good ones the first, which is the smallest batch
+        total_s[i], sizes[i] = candidates[best], best + 1
+    batches = []
+    end = len(ordered)
+    while end > 0:
+        batches.append(tuple(ordered[end - sizes[end] : end]))
+        end -= int(sizes[end])
+    return batches
+
+
+def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[tuple[Request, ...]]:
+    """Groups on an engine of these curves, the longest prompts first; at least one request.
+
+    A group ends before the request from which on padding everything shorter to the group's longest prompt would take
+    longer than the part of Eq. (3) that another prefill costs whatever its size.
+    """
+    token_s, _, length_s, fixed_s = curves.prefill
+    by_length = sorted(requests, key=lambda request: (-request.prefill, request.arrived_at, request.id))
+    groups: list[tuple[Request, ...]] = []
+    first = 0
+    for place in range(1, len(by_length)):
+        padding = by_length[first].prefill - by_length[place].prefill
+        if padding * (len(by_length) - place) * token_s > fixed_s + length_s * by_length[place].prefill:
+            groups.append(tuple(by_length[first:place]))
+            first = place
+    return [*groups, tuple(by_length[first:])]
+
+
+def groups_by_padding(lengths: Sequence[int], max_padding: int) -> list[list[int]]:
+    """Groups as indices into the prompt lengths, the shortest first, each with at most so many pad tokens in all."""
+    groups: list[list[int]] = []
+    tokens = 0  # of the last group's prompts
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        length = lengths[index]
+        if groups and len(groups[-1]) * length - tokens <= max_padding:
+            groups[-1].append(index)
+            tokens += length
+        else:
+            groups.append([index])
+            tokens = length
+    return groups
