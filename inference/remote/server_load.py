@@ -1,14 +1,12 @@
-"""What a server says of its load: vLLM's and SGLang's `/metrics`, llama.cpp's `/slots`; unknown figures are None."""
+"""Reads the load of a server from vLLM's and SGLang's `/metrics` and llama.cpp's `/slots`; unknown figures are None."""
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-# A line of Prometheus's text format: name, labels, value.
-METRIC = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
 WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
@@ -16,6 +14,7 @@ PREEMPTIONS = ("vllm:num_preemptions_total", "vllm:num_preemptions")
 KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 KV_TOKENS = ("sglang:max_total_num_tokens",)
 CACHE_CONFIG = "vllm:cache_config_info"
+READ = (*RUNNING, *WAITING, *PREEMPTIONS, *KV_USE, *KV_TOKENS, CACHE_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +36,38 @@ class ServerLoad:
 
 
 def load_from_metrics(text: str) -> ServerLoad:
-    """The load in a page of metrics; lines that are none are passed over."""
+    """Returns the load in a page of Prometheus metrics; figures that are missing or malformed are unknown."""
     values: dict[str, float] = {}
     cache: Mapping[str, str] = {}
-    for line in text.splitlines():
-        found = METRIC.match(line)
-        if found is None:
-            continue
-        name, labels, value = found.groups()
-        if name == CACHE_CONFIG:
-            cache = dict(LABEL.findall(labels or ""))
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            values[name] = values.get(name, 0.0) + number  # a line for each engine of the server
-    block_tokens = _positive(cache.get("block_size"))
-    blocks = _positive(cache.get("num_gpu_blocks"))
-    kv_tokens = _first(values, KV_TOKENS)
+    for sample in _samples(text):
+        if sample.name == CACHE_CONFIG:
+            cache = sample.labels
+        if math.isfinite(sample.value):
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # a line for each engine of the server
+    block_tokens, blocks = _positive(cache.get("block_size")), _positive(cache.get("num_gpu_blocks"))
     return ServerLoad(
         running=_whole(_first(values, RUNNING)),
         waiting=_whole(_first(values, WAITING)),
         preemptions=_whole(_first(values, PREEMPTIONS)),
         kv_use=_first(values, KV_USE),
-        kv_tokens=blocks * block_tokens if blocks and block_tokens else _whole(kv_tokens),
+        kv_tokens=blocks * block_tokens if blocks and block_tokens else _whole(_first(values, KV_TOKENS)),
         block_tokens=block_tokens,
         prefix_cache=cache.get("enable_prefix_caching") == "True",
     )
 
 
+def _samples(text: str) -> Iterator[Sample]:
+    """Yields the samples that are read; each line is parsed by itself, so that a malformed line spoils no other."""
+    for line in text.splitlines():
+        if line.startswith(READ):
+            try:
+                yield from (sample for family in text_string_to_metric_families(line) for sample in family.samples)
+            except (ValueError, LookupError):
+                continue
+
+
 def slots_of(text: str) -> list[Mapping[str, object]]:
-    """The slots in llama.cpp's page of them, which is there also where its metrics are off; none in any other text."""
+    """Returns the slots that llama.cpp's `/slots` lists, also where its metrics are off; [] for any other text."""
     try:
         slots = json.loads(text)
     except (ValueError, RecursionError):
@@ -77,7 +76,7 @@ def slots_of(text: str) -> list[Mapping[str, object]]:
 
 
 def load_from_slots(text: str) -> ServerLoad:
-    """The rows that run; how many wait, the slots do not say."""
+    """Returns how many rows run; slots do not say how many wait."""
     return ServerLoad(running=sum(slot.get("is_processing") is True for slot in slots_of(text)))
 
 
@@ -93,4 +92,5 @@ def _whole(value: float | None) -> int | None:
 
 
 def _positive(value: str | None) -> int | None:
-    return int(value) if value is not None and re.fullmatch(r"[1-9]\d{0,14}", value) else None
+    """Returns a whole number from 1 to 10^15 that a label holds."""
+    return int(value) if value and value.isdecimal() and len(value) <= 15 and int(value) > 0 else None

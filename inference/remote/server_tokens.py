@@ -3,13 +3,13 @@
 Each call is a short request to the server. vLLM encodes special tokens in users' texts as such; llama.cpp does not.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 from weakref import finalize
 
 import httpx
 from jinja2 import TemplateError
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from inference.prompt_format import ANCHOR, load_prompt_format
 from inference.remote.wire_formats import MAX_TOKEN_ID
@@ -20,7 +20,9 @@ TokenizerKind = Literal["vllm", "llamacpp"]
 ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits no longer. Not tuned
 # An answer that is there is worth a moment's wait for its server: otherwise it is generated a second time. The caller
 # may hold a lease's row locked meanwhile, so it must stay well below MAGNUS_LEASE_S.
-DECODE_WITHIN_S, TRY_AGAIN_S = 2.0, 0.2
+DECODE_RETRIES = Retrying(
+    retry=retry_if_exception_type(TokenizerAway), stop=stop_after_delay(2.0), wait=wait_fixed(0.2), reraise=True
+)
 
 
 def request_tokens_of(model: str, key: str | None) -> RequestTokens:
@@ -85,18 +87,11 @@ class ServerTokens:
         return len(self._encode(text, special=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer; waits DECODE_WITHIN_S for a server that is away."""
+        """The text of an answer; tries again for two seconds while the server is away."""
         if continues:
             anchor = self._encode(ANCHOR, special=False)
             return self.decode([*anchor, *ids])[len(self.decode(anchor)) :]
-        give_up_at = time.monotonic() + DECODE_WITHIN_S
-        while True:
-            try:
-                return self._decode(ids).replace("\0", "\ufffd")
-            except TokenizerAway:
-                if time.monotonic() > give_up_at:
-                    raise
-                time.sleep(TRY_AGAIN_S)
+        return DECODE_RETRIES(self._decode, ids).replace("\0", "\ufffd")
 
     def _decode(self, ids: Sequence[int]) -> str:
         if not ids:

@@ -154,7 +154,7 @@ def test_a_server_that_answers_garbage_is_said_so_and_costs_no_attempt(
     stage.request("r1")
     serving.serve("r1", joins=True)
     assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
-    eventually(lambda: stage.sql("select 1 from workers where fault like '%answer is none%'"))
+    eventually(lambda: stage.sql("select 1 from workers where fault like '%answer cannot be read%'"))
     assert working(stage) == []
 
 

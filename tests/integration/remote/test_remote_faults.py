@@ -126,7 +126,7 @@ def test_garbage_sets_the_server_aside_and_the_row_goes_back(
     server.always = says(*lines, "")
     engine.insert([a_sequence()])
     assert ended(engine)["a"].reason == "unfinished"
-    eventually(lambda: "the server's answer is none" in (engine.watch.offer.fault or ""))
+    eventually(lambda: "the server's answer cannot be read" in (engine.watch.offer.fault or ""))
     server.always = None
     eventually(lambda: engine.watch.offer.fault is None)  # a trial succeeded
 
