@@ -24,7 +24,7 @@ from benchmarks.harness import Results, json_option, print_table, spread
 from models.session import make_engine
 from settings import DASHBOARD_USER
 
-READS = 50  # of each kind; any number does whose 95th percentile says something
+READS = 50  # of each kind: enough for a 95th percentile
 API_READS = {
     "list": "/v1/responses",
     "list, one status": "/v1/responses?status=failed",
@@ -58,13 +58,13 @@ WORDS = ["red", "green", "blue", "one", "two", "three", "small", "big", "old", "
 
 
 def body(model: str, rng: random.Random) -> dict[str, Any]:
-    """A request of 5 to 40 words."""
+    """Make a request of 5 to 40 words."""
     words = " ".join(rng.choices(WORDS, k=rng.randint(5, 40)))
     return {"model": model, "instructions": "Repeat the words.", "input": words, "background": True}
 
 
 async def submit_all(url: str, key: str, rate: float, seconds: float, seed: int) -> tuple[list[float], list[str]]:
-    """Latencies of accepted requests in seconds, and status codes or error names of the others."""
+    """Submit Poisson arrivals; returns latencies of accepted requests in seconds, and status or error of the others."""
     rng = random.Random(seed)
     latencies: list[float] = []
     failures: list[str] = []
@@ -105,7 +105,7 @@ def fill_database(url: str, model: str, finished: int, queued: int) -> None:
 
 
 def time_reads(url: str, key: str, dashboard_password: str | None) -> dict[str, dict[str, float]]:
-    """Milliseconds of each kind of read, one at a time."""
+    """Time each kind of read, one call at a time, in milliseconds."""
     times: dict[str, dict[str, float]] = {}
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30.0) as client:
         newest = client.get("/v1/responses?limit=1").raise_for_status().json()["first_id"]
@@ -118,7 +118,7 @@ def time_reads(url: str, key: str, dashboard_password: str | None) -> dict[str, 
 
 
 def timed(client: httpx.Client, path: str) -> dict[str, float]:
-    """The median, 95th percentile and maximum of READS reads, milliseconds."""
+    """Read a path READS times; returns the median, 95th percentile and maximum in milliseconds."""
     ms = []
     for _ in range(READS):
         started = perf_counter()
@@ -129,7 +129,7 @@ def timed(client: httpx.Client, path: str) -> dict[str, float]:
 
 
 def figures(latencies: list[float], failures: list[str], rate: float, seconds: float) -> dict[str, Any]:
-    """The figures of the JSON, latencies in milliseconds."""
+    """Summarize the submissions for the JSON, with latencies in milliseconds."""
     return {
         "rate": rate,
         "seconds": seconds,
@@ -167,7 +167,7 @@ def main(
             raise click.UsageError("--finished and --queued need --database-url")
         served = httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {api_key}"}).raise_for_status()
         fill_database(database_url, served.json()["data"][0]["id"], finished, queued)
-    asyncio.run(submit_all(url, api_key, rate, 2.0, 2))  # opens connections and fills caches on both sides
+    asyncio.run(submit_all(url, api_key, rate, 2.0, 2))  # warms up connections and caches on both sides
     result = figures(*asyncio.run(submit_all(url, api_key, rate, seconds, 1)), rate, seconds)
     print_table([result], SUBMISSIONS)
     if result["failures"]:

@@ -33,7 +33,7 @@ COLUMNS = {
     "max ms": "decision_ms_max:.1f",
     "forecasts' share": "forecasting_share:.1%",
 }
-SAMPLE_EVERY_S = 0.1  # any value below the half second between two of the planner's snapshots does
+SAMPLE_EVERY_S = 0.1  # below the half second between two snapshots of the planner
 PREDICTED_WITHIN_S = 300.0  # any value well above what 20,000 predictions take does
 
 INSERT = text("""
@@ -57,14 +57,14 @@ PLANNER = text("""
 @click.option("--seconds", default=20.0, show_default=True, help="How long decisions are watched.")
 @json_option
 def main(policies: list[str], waiting: int, seconds: float, results: Results) -> None:
-    """Fill the queue, sample decision times, print them."""
+    """Fill the queue, sample decision times, print and write them."""
     rows = [measured(name, waiting, seconds) for name in policies]
     print_table(rows, COLUMNS)
     results.write(rows)
 
 
 def measured(policy: str, waiting: int, seconds: float) -> Json:
-    """Decision times under this policy in milliseconds, from the snapshot that the planner writes twice a second."""
+    """Measure decision times under this policy in milliseconds, from the planner's snapshots."""
     with fresh_service(policy, ServiceOptions(2, "64MiB", pretrained=True), poisson_arrivals(1, 1.0, 0), seed=0) as (
         service,
         _,
@@ -97,7 +97,7 @@ def measured(policy: str, waiting: int, seconds: float) -> Json:
 
 
 def table_rows(requests: list[ToyRequest]) -> list[Json]:
-    """Rows for the requests table."""
+    """Make rows for the table of requests."""
     prompts = load_prompt_format(str(BUNDLED_MODEL))
     return [
         {

@@ -19,7 +19,7 @@ from settings import BUNDLED_MODEL
 
 ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
-UNUSED_STD = 0.02  # of weights whose products are multiplied by zero: any numbers that are neither zero nor denormal do
+UNUSED_STD = 0.02  # of weights that have no effect: neither zero nor denormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ SHAPES: dict[str, _Shape] = {"8x": _Shape(2, 704, 7), "20x": _Shape(3, 1056, 8),
 
 
 def kv_growth(size: ModelSize) -> float:
-    """How many times the bundled model's KV cache a token takes at this size."""
+    """The KV cache of a token at this size, as a multiple of the bundled model's."""
     if size == "1x":
         return 1.0
     layers = int(json.loads((BUNDLED_MODEL / "config.json").read_text())["num_hidden_layers"])
@@ -69,7 +69,7 @@ class _Enlarger:
         self._random = torch.Generator().manual_seed(0)
 
     def weights(self, old: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All weights of the enlarged model, by name."""
+        """Compute all weights of the enlarged model, by name."""
         new = {name: self._enlarged(name, weight) for name, weight in old.items()}
         last = f"layers.{self._old_layers - 1}."
         for layer in range(self._old_layers, self._shape.layers):
@@ -101,17 +101,17 @@ class _Enlarger:
 
 
 def _is_output(name: str) -> bool:
-    """Whether what this layer computes is added to the residual."""
+    """Whether the output of this layer is added to the residual."""
     return "o_proj" in name or "down_proj" in name
 
 
 EOS_ID = 1
-POSITIONS = 8192  # rotary: any number of them works, and what an endless row says is of no interest
+POSITIONS = 8192  # with rotary embeddings any number works; the text of an endless row does not matter
 EMBEDDINGS = "model.embed_tokens.weight"  # tied to the output: a row of zeros gives the logit 0, below the likeliest
 
 
 def make_endless_model(directory: Path) -> Path:
-    """Write it; the path of the model."""
+    """Write a model whose answers never end; returns its directory."""
     model = directory / "endless"
     shutil.copytree(BUNDLED_MODEL, model)
     weights = load_file(model / "model.safetensors")

@@ -18,7 +18,7 @@ from benchmarks.learning_stream import (
     LENGTH_EVERY_S,
     SERVING_EVERY_S,
     Learner,
-    LearnerByTheLetter,
+    LearnerAsPrinted,
     LearningHistory,
     StreamedRequest,
     batches_of,
@@ -61,7 +61,7 @@ def main(
     histories = {}
     streams = [("changing mix", halves, Learner), ("poisoned", [answered], Learner)]
     if by_the_letter:
-        streams += [(f"{name}, by the letter", mixes, LearnerByTheLetter) for name, mixes, _ in streams]
+        streams += [(f"{name}, by the letter", mixes, LearnerAsPrinted) for name, mixes, _ in streams]
     for name, mixes, kind in streams:
         rng = random.Random(0)
         arrivals = poisson_arrivals(mixes, rate, 60 * minutes, rng)
@@ -114,7 +114,7 @@ def _run(
 
 
 def _test_of(mix: Sequence[AnsweredRequest], rng: random.Random) -> list[AnsweredRequest]:
-    """The same number of test requests of each task, because the stream draws each task equally often."""
+    """Draw the same number of test requests of each task, because the stream draws each task equally often."""
     test = []
     for task in sorted({a.task for a in mix}):
         own = [a for a in mix if a.task == task and a.is_test]

@@ -32,7 +32,7 @@ MACHINE, LIMIT = CHATGLM_6B_V100, 1024  # the machine and the longest prompt and
 
 
 class BenchmarkFleet:
-    """Workers of one policy: busy or idle for static batches, with running rows for continuous ones."""
+    """The workers of one policy: busy or idle with static batches, with running rows under continuous batching."""
 
     def __init__(self, policy: Policy, workers: int) -> None:
         self._policy = policy
@@ -41,7 +41,7 @@ class BenchmarkFleet:
         self._turns = cycle(self._rows)
 
     def workers(self) -> list[Worker]:
-        """The workers as a planner describes them to a policy."""
+        """Describe the workers as a planner does to a policy."""
         batches = self._policy.mode == "batch"
         return [
             Worker(name, MACHINE.memory, MACHINE.curves, tuple(rows), queued=int(batches and name not in self._idle))
@@ -49,7 +49,7 @@ class BenchmarkFleet:
         ]
 
     def advance(self, kind: Literal["one", "all"]) -> None:
-        """One worker becomes idle, or all do; the shortest row of one ends, or every row decodes a token."""
+        """Make one worker or all idle, or end the shortest row of one or decode a token in all rows."""
         if self._policy.mode != "continuous":
             self._idle = set(self._rows) if kind == "all" else {next(self._turns)}
         elif kind == "one":
@@ -61,7 +61,7 @@ class BenchmarkFleet:
                 self._rows[name] = [row for row in decoded if row.generated < _total(row.request)]
 
     def decide(self, now: float) -> tuple[float, int]:
-        """Let the policy decide, and rows join at once; returns CPU seconds and the number of assigned requests."""
+        """Ask the policy for a decision and apply it; returns CPU seconds and the number of assigned requests."""
         workers = self.workers()
         began = time.thread_time()
         assignments = self._policy.assign(workers, now)
@@ -77,7 +77,7 @@ class BenchmarkFleet:
 
 
 def _total(request: Request) -> int:
-    """Tokens that it generates: half to twice as many as predicted."""
+    """The tokens that a request generates: half to twice as many as predicted."""
     return min(LIMIT, max(request.generated + 1, request.predicted * (50 + int(request.id) % 150) // 100))
 
 
@@ -95,12 +95,12 @@ COLUMNS = {
     "show, ms": "show_ms:.2f",
 }
 WAITING = (1_000, 10_000, 100_000)  # powers of ten, to show what grows with the queue
-# Decisions of which the median is taken, by the policy's mode. One of mode `queue` assigns all that waits, which takes
+# Decisions for a median, by the policy's mode. A policy of mode `queue` assigns all waiting requests, which takes
 # half a second for 100,000 requests.
 ROUNDS = {"batch": 50, "queue": 1, "continuous": 50}
 SETTINGS = PolicySettings()
 RATE_PER_WORKER = 1.0  # requests a second in a simulation: more than any policy but fusion serves
-TICK_S = 1.0  # between two calls of the simulated planner; shorter simulates more decisions and takes longer, not tuned
+TICK_S = 1.0  # between two calls of the simulated planner; a shorter time costs more decisions, not tuned
 
 
 @click.command(help=__doc__)
@@ -118,7 +118,7 @@ def main(
     simulated_workers: int,
     results: Results,
 ) -> None:
-    """Measure and print."""
+    """Measure, print and write."""
     rows = [decisions(name, waiting, workers) for name in only for waiting in WAITING]
     print_table(rows, COLUMNS)
     names = POLICIES if "all" in simulated else simulated
@@ -130,12 +130,12 @@ def main(
 
 
 def decisions(name: str, waiting: int, workers: int) -> Json:
-    """CPU times of one policy's calls while `waiting` requests wait."""
+    """Measure CPU times of one policy's calls while `waiting` requests wait."""
     policy = make_policy(name, SETTINGS)
     fleet, source = BenchmarkFleet(policy, workers), requests(seed=1)
     arrived = list(islice(source, waiting))
     now = arrived[-1].arrived_at
-    fleet.decide(now)  # nothing waits yet: the policy sees the workers for the first time
+    fleet.decide(now)  # introduces the workers to the policy while nothing waits
     add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
     while policy.mode == "continuous" and fleet.decide(now)[1]:
         pass  # fill the workers until nothing more fits
@@ -163,7 +163,7 @@ def decisions(name: str, waiting: int, workers: int) -> Json:
 
 
 def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
-    """Requests without end; prompts and answers have lognormal lengths, 90 tokens in the median and at most 1,024."""
+    """Yield requests with lognormal prompts and answers, 90 tokens in the median and at most 1,024."""
     rng = np.random.default_rng(seed)
     number, at = 0, 0.0
     while True:
@@ -174,7 +174,7 @@ def requests(seed: int, rate: float = 1_000.0) -> Iterator[Request]:
 
 
 def simulation(name: str, count: int, workers: int) -> Json:
-    """Simulate until the last answer: CPU seconds in all, and those of the policy's decisions."""
+    """Simulate until the last answer; returns CPU seconds in all and of the policy's decisions."""
     errors = np.random.default_rng(3).lognormal(0.0, 0.3, count).tolist()
     arriving = islice(requests(seed=3, rate=RATE_PER_WORKER * workers), count)
     arrivals = [

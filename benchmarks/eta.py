@@ -44,13 +44,13 @@ from models.planning.queue_position import (
 )
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
-WHOLE_S = 0.05  # ETAs with less time left than this are not judged: a clock's tick and a network's way are that long
-GIVEN = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # before it ends
+WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are no more exact
+UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # until it ends
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that was answered, with the batch that answered it; instants in seconds since the epoch."""
+    """An answered job with its batch; instants are seconds since the epoch."""
 
     request: StoredRequest
     batch: StoredBatch | None
@@ -59,8 +59,8 @@ class Job:
     finished_at: float
 
     @classmethod
-    def of(cls, view: RequestView) -> "Job":
-        """From what the API shows of an ended request."""
+    def from_view(cls, view: RequestView) -> "Job":
+        """Make a job from an ended request as the API reads it; raises ValueError if it has not ended."""
         request, started_at = view.request, view.request.started_at
         if request.finished_at is None:
             raise ValueError(f"{request.id} has not ended")
@@ -69,13 +69,13 @@ class Job:
 
     @property
     def length_error(self) -> float:
-        """How far the predicted length was from the real one, as a share of it."""
+        """The error of the predicted length, as a share of the real one."""
         return abs((self.request.predicted_tokens or 0) / max(1, self.request.output_tokens or 0) - 1)
 
     def view_at(self, at: float) -> RequestView:
-        """The job as the API found it at this instant."""
+        """The job as the API read it at this instant."""
         began = self.started_at is not None and self.started_at <= at
-        given = {name: getattr(self.request, name) for name in GIVEN}
+        given = {name: getattr(self.request, name) for name in UNENDED}
         status = RequestStatus.in_progress if began else RequestStatus.queued
         return RequestView(
             StoredRequest(status=status, **given), self.batch if began else None, 0, datetime.fromtimestamp(at, UTC)
@@ -89,14 +89,14 @@ class Snapshots:
         self._kept: list[QueueSnapshot] = []
 
     def keep(self, session: Session) -> None:
-        """Keep the present one if it is new."""
+        """Keep the current snapshot unless it was kept before."""
         snapshot = read_queue_snapshot(session)
         if snapshot is not None and (not self._kept or snapshot.at > self._kept[-1].at):
             self._kept.append(snapshot)
         session.rollback()
 
     def place(self, job: Job, at: float) -> QueuePlace:
-        """What the API told of a job at this instant."""
+        """The ETA and position that the API showed for a job at this instant."""
         view = job.view_at(at)
         number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
         known = number >= 0 and view.now - self._kept[number].at <= STALE_AFTER
@@ -104,7 +104,7 @@ class Snapshots:
 
 
 def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
-    """A row for each moment: median error, share of answers within the interval, and how many were judged."""
+    """Make a row for each moment: median error, share of answers within the interval, number of jobs."""
     rows = []
     for moment, at_of in MOMENTS.items():
         left = [
@@ -112,7 +112,7 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
             for job in jobs
             if (at := at_of(job)) is not None
             and job.finished_at - at > WHOLE_S
-            and (place := _told(moment, job, at, snapshots)).eta_at is not None
+            and (place := _shown_eta(moment, job, at, snapshots)).eta_at is not None
         ]
         rows.append(
             {
@@ -132,8 +132,8 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
     return rows
 
 
-def _told(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
-    """What the API told at this moment; at submission it is the call's own answer."""
+def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
+    """The ETA that the API showed at this moment; at submission it is part of the call's own answer."""
     told = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
     return told if moment == "submission" else snapshots.place(job, at)
 
@@ -165,10 +165,10 @@ COLUMNS = {
     **{name.replace("_", " "): f"{name}:.1%" for name in ("median_error", "coverage", "length_error", "planner_share")},
 }
 BUNDLED = "bundled"
-LOOK_EVERY_S = 0.25  # the snapshot changes twice a second
+LOOK_EVERY_S = 0.25  # the planner writes its snapshot twice a second
 SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
-# Of the rate at which a burst was answered: more than is served while requests come, whose acceptance takes CPU too. A
-# larger one takes more of it than the loads that are judged. Not tuned.
+# As a multiple of the rate at which a burst was answered: more than can be served while requests are accepted too. A
+# larger value spends more CPU on accepting than the judged loads do. Not tuned.
 OVERLOAD = 1.2
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)
@@ -229,7 +229,7 @@ def main(
 def _serve(
     service: RunningService, state_dir: Path, arrivals: list[DemoArrival], warm_s: float = 0.0
 ) -> tuple[float, list[Json]]:
-    """Answers a second, and the rows of all moments, of jobs that arrived after `warm_s`."""
+    """Send the arrivals; returns answers a second, and all moments' rows of jobs after `warm_s`."""
     snapshots, pause = Snapshots(), threading.Event()
     with (
         connection_to(service.database_url) as connection,
@@ -247,7 +247,7 @@ def _serve(
                 submission.result()
         spent_s, took_s = _forecasting_s(session) - before_s, time.monotonic() - began
         ended = select_views().where(StoredRequest.status.in_(ANSWERED), StoredRequest.arrived_at >= since)
-        jobs = [Job.of(RequestView(*row)) for row in session.execute(ended)]
+        jobs = [Job.from_view(RequestView(*row)) for row in session.execute(ended)]
         session.expunge_all()
     first = min(job.arrived_at for job in jobs)
     share = round(spent_s / took_s, 4)
@@ -256,7 +256,7 @@ def _serve(
 
 
 def rate_while_busy(jobs: Sequence[Job]) -> float:
-    """Answers a second in the second half of the time in which requests came: the first ones find an empty service."""
+    """Compute the rate of answers in the second half of the arrivals' time."""
     first, last = (extreme(job.arrived_at for job in jobs) for extreme in (min, max))
     middle = (first + last) / 2
     if last - first < 1.0:  # all at once

@@ -5,15 +5,13 @@
 
 from sqlalchemy import Connection, text
 
-TENANTS = (
-    100  # the first has half of the requests; any number does that a page of one tenant has other tenants' between
-)
+TENANTS = 100  # the first has half of the requests, so that those of other tenants lie between its own
 APPLICATIONS = 20  # of each tenant; `models.operations.operator_overview` shows 50 at most
-REQUESTS_A_BATCH = 10  # any size does that policies choose
+REQUESTS_A_BATCH = 10  # a size that policies choose
 WORKERS = 4
-ENDED_WITHIN_S = 86_400  # the ended requests' ends lie within this time: 12 a second for a million
-# Of the ended requests, those that were cancelled at once within the last minutes: a reader of recent answers must
-# pass them by. Any share does that is many times what a reader of recent answers wants.
+ENDED_WITHIN_S = 86_400  # the time over which the ended requests ended: 12 a second for a million
+# The share of ended requests that were cancelled within the last minutes. A query for recent answers must skip them,
+# so their number is many times that of the answers that it reads.
 CANCELLED_LATELY = 0.1
 CANCELLED_WITHIN_S = 540
 

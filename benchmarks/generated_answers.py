@@ -20,7 +20,7 @@ from learning.predictors.length_predictor import Outcome, Prompt
 
 LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
 ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
-SAVE_EVERY = 32  # answers, about 20 s of work that a killed run loses
+SAVE_EVERY = 32  # answers: a killed run loses about 20 s of work
 KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: memory is not what is measured
 
 Instruction = tuple[str, str, str]  # application, instruction, input
@@ -40,7 +40,7 @@ class RealAnswer:
     text: str
 
     def outcome(self, limit: int, at: float) -> Outcome:
-        """As the service logs it."""
+        """The outcome as the service logs it."""
         prompt = Prompt(
             self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=limit
         )
@@ -48,7 +48,7 @@ class RealAnswer:
 
 
 def choose_instructions(data: Path | None, answers: int, seed: int, count: Callable[[str], int]) -> list[Instruction]:
-    """The repository's own instructions and, of the rest, an equal share of each data set's; in random order."""
+    """Choose the repository's own instructions and an equal number of each data set's, in random order."""
     rng = random.Random(seed)
     chosen = {(r.instruction, r.input): r.application for r in real_requests()}
     files = sorted((data / "requests").glob("*.jsonl")) if data else []
@@ -77,9 +77,9 @@ def load_answers(
     report: Callable[[str], None],
     cached_only: bool = False,
 ) -> list[RealAnswer]:
-    """The answers in `cache`; those that are missing there are generated and added, greedily and in bfloat16.
+    """Read the answers from `cache`; missing ones are generated, greedily and in bfloat16, and added.
 
-    With `cached_only` they are left out instead.
+    With `cached_only` missing answers are left out.
     """
     prompt_format = load_prompt_format(model)
     instructions = choose_instructions(data, answers, seed, prompt_format.count)
@@ -101,7 +101,7 @@ def load_answers(
 
 
 def generate(model: str, prompts: Several[tuple[Several[int], int]]) -> Iterator[tuple[int, FinishedSequence]]:
-    """Greedy answers in bfloat16 to prompts (token ids and limit), as they end, each with the number of its prompt."""
+    """Generate greedy answers in bfloat16 to prompts (ids, limit); yields each with its prompt's number."""
     engine = Engine(load_model(model, dtype="bfloat16"), KV_BUDGET_BYTES)
     waiting = deque(Sequence(str(row), tuple(ids), limit) for row, (ids, limit) in enumerate(prompts))
     while waiting or engine.rows:
@@ -134,7 +134,7 @@ def _read(cache: Path, settings: dict[str, Any]) -> dict[Instruction, RealAnswer
 
 
 def replace_file(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON into the file at once, so that a killed run leaves the last whole one."""
+    """Replace the file by this JSON atomically, so that a killed run leaves the last complete file."""
     written = path.with_suffix(".part")
     written.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     os.replace(written, path)
@@ -142,7 +142,7 @@ def replace_file(path: Path, content: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """What followed a prompt; `opening` is the text of its first tokens, in which a statement must stand."""
+    """The text generated after a prompt; a statement of its length must be in the `opening`."""
 
     text: str
     opening: str
@@ -153,9 +153,9 @@ class GeneratedText:
 def load_texts(
     cache: Path, model: str, limits: Mapping[str, int], report: Callable[[str], None]
 ) -> dict[str, GeneratedText]:
-    """What the model writes after each prompt, by prompt: at most its limit's tokens, greedily and in bfloat16.
+    """Read or generate the text after each prompt, greedily and in bfloat16; returns texts by prompt.
 
-    The limits of prompts that the file has are not compared with those that it was written with.
+    Limits of prompts that are in the file already are not compared with the limits that were used.
     """
     settings = {"model": Path(model).name, "dtype": "bfloat16"}
     known: dict[str, GeneratedText] = {}

@@ -68,7 +68,7 @@ def json_option(command: Command) -> Command:
 
 
 def origin() -> Json:
-    """Where figures come from: commit, date, machine and command, whose addresses and keys are left out."""
+    """Collect commit, date, machine and command; keys and addresses in the command are left out."""
     root = Path(__file__).parents[1]
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
     program = getattr(sys.modules["__main__"], "__spec__", None)
@@ -96,7 +96,7 @@ def processor() -> str:
 
 
 class CommaSeparated(click.ParamType[list[Any]]):
-    """An option's value as a list: `1,2,3` with a type of its parts, such as `float` or a `click.Choice`."""
+    """An option type for lists such as `1,2,3`, whose parts have a type, for example `float` or a `click.Choice`."""
 
     name = "list"
 
@@ -104,7 +104,7 @@ class CommaSeparated(click.ParamType[list[Any]]):
         self._kind = click.types.convert_type(kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The parts of the text; raises click.BadParameter if one is not of the type."""
+        """Split the text and convert its parts; raises click.BadParameter if a part is not of the type."""
         if not isinstance(value, str):
             return value
         return [self._kind.convert(part, param, ctx) for part in value.split(",") if part]
@@ -124,7 +124,7 @@ def print_table(rows: Iterable[Json], columns: Mapping[str, Column] | Sequence[s
 
 
 def cell(row: Json, column: Column) -> str:
-    """One cell: the value at a column's path, in the column's format."""
+    """Format one cell: the value at the column's path, in the column's format."""
     if callable(column):
         return str(column(row))
     path, _, form = column.partition(":")
@@ -137,12 +137,12 @@ def cell(row: Json, column: Column) -> str:
 
 
 def percentile(values: Sequence[float], share: float, method: Any = "linear") -> float | None:
-    """The value that this share of the values does not exceed, interpolated; None without values."""
+    """Compute the value that this share of the values does not exceed, interpolated; None without values."""
     return float(np.quantile(values, share, method=method)) if len(values) else None
 
 
 def spread(values: Sequence[float], digits: int | None = None) -> dict[str, float | None]:
-    """Mean, 50th, 95th and 99th percentile and maximum; each None without values."""
+    """Compute mean, 50th, 95th and 99th percentile and maximum; each is None without values."""
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     found = {"mean": float(np.mean(values)) if len(values) else None}
     found |= {name: percentile(values, share) for name, share in shares.items()}

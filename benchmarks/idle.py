@@ -72,7 +72,7 @@ def leave_open(service: RunningService, page: str, seconds: float) -> None:
 
 
 def lone_requests(state_dir: Path, requests: int) -> Json:
-    """The spread of each step of a request, in seconds, over requests that are sent one at a time."""
+    """Send requests one at a time; returns the spread of each step in seconds."""
     with client_of_service(state_dir) as client:
         model = client.model()
         measured = [steps_of_one(client, model, toy) for toy in toy_requests(WARM_UP + requests, seed=0)][WARM_UP:]
@@ -80,7 +80,7 @@ def lone_requests(state_dir: Path, requests: int) -> Json:
 
 
 def steps_of_one(client: Client, model: str, request: ToyRequest) -> dict[str, float]:
-    """Seconds of each step of one request; raises click.ClickException if it is not completed."""
+    """Send one request; returns the seconds of each step. Raises click.ClickException if it is not completed."""
     started_at = perf_counter()
     response = client.create({"model": model, "instructions": request.instruction, "input": request.input})
     accepted_at = perf_counter()

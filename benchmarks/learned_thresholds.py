@@ -41,7 +41,7 @@ MOST_PROMPT, TOY_LIMIT, REAL_LIMIT = 128, 512, 256
 TOY_WORDS, TOY_WORD_SPREAD = 30.0, 0.6  # of inputs, log-normal as the live benchmark's
 TOKENS_A_WORD = 1.3  # of the toy's byte pairs, roughly; a constant factor changes no comparison
 TOY_TOKENS = 16_000  # of KV cache: 25 rows of Eq. (1)
-OVERLOAD = 3.0  # arrivals, as a multiple of what `vs` serves: below, they limit what others reach
+OVERLOAD = 3.0  # arrivals, as a multiple of what `vs` serves; fewer would limit the throughput of the others
 COLUMNS = ("workload", "tau", "policy", "requests_per_s", "over_vs", "valid_share", "mean_of_vs", "batch_size")
 TAUS = (1.0, 0.95, 0.8, 0.5)
 
@@ -50,7 +50,7 @@ Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]  # prompt tokens and gener
 
 @dataclass(frozen=True, slots=True)
 class ThresholdWorkload:
-    """Lengths to draw from, on a worker of such costs and memory."""
+    """Lengths to draw from, and the costs and the memory of the worker."""
 
     name: str
     lengths: Lengths
@@ -74,7 +74,7 @@ def main(answers: Path | None, requests: int, results: Results) -> None:
 
 
 def workloads(answers: Path | None, seed: int) -> list[ThresholdWorkload]:
-    """Toy lengths at three costs, and the real model's if its answers are given."""
+    """Make workloads of toy lengths at three costs, and of the real model's lengths if its answers are given."""
     toy = _toy_lengths(seed, 2000)
     made = [
         ThresholdWorkload(f"toy × {factor}", toy, _times(TOY_COSTS, factor), TOY_TOKENS, TOY_LIMIT)
@@ -89,7 +89,7 @@ def workloads(answers: Path | None, seed: int) -> list[ThresholdWorkload]:
 
 
 def compared(workload: ThresholdWorkload, tau: float, requests: int, seed: int) -> list[Json]:
-    """The rows of all policies at one quality of predictions."""
+    """Simulate all policies at one quality of predictions; returns their rows."""
     policies: dict[str, Callable[[], Policy]] = {
         "vs": lambda: Vanilla(MOST_PROMPT, workload.limit),
         "magnus": lambda: MagnusPolicy(None),

@@ -17,9 +17,9 @@ from scheduling.simulation.published_costs import CHATGLM_6B_V100
 
 LENGTH_EVERY_S = 180  # Magnus III-B
 SERVING_EVERY_S = 120  # Magnus III-D
-# The stream's assumptions: none is measured, and the figures in docs/results hold for these values.
+# Assumptions of the stream, none of them measured; the figures in docs/results hold for these values.
 RESPONSE_S = 30  # from a request's arrival to its outcome in the log
-BATCH = 8  # arrivals of which a random number, from the first on, is served together
+BATCH = 8  # arrivals, of which a random number is served together
 ENGINE_NOISE = 0.05  # standard deviation of the logarithm of serving times
 OVERHEAD = 1.25  # the engine's serving times as a multiple of the published curves
 
@@ -46,7 +46,7 @@ class LearningHistory:
 def poisson_arrivals(
     mixes: Sequence[Sequence[AnsweredRequest]], rate: float, duration_s: float, rng: random.Random
 ) -> list[StreamedRequest]:
-    """Poisson arrivals from one mix after the other; each draws a task and then one of the task's requests."""
+    """Draw Poisson arrivals from one mix after the other; each draws a task and then one of the task's requests."""
     arrivals: list[StreamedRequest] = []
     at = 0.0
     tasks = [sorted({a.task for a in mix}) for mix in mixes]
@@ -65,7 +65,7 @@ def poisson_arrivals(
 def with_shuffled_lengths(
     arrivals: Sequence[StreamedRequest], first_s: float, last_s: float, rng: random.Random
 ) -> list[StreamedRequest]:
-    """The same arrivals; the lengths of those between `first_s` and `last_s` are shuffled among them."""
+    """Shuffle the lengths of the arrivals between `first_s` and `last_s` among them."""
     inside = [i for i, a in enumerate(arrivals) if first_s <= a.at < last_s]
     lengths = [arrivals[i].length for i in inside]
     rng.shuffle(lengths)
@@ -76,7 +76,7 @@ def with_shuffled_lengths(
 
 
 def batches_of(arrivals: Sequence[StreamedRequest], rng: random.Random) -> list[ServedBatch]:
-    """Batches of a random size from the arrivals, each as long as its longest rows, served by a noisy engine."""
+    """Form batches of random size from the arrivals, each as long as its longest rows, served by a noisy engine."""
     served = []
     for start in range(0, len(arrivals), BATCH):
         group = arrivals[start : start + BATCH]
@@ -144,11 +144,11 @@ class Learner:
         return candidate
 
 
-class LearnerByTheLetter(Learner):
-    """Magnus III-B as it is printed: requests that were mispredicted are added to the training set, for ever.
+class LearnerAsPrinted(Learner):
+    """Magnus III-B as printed: mispredicted requests are added to the training set for ever.
 
-    The first set is all that was served before the first refit, since the paper begins with a trained predictor. Every
-    refit is put into service: the paper has no gate, no bound and no held-out texts.
+    The paper begins with a trained predictor, so the first training set is what was served before the first refit.
+    Every refit goes into service: the paper has no condition for publishing, no bound on the set, no held-out texts.
     """
 
     training: list[Outcome]
@@ -170,13 +170,13 @@ class LearnerByTheLetter(Learner):
 
 
 def length_rmse(predictor: LengthPredictor, test: Sequence[AnsweredRequest]) -> float:
-    """The predictor's error on requests that are in no stream."""
+    """Compute the predictor's error on requests that are in no stream."""
     outcomes = [a.outcome for a in test]
     return score(predictor.predict([o.prompt for o in outcomes]), [o.generated_tokens for o in outcomes]).rmse
 
 
 def serving_rmse_s(times: ServingTimes | None, test: Sequence[ServedBatch]) -> float:
-    """The estimator's error on these batches."""
+    """Compute the estimator's error on these batches."""
     known = (times or ServingTimes()).of("v100", "chatglm")
     shapes = np.array([(b.size, b.length, b.generation_length) for b in test]).T
     return float(np.sqrt(np.mean((known.serve_many_s(*shapes) - np.array([b.serving_s for b in test])) ** 2)))

@@ -13,7 +13,7 @@ from benchmarks.harness import Json
 
 @contextmanager
 def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
-    """An array of empty panels, [rows, columns], that is written to `path` at the end; `size` is in inches."""
+    """Yield an array of empty panels, [rows, columns], which is written to `path` at the end; `size` is in inches."""
     mpl.use("svg")
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "magnus"})
     from matplotlib import pyplot  # after the backend is chosen, because there may be no screen
@@ -26,7 +26,7 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
 
 
 def plot_over_rate(runs: Sequence[Json], label: Callable[[Json], str], path: Path, *, logarithmic: bool) -> None:
-    """Throughput, mean and P99 response time over the arrival rate; a line for each label, repeats averaged."""
+    """Draw throughput, mean and P99 response time over the arrival rate; averages repeats."""
     figures: dict[str, Callable[[Json], float]] = {
         "requests a second": lambda run: run["requests_per_s"],
         "mean response time, s": lambda run: run["response_s"]["mean"],

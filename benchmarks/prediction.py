@@ -31,7 +31,7 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 
 IN_FLIGHT = 16  # requests that are predicted before the first of their outcomes is known
-BATCH = 64  # of the timing in batches, as a busy service predicts them
+BATCH = 64  # of a timed batch, as in a busy service
 SINGLES = 100  # requests that are timed alone: enough for a median
 HARD = ("chat", "code comment")
 PAPERS_SIX = (
@@ -105,7 +105,7 @@ def main(
 def _run(
     make: Callable[[], LengthPredictor], answered: Sequence[AnsweredRequest], split: int
 ) -> tuple[Predicted, dict[str, float]]:
-    """Every test request as fitted and as served, by task, and how long it took."""
+    """Fit and predict each task; returns predictions as fitted and as served, and the times."""
     predicted: Predicted = {}
     fits_s: list[float] = []
     batches_ms: list[float] = []
@@ -131,7 +131,7 @@ def _run(
 def _timed(
     predictor: LengthPredictor, outcomes: Sequence[Outcome], size: int, milliseconds: list[float]
 ) -> list[Prediction]:
-    """Predictions in batches of this size; each batch's milliseconds a request are added."""
+    """Predict in batches of this size; adds each batch's milliseconds a request to `milliseconds`."""
     predicted: list[Prediction] = []
     for chunk in _chunks(outcomes, size):
         began = time.perf_counter()
@@ -141,7 +141,7 @@ def _timed(
 
 
 def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """What a service would have predicted for these requests, correcting itself by outcomes as they come in."""
+    """Predict as a service does, which corrects its predictions by outcomes as they arrive."""
     service = CalibratedPredictor(predictor)
     served: list[Prediction] = []
     for chunk in _chunks(outcomes, IN_FLIGHT):
@@ -151,7 +151,7 @@ def _served(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Pre
 
 
 def _first_prediction(predictor: LengthPredictor) -> dict[str, float]:
-    """How large the stored model is, and how long a new process takes from its first import to a prediction."""
+    """Measure the size of the stored model, and the time of a new process from its first import to a prediction."""
     stored = dump(predictor)
     with tempfile.NamedTemporaryFile() as file:
         file.write(stored)
@@ -167,7 +167,7 @@ def _first_prediction(predictor: LengthPredictor) -> dict[str, float]:
 
 
 def _rows(predicted: Predicted, answered: Sequence[AnsweredRequest]) -> dict[str, dict[str, float]]:
-    """Scores of each task, of each application, of three groups of applications, and of all."""
+    """Score each task, each application, three groups of applications, and all requests."""
     application_of = {a.task: a.application for a in answered}
     rows = {f"task: {task}": [task] for task in sorted(predicted)}
     for application in sorted(set(application_of.values())):
@@ -187,7 +187,7 @@ def _scores(predicted: Sequence[tuple[Outcome, Prediction, Prediction]]) -> dict
 
 
 def _means(runs: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Each row's scores, averaged over splits."""
+    """Average each row's scores over splits."""
     return {
         row: {name: round(statistics.fmean(run[row][name] for run in runs), 4) for name in scores}
         for row, scores in runs[0].items()

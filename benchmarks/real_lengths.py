@@ -43,7 +43,7 @@ Row = dict[str, float]
 
 
 class FromColdStart:
-    """A predictor as the service uses it: `RunningRegression` until there are answers enough to fit it."""
+    """A predictor as the service uses it: `RunningRegression` until there are enough answers to fit it."""
 
     def __init__(self, fitted: CalibratedPredictor) -> None:
         self._fitted = fitted
@@ -67,7 +67,7 @@ Learner = RunningRegression | CalibratedPredictor | FromColdStart
 
 
 def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
-    """What is compared, by name: each begins with nothing; `encoder` is the sentence encoder, if there is one."""
+    """List the compared predictors by name; `encoder` is the directory of a sentence encoder, if there is one."""
 
     def calibrated(name: str, text_encoder: str = HASHING) -> CalibratedPredictor:
         return CalibratedPredictor(make_predictor(name, make_encoder(text_encoder)))
@@ -85,7 +85,7 @@ def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
 
 
 def learn(learner: Learner, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """The prediction of each request, from the answers of those before it that had ended."""
+    """Predict each request from the answers before it that have ended."""
     predictions: list[Prediction] = []
     bounds = _bounds(len(outcomes))
     for first, last in pairwise(bounds):
@@ -98,7 +98,7 @@ def learn(learner: Learner, outcomes: Sequence[Outcome]) -> list[Prediction]:
 
 
 def curve(runs: Sequence[tuple[Sequence[Outcome], Sequence[Prediction]]]) -> list[Row]:
-    """Scores from each checkpoint to the next, the mean over runs of the same length in other orders of arrival."""
+    """Compute scores from each checkpoint to the next, averaged over runs in different orders of arrival."""
     rows = []
     for first, last in pairwise(_bounds(len(runs[0][0]))):
         scores = [

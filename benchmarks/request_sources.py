@@ -31,11 +31,11 @@ class AnsweredRequest:
 
     @property
     def is_test(self) -> bool:
-        """Whether it belongs to the test set: one in five texts, the same ones in every file and run."""
+        """Whether the request is in the test set: one in five texts, the same ones in every file and run."""
         return self.is_test_in(0)
 
     def is_test_in(self, split: int) -> bool:
-        """The same for a split of this number; each split draws other texts."""
+        """Whether the request is in the test set of this split; each split draws other texts."""
         salt = f"test {split}" if split else "test"
         first = hashlib.sha256((salt + self.outcome.prompt.input).encode("utf-8", "replace")).digest()[:4]
         return int.from_bytes(first, "big") < TEST_SHARE * 2**32
@@ -72,7 +72,7 @@ Workload = Literal["toy", "instructions"]
 
 
 def arrivals_of(workload: Workload, requests: int, rate: float, seed: int) -> list[DemoArrival]:
-    """Poisson arrivals at `rate` a second: toy requests, or the demo's real instructions.
+    """Draw Poisson arrivals at `rate` a second: toy requests, or the demo's real instructions.
 
     The instructions have no limits of their own, so that answers end where the model ends them.
     """

@@ -36,9 +36,9 @@ from inference.prompt_format import PromptFormat, load_prompt_format
 from inference.sequences import Sequence
 from scheduling.kv_memory import KvMemory
 
-AT_ONCE = 1e6  # requests a second: any rate at which all are sent before the first answers come does
+AT_ONCE = 1e6  # requests a second: all are sent before the first answers come
 LEAST_SHOWN = 0.003  # cores; kinds of process with less are in the JSON
-POLL_S = 1.0  # each poll is a call that the service answers beside its work; the figures come from its own clock
+POLL_S = 1.0  # each poll costs the service a call; the figures come from the service's own clock
 
 COLUMNS: dict[str, Column] = {
     "engine alone, tokens/s": "engine.tokens_per_s:.0f",
@@ -76,7 +76,7 @@ def main(model: str, policy: str, requests: int, repeats: int, results: Results)
 
 
 def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> list[Sequence]:
-    """The requests as the worker gives them to its engine."""
+    """Encode the requests as the worker does for its engine."""
     return [
         Sequence(
             str(number), tuple(prompt_format.encode(request.instruction, request.input)), request.max_output_tokens
@@ -87,7 +87,7 @@ def sequences(requests: Several[DemoRequest], prompt_format: PromptFormat) -> li
 
 
 def engine_run(loaded: LoadedModel, budget_bytes: int, sequences: Several[Sequence]) -> Json:
-    """Serve all sequences, in their order, on a fresh engine; what outgrows the budget is preempted and resumed."""
+    """Serve all sequences in order on a new engine; rows that outgrow the budget are preempted and resumed."""
     engine, waiting = Engine(loaded, budget_bytes), deque(sequences)
     memory = KvMemory(budget_bytes, loaded.delta_bytes, loaded.fused, BLOCK_TOKENS if loaded.fused else 1)
     prompt_tokens = {sequence.id: sequence.length for sequence in sequences}
@@ -112,7 +112,7 @@ def engine_run(loaded: LoadedModel, budget_bytes: int, sequences: Several[Sequen
 
 
 def service_run(model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
-    """Serve the same requests with a fresh service; its seconds are from the first request to the last answer."""
+    """Serve the same requests with a new service; its time is from the first request to the last answer."""
     with tempfile.TemporaryDirectory(prefix="magnus-overhead-") as directory:
         state_dir = Path(directory)
         with own_service(make_console(), state_dir, policy, arrivals, 0, model) as address, Client(*address) as client:
@@ -137,7 +137,7 @@ def service_run(model: str, policy: str, arrivals: list[DemoArrival]) -> Json:
 
 
 def figures(seconds: float, tokens: int, mean_rows: float, cores: Json) -> Json:
-    """One run; `cores` has CPU seconds a second by kind of process."""
+    """The figures of one run; `cores` has CPU seconds a second by kind of process."""
     return {
         "seconds": round(seconds, 2),
         "tokens": tokens,
@@ -148,7 +148,7 @@ def figures(seconds: float, tokens: int, mean_rows: float, cores: Json) -> Json:
 
 
 def outside_by_process(run: Json) -> str:
-    """Cores that everything but the worker used, the client included, and which processes used most."""
+    """Describe the cores used outside of the worker, the client included, and the processes that used most."""
     cores = run["service"]["cores"]
     outside = sum(used for name, used in cores.items() if not name.startswith("worker"))
     names = sorted(cores, key=cores.__getitem__, reverse=True)

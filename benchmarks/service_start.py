@@ -38,14 +38,14 @@ def running(program: ChildProgram, log: Path, wait: bool = True) -> Iterator[Pop
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Find a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | None = None) -> ChildProgram:
-    """`magnus up` in this directory, on free ports."""
+    """Make the program `magnus up` for this directory, on free ports."""
     ports = ("--port", str(free_port()), "--flower-port", "0")
     return ChildProgram(
         "magnus up",
@@ -59,7 +59,7 @@ def up_program(state_dir: Path, *options: str, environment: Mapping[str, str] | 
 
 
 def facts_of(state_dir: Path) -> RunningService:
-    """Where the service in this directory answers."""
+    """Read the addresses of the service in this directory."""
     return RunningService(**json.loads((state_dir / "service.json").read_text()))
 
 
@@ -70,14 +70,14 @@ def addresses(database_url: str, redis_url: str) -> dict[str, str]:
 
 @contextmanager
 def client_of_service(state_dir: Path) -> Iterator[Client]:
-    """A client with the service's first key."""
+    """Open a client with the service's first key."""
     with Client(*api_address(read_settings(state_dir=state_dir))) as client:
         yield client
 
 
 @contextmanager
 def connection_to(database_url: str) -> Iterator[Connection]:
-    """One connection to a service's database."""
+    """Open one connection to a service's database."""
     engine = make_engine(database_url, pool_size=1, name="benchmark")
     try:
         with engine.connect() as connection:

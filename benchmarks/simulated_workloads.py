@@ -41,7 +41,7 @@ class WorkloadLengths:
     arrival_s: Numbers | None = None  # of a trace; otherwise arrivals are Poisson
 
     def at_random_instants(self) -> "WorkloadLengths":
-        """The same requests with Poisson arrivals instead of the trace's."""
+        """The same requests with Poisson arrivals instead of those of the trace."""
         return replace(self, arrival_s=None)
 
 
@@ -62,7 +62,7 @@ def arrivals(
     limits: Limits,
     growth: float = 1.0,
 ) -> list[Arrival]:
-    """Requests at `rate` a second for about `seconds`; a trace is sped up to that rate and keeps its bursts.
+    """Draw requests at `rate` a second for about `seconds`; a trace is sped up to that rate and keeps its bursts.
 
     `growth` lengthens answers but not their predictions (the answers of VSQ's quantized model are longer).
     """
@@ -92,7 +92,7 @@ def arrivals(
 
 
 def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple[WorkloadLengths, WorkloadLengths]:
-    """`mixed` and `hard` from `data/requests`: test requests, with predictions fitted on its training requests."""
+    """Read `mixed` and `hard` from `data/requests`: test requests, with predictions fitted on the training requests."""
     answered = read_answered(data)
     training, test = [one for one in answered if not one.is_test], [one for one in answered if one.is_test]
     fitted = make_predictor(predictor, make_encoder(encoder))
@@ -115,7 +115,7 @@ def read_requests(data: Path, predictor: str, encoder: str = "hashing") -> tuple
 
 
 def read_trace(path: Path) -> WorkloadLengths:
-    """An Azure trace without its first fifth, from which its predictor learns answer lengths by prompt length."""
+    """Read an Azure trace without its first fifth, from which its predictor learns."""
     with path.open(encoding="utf-8") as file:
         rows = [(float(r["arrival_s"]), int(r["input_tokens"]), int(r["output_tokens"])) for r in csv.DictReader(file)]
     at, prompt, generated = (np.array(column) for column in zip(*rows, strict=True))
@@ -134,9 +134,9 @@ def read_trace(path: Path) -> WorkloadLengths:
 
 
 def read_vicuna(path: Path) -> WorkloadLengths:
-    """Vicuna-7B's answers to Alpaca prompts at temperature 0.5; `longest` predicts the longest of four samples (3.2).
+    """Read Vicuna-7B's answers to Alpaca prompts; `longest` predicts the longest of four samples (3.2).
 
-    The file has no prompts; all get `ALPACA_PROMPT_TOKENS`.
+    The file has no prompts, so all have `ALPACA_PROMPT_TOKENS`.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     samples = np.array([[row[key] for key in ("L_t0.0", "L_t0.3", "L_t0.5", "L_t0.7")] for row in rows], np.int64)
@@ -146,7 +146,7 @@ def read_vicuna(path: Path) -> WorkloadLengths:
 
 
 def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Predictions with this Kendall's tau and, as nearly as that allows, this RMSE.
+    """Make predictions with this Kendall's tau and, as nearly as that allows, this RMSE.
 
     Normal noise added to the logarithm of the truth gives the tau; scaling the result about its mean changes the RMSE
     and no rank.
@@ -166,7 +166,7 @@ def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.
 
 
 def upper_of(predicted: NDArray[np.int64], generated: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Upper quantiles that cover nine of ten answers: each prediction times the same factor."""
+    """Make upper quantiles that cover nine of ten answers: each prediction times the same factor."""
     factor = max(1.0, float(np.quantile(generated / predicted, COVERAGE)))
     return np.asarray(np.ceil(predicted * factor), np.int64)
 
@@ -177,7 +177,7 @@ def _with_predictions(
     generated: NDArray[np.int64],
     real: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> WorkloadLengths:
-    """Lengths with the predictions of every predictor: true, real, noisy and useless."""
+    """Add the predictions of every predictor: true, real, noisy and useless."""
     rng = np.random.default_rng(0)
     predictions = {"true": (generated, generated), "real": real}
     for name, (tau, rmse) in NOISE.items():

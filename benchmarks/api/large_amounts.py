@@ -22,8 +22,8 @@ from models.session import make_sessions
 from models.tenants import api_keys
 
 LINES, QUEUED_WITHIN_S = 50_000, 20
-FLAT_MIB = 32  # what counts as flat: little beside 200 MB, and above what a process gains by chance
-FILLED_KEYS, FILLED_CHARACTERS = 8, 476  # of metadata a line: 50,000 such lines have a little less than 200 MiB
+FLAT_MIB = 32  # the most that an upload may add: little beside 200 MB, and more than a process grows by chance
+FILLED_KEYS, FILLED_CHARACTERS = 8, 476  # of metadata in each line: 50,000 such lines have a little less than 200 MiB
 POLL_S = 0.1
 QUEUED = text("""
     select j.next_line > j.last_line as all_read, j.status,
@@ -33,7 +33,7 @@ QUEUED = text("""
 
 
 def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any]:
-    """Upload a file of so many lines and create its batch; returns once all of them are queued."""
+    """Upload a file with `count` lines and create its job; returns the figures when all lines are queued."""
     with tempfile.TemporaryDirectory() as directory, Client(service.url, service.key) as client:
         path = Path(directory) / "lines.jsonl"
         filling = {f"key{n}": "x" * FILLED_CHARACTERS for n in range(FILLED_KEYS)} if filled else {}
@@ -69,7 +69,7 @@ def take_in(service: MeasuredService, count: int, filled: bool) -> dict[str, Any
 
 
 def measure_intake(short: bool) -> MeasuredFigure:
-    """Both files."""
+    """Measure both files."""
     measured, count = MeasuredFigure(), 2_000 if short else LINES
     for filled in (False, True):
         with measured_service("--workers", "0") as service:
@@ -88,13 +88,13 @@ def measure_intake(short: bool) -> MeasuredFigure:
     return measured
 
 
-JOBS, PAGE_MS = 1_000_000, 20  # of the issue
-LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks.filled_database`)
-NO_PAGES = ("one request", "stats", "metrics")  # read as well, but not what the bound is about
+JOBS, PAGE_MS = 1_000_000, 20  # the bounds
+LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/filled_database.py`)
+NO_PAGES = ("one request", "stats", "metrics")  # are read too, but the bound is not about them
 
 
 def measure_million(short: bool) -> MeasuredFigure:
-    """Every page at its 95th percentile."""
+    """Measure the 95th percentile of every page."""
     measured, jobs = MeasuredFigure(), 20_000 if short else JOBS
     with measured_service("--workers", "0") as service:
         with Client(service.url, service.key) as client:

@@ -21,12 +21,12 @@ from benchmarks.service_start import facts_of, running, up_program
 from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
-MACHINE = "v100"  # whose pace the paced workers keep: the slower one, so that calls wait for longer
+MACHINE = "v100"  # the pace of the workers: the slower machine, so that calls wait longer
 
 
 @dataclass(frozen=True)
 class MeasuredService:
-    """Where it answers, the key of its first tenant, its database."""
+    """A running service: its address, the key of its first tenant, its database."""
 
     state_dir: Path
     key: str
@@ -39,31 +39,31 @@ class MeasuredService:
         return self.facts.url
 
     def web_processes(self) -> list[psutil.Process]:
-        """The web process's parent and its workers."""
+        """The parent of the web process and its workers."""
         return self.processes("web")
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """A process of this name with all below it."""
+        """The process of this name with all of its descendants."""
         entries = json.loads((self.state_dir / "processes.json").read_text())
         parents = [psutil.Process(entry["pid"]) for entry in entries if entry["name"] == name]
         return [process for parent in parents for process in (parent, *parent.children(recursive=True))]
 
     def memory_mib(self, name: str = "web") -> float:
-        """What the processes of this name hold now."""
+        """The resident memory of the processes of this name, now."""
         return sum(process.memory_info().rss for process in self.processes(name)) / 2**20
 
     def cpu_s(self, name: str) -> float:
-        """CPU seconds that the processes of this name have taken so far."""
+        """CPU seconds that the processes of this name have used so far."""
         times = [process.cpu_times() for process in self.processes(name)]
         return float(sum(one.user + one.system for one in times))
 
     def forget_peak(self) -> None:
-        """Let the web process's peak begin anew; Linux only."""
+        """Reset the peak of the web process's memory; Linux only."""
         for process in self.web_processes():
             Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
     def peak_mib(self) -> float:
-        """The most that the web process held since `forget_peak`, exactly, since the kernel keeps it; Linux only."""
+        """The peak of the web process's memory since `forget_peak`, as the kernel records it; Linux only."""
         return sum(_peak_bytes(process.pid) for process in self.web_processes()) / 2**20
 
 
@@ -77,7 +77,7 @@ def _peak_bytes(pid: int) -> int:
 def measured_service(
     *options: str, paced: int = 0, environment: Mapping[str, str] | None = None
 ) -> Iterator[MeasuredService]:
-    """Start it, with the settings' defaults but for these, and stop it at the end."""
+    """Run a service with default settings except for the given ones, until the context ends."""
     options = ("--workers", "0", *options) if paced else options
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="magnus-api-", ignore_cleanup_errors=True))
@@ -95,15 +95,15 @@ def measured_service(
 
 @dataclass
 class MeasuredFigure:
-    """Rows of the table, and the figures behind them for the JSON."""
+    """The rows of a table, and the figures behind them for the JSON."""
 
     rows: list[Row] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
     def below(self, what: str, bound: float, measured: float, unit: str, more: str = "") -> None:
-        """A row that holds if `measured` is at most the bound."""
+        """Add a row that holds if `measured` is at most the bound."""
         self.holds(what, f"at most {bound:g} {unit}", f"{measured:.3g} {unit}{more}", measured <= bound)
 
     def holds(self, what: str, bound: str, measured: str, ok: bool) -> None:
-        """A row that holds if `ok`."""
-        self.rows.append(Row(what, bound, measured, bool(ok)))  # numpy's truth is none of JSON's
+        """Add a row that holds if `ok`."""
+        self.rows.append(Row(what, bound, measured, bool(ok)))  # JSON cannot encode numpy's bool

@@ -18,8 +18,8 @@ import httpx
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
 WITHIN_S = 1  # of the issue
-# What counts as flat: the largest body that is read at all has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held as bytes
-# and as text.
+# The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held as
+# bytes and as text.
 FLAT_MIB = 32
 MIB = 2**20
 PIECE = 2**16  # bytes sent at once
@@ -31,7 +31,7 @@ BEGIN = b'{"model": "bundled", "background": true, "input": '
 
 @dataclass(frozen=True)
 class Refused:
-    """A body in parts; without a length it is sent chunked."""
+    """A body as a series of repeated parts; it is sent chunked if `with_length` is false."""
 
     name: str
     parts: tuple[tuple[bytes, int], ...]  # bytes, and how often
@@ -42,11 +42,11 @@ class Refused:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The length of the body in bytes."""
         return sum(len(part) * times for part, times in self.parts)
 
     def pieces(self) -> Iterator[bytes]:
-        """The body, some bytes at a time."""
+        """Yield the body in pieces of about PIECE bytes."""
         for part, times in self.parts:
             at_once = max(1, PIECE // max(1, len(part)))
             for start in range(0, times, at_once):
@@ -54,7 +54,7 @@ class Refused:
 
 
 def refused_bodies(scale: int = 1) -> list[Refused]:
-    """Everything that is sent; the large ones are so many times smaller."""
+    """List all bodies; the large ones are smaller by the factor `scale`."""
     noise = random.Random(1).randbytes(MIB // 4)
     bomb = gzip.compress(b" " * (MIB * 1000 // scale), mtime=0)
     form = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{BOUNDARY}\r\n'
@@ -80,7 +80,7 @@ def refused_bodies(scale: int = 1) -> list[Refused]:
 
 
 async def send(service: MeasuredService, body: Refused) -> dict[str, Any]:
-    """Send it until the service answers: status, seconds, MiB that the web process gained at its peak."""
+    """Send a body until the service answers; returns status, seconds, and the peak growth of the web process."""
     url, before = urlsplit(service.url), service.memory_mib()
     service.forget_peak()
     began = perf_counter()
@@ -124,10 +124,10 @@ async def _send(writer: asyncio.StreamWriter, service: MeasuredService, body: Re
 
 
 def measure(short: bool) -> MeasuredFigure:
-    """Each body, and whether the service still answers at once."""
+    """Measure each body, and whether the service still answers at once."""
     measured = MeasuredFigure()
     with measured_service("--workers", "0") as service:
-        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # what is loaded once is no gain
+        asyncio.run(send(service, Refused("a first one", ((b"[", 1000),))))  # loads modules first
         for body in refused_bodies(20 if short else 1):
             figures = asyncio.run(send(service, body))
             measured.figures[body.name] = figures

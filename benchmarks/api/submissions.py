@@ -25,7 +25,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def post(path: str, key: str, body: Mapping[str, Any]) -> bytes:
-    """A POST as bytes."""
+    """Encode a POST as bytes."""
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n"
@@ -35,19 +35,19 @@ def post(path: str, key: str, body: Mapping[str, Any]) -> bytes:
 
 
 async def connect(url: str) -> Connection:
-    """A connection to the service there."""
+    """Open a connection to the service at this URL."""
     address = urlsplit(url)
     return await asyncio.open_connection(address.hostname, address.port or 80)
 
 
 def content_length(head: bytes) -> int:
-    """The length that an answer's head names."""
+    """Read the content length from the head of an answer."""
     (value,) = (line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
     return int(value)
 
 
 async def status_of(reader: asyncio.StreamReader) -> int:
-    """The status of the next answer, whose body is read too."""
+    """Read the next answer with its body; returns its status."""
     head = await reader.readuntil(b"\r\n\r\n")
     await reader.readexactly(content_length(head))
     return int(head[9:12])
@@ -55,12 +55,12 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 CONNECTIONS, RACING = 16, 100  # of the issue
 RATE, P99_MS = 400, 100
-BODIES = 500  # different ones, sent in turn; any number does that is no single one
-WARM_S = 3.0  # before the clock begins: connections, plans and caches
+BODIES = 500  # different ones, sent in turn
+WARM_S = 3.0  # of warm-up before the measurement: connections, query plans, caches
 
 
 def posts(model: str, key: str) -> Iterator[bytes]:
-    """Requests as bytes, without end."""
+    """Yield encoded requests without end."""
     rng = random.Random(1)
     made = [post("/v1/responses", key, body(model, rng)) for _ in range(BODIES)]
     while True:
@@ -68,7 +68,7 @@ def posts(model: str, key: str) -> Iterator[bytes]:
 
 
 async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list[tuple[int, float]]:
-    """Statuses and seconds of one connection's calls, one after the other."""
+    """Send requests one after the other on one connection; returns the status and the seconds of each."""
     reader, writer = await connect(url)
     answers = []
     while (began := perf_counter()) < until:
@@ -79,7 +79,7 @@ async def send_on_one(url: str, requests: Iterator[bytes], until: float) -> list
 
 
 async def send(service: MeasuredService, model: str, connections: int, seconds: float) -> dict[str, Any]:
-    """Figures of so many connections that send for so long."""
+    """Send on `connections` connections for `seconds`; returns the figures."""
     requests, began, cpu = posts(model, service.key), perf_counter(), process_time()
     calls = [send_on_one(service.url, requests, began + seconds) for _ in range(connections)]
     answers = [answer for each in await asyncio.gather(*calls) for answer in each]
@@ -97,7 +97,7 @@ async def send(service: MeasuredService, model: str, connections: int, seconds: 
 
 
 async def race(service: MeasuredService, model: str) -> dict[str, Any]:
-    """So many posts of one body with one key at once: their statuses and the jobs that they made."""
+    """Post one body RACING times at once under one key; counts answers, ids and the jobs that were made."""
     key, content = uuid.uuid4().hex, body(model, random.Random(2))
     headers = {"Authorization": f"Bearer {service.key}", "Idempotency-Key": key}
     limits = httpx.Limits(max_connections=RACING)
@@ -115,7 +115,7 @@ async def race(service: MeasuredService, model: str) -> dict[str, Any]:
 
 
 def measure(short: bool) -> MeasuredFigure:
-    """With one web process, as `magnus up` starts it, and with two."""
+    """Measure with one web process, as `magnus up` starts it, and with two."""
     measured, seconds = MeasuredFigure(), 5.0 if short else 40.0
     for processes in (1, 2):
         with measured_service("--workers", "0", environment={"WEB_CONCURRENCY": str(processes)}) as service:

@@ -21,16 +21,16 @@ from benchmarks.api.submissions import connect, post, status_of
 from cli.api_client import Client
 from inference.toy.toy_applications import APPLICATIONS
 
-HELD_TOKENS = 40  # of each held answer: enough of them for many seconds of a worker's time
-SETTLE_S = 2.0  # what is left of the burst of their own submissions then belongs to the measurement
+HELD_TOKENS = 40  # of each held answer: enough for many seconds of a worker's time
+SETTLE_S = 2.0  # after the held calls were sent, so that their own submission does not count
 ANSWERED_WITHIN_S = 600.0
 
 
 class Held:
-    """Calls that wait and streams, and what became of them."""
+    """Waiting and streaming chats, and how each ended."""
 
     def __init__(self, url: str, key: str, model: str, tokens: int) -> None:
-        """`tokens` of each answer."""
+        """Each answer has `tokens` tokens."""
         self.ended: Counter[str] = Counter()
         self.first_text_s: list[float] = []
         self._url, self._key = url, key
@@ -45,11 +45,11 @@ class Held:
         }
 
     async def wait(self) -> None:
-        """One chat that waits."""
+        """Hold one waiting chat."""
         await self._hold("waiting", self._body, status_of)
 
     async def stream(self) -> None:
-        """One chat that streams."""
+        """Hold one streaming chat."""
         await self._hold("streams", self._body | {"stream": True}, self._read_stream)
 
     async def _hold(
@@ -61,11 +61,11 @@ class Held:
                 writer.write(post("/v1/chat/completions", self._key, body))
                 self.ended[f"{kind}: {await read(reader)}"] += 1
                 writer.close()
-        except (OSError, EOFError) as error:  # among them a time-out, and a connection that ends within an answer
+        except (OSError, EOFError) as error:  # these include time-outs, and connections that end within an answer
             self.ended[f"{kind}: {type(error).__name__}"] += 1
 
     async def _read_stream(self, reader: asyncio.StreamReader) -> int | str:
-        """The status, if the stream came to its end; each event is a line within a chunk."""
+        """Read a stream to its end; returns its status, or `cut off`. Each event is a line within a chunk."""
         started, status, whole, first = perf_counter(), await reader.readline(), False, True
         async for line in reader:
             if first and b'"content":' in line and b'"content":""' not in line:
@@ -88,7 +88,7 @@ async def hold_and_submit(
     seconds: float,
     tokens: int = HELD_TOKENS,
 ) -> dict[str, Any]:
-    """The submissions' figures while so many are held, and how the held ones ended."""
+    """Submit requests while calls are held open; returns the submissions' figures, and how the held calls ended."""
     held, idle_ones = Held(url, key, model, tokens), [await connect(url) for _ in range(idle)]
     opened_at = perf_counter()
     tasks = [asyncio.create_task(held.wait()) for _ in range(waiting)]
@@ -113,19 +113,19 @@ async def hold_and_submit(
 
 
 def memory_mib(port: int) -> float:
-    """What the processes of this host use that listen on this port."""
+    """The resident memory of all processes of this host that listen on this port."""
     pids = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.pid}
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
 
 
 P99_MS = 100
 RATE = 50.0  # submissions a second, as in `benchmarks.api.waiting_chats`
-PACED_WORKERS = 4  # answer a thousand chats in a minute
+PACED_WORKERS = 4  # enough to answer a thousand chats in a minute
 
 
 @dataclass(frozen=True)
 class Load:
-    """Chats that wait, streams, idle connections; tokens of an answer, so that all are open while is submitted."""
+    """Numbers of waiting chats, streams and idle connections; `tokens` of an answer keep all open long enough."""
 
     waiting: int
     streams: int
@@ -139,11 +139,11 @@ class Load:
 
 LOADS = (Load(64, 0, 0, 400), Load(1000, 0, 0, 80), Load(1000, 500, 300, 80))
 FEWER = (Load(8, 0, 0, 200), Load(20, 10, 5, 200))
-WAIT = {"MAGNUS_WAIT_S": "600"}  # so that no call ends because the workers of this benchmark are slow
+WAIT = {"MAGNUS_WAIT_S": "600"}  # longer than the slowest worker of this benchmark takes
 
 
 def measure(short: bool) -> MeasuredFigure:
-    """Each load on the same service, then 1,000 chats on our own workers."""
+    """Measure each load on the same service, then 1,000 chats on our own workers."""
     measured, seconds = MeasuredFigure(), 3.0 if short else 10.0
     with measured_service(paced=PACED_WORKERS, environment=WAIT) as service:
         alone = _alone(service, seconds)

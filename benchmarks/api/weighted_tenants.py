@@ -25,13 +25,13 @@ from scheduling.simulation.simulator import Arrival, simulate
 
 MOST_OFF = 10  # percent: the bound
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
-# Requests of each tenant, simulated. Requests in flight count for nobody, and each tenant's shortest go first: with 900
-# fusion is 11.5 % off, with 3,600 0.8.
+# Requests of each tenant in the simulator. Requests in flight do not count, and each tenant's shortest go first: with
+# 900 `fusion` is 11.5 % off, with 3,600 0.8 %.
 BACKLOG = 1800
 LIVE_BACKLOG = 800
 SERVED_WITHIN_S = 240.0  # any value well above what the backlog takes does
-# Of the requests of the tenant that is served fastest, those that have ended when counting begins and when it ends.
-# What runs at once is less than a tenth of a backlog, so that it neither fills up nor runs dry meanwhile.
+# The part of the fastest tenant's requests that have ended when counting begins, and when it ends.
+# Less than a tenth of a backlog runs at once, so that workers are full all the time in between.
 COUNTED = (0.1, 0.85)
 SERVED = text("""
     select tenant, extract(epoch from finished_at)::float8 as finished_at, input_tokens + output_tokens as tokens
@@ -42,7 +42,7 @@ Served = tuple[str, float, float]  # tenant, when it was finished, its tokens
 
 
 def shares(served: Iterable[Served]) -> dict[str, float]:
-    """Each tenant's share of the tokens while something of every tenant waits."""
+    """Compute each tenant's share of the tokens, over the time in which every tenant has waiting requests."""
     served = sorted(served, key=lambda one: one[1])
     ends: dict[str, list[float]] = defaultdict(list)
     for tenant, finished_at, _ in served:
@@ -57,13 +57,13 @@ def shares(served: Iterable[Served]) -> dict[str, float]:
 
 
 def most_off(found: Mapping[str, float]) -> float:
-    """By how many percent the share that is furthest off differs from that of its weight."""
+    """The largest difference between a tenant's share and the share of its weight, in percent of the latter."""
     total = sum(WEIGHTS.values())
     return max(100 * abs(found.get(tenant, 0.0) / (weight / total) - 1) for tenant, weight in WEIGHTS.items())
 
 
 def simulated(policy_name: str, backlog: int) -> dict[str, float]:
-    """Shares under a policy, on the fleet of `benchmarks.mixed`."""
+    """Simulate a policy on the fleet of `benchmarks.mixed`; returns the shares."""
     arrivals = []
     for seed, tenant in enumerate(WEIGHTS):
         made = lengths_of(backlog, f"{tenant}-", 0, [n * 1e-6 for n in range(backlog)], seed)
@@ -78,7 +78,7 @@ def simulated(policy_name: str, backlog: int) -> dict[str, float]:
 
 
 def live(service: MeasuredService, backlog: int) -> dict[str, float]:
-    """Shares on a whole service; planning is paused until every tenant's backlog is there."""
+    """Measure the shares on a whole service, whose planning is paused until every tenant's backlog has arrived."""
     with make_sessions(service.database).begin() as session:
         keys = {tenant: api_keys.create(session, name="benchmark", tenant=tenant)[1] for tenant in WEIGHTS}
         for tenant, weight in WEIGHTS.items():
@@ -101,7 +101,7 @@ def _waiting(service: MeasuredService) -> int:
 
 
 def measure(short: bool) -> MeasuredFigure:
-    """Every policy in the simulator; the default one live."""
+    """Measure every policy in the simulator, and the default one live."""
     measured = MeasuredFigure()
     for name in POLICIES:
         _judge(measured, f"{name}, simulated", simulated(name, BACKLOG // 10 if short else BACKLOG))

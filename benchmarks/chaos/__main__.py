@@ -43,7 +43,7 @@ def main(
     names = [name for name in PROMISES if (not only or name in only) and (name != "soak" or size.soak_s)]
     names = [name for name in names if given is None or PROMISES[name].may_be_given_servers]
     rows: list[Row] = []
-    for stop_signal in stop_signals():  # also where a shell started this in the background, with SIGINT ignored
+    for stop_signal in stop_signals():  # a shell that starts this in the background has SIGINT ignored
         signal.signal(stop_signal, signal.default_int_handler)
     seconds = dict.fromkeys(names, 0.0)
     with PromiseRunner(size, given) as runner:

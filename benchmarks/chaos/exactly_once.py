@@ -25,16 +25,16 @@ WATCH = """
 
 
 class Database(Protocol):
-    """What runs SQL."""
+    """A database that runs SQL statements."""
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
-        """Rows of a statement."""
+        """Run a statement; returns its rows."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the accepted requests."""
+    """The outcome of the accepted requests."""
 
     accepted: int
     completed: int
@@ -46,24 +46,24 @@ class Verdict:
 
     @property
     def lost(self) -> int:
-        """Accepted and never answered: missing, waiting or failed."""
+        """Accepted requests without an answer: missing, waiting or failed."""
         return self.missing + self.failed
 
     def lost_row(self, promise: str, after_s: float | None = None) -> Row:
-        """None may be lost."""
+        """Make the row that holds if no request was lost."""
         took = "" if after_s is None else f"; all answered {after_s:.1f} s after the last was accepted"
         measured = f"{self.lost} of {self.accepted} ({self.failed} failed, {self.missing} unanswered){took}"
         return Row(f"{promise}: accepted requests lost", "0", measured, self.lost == 0 and self.accepted > 0)
 
     def once_row(self, promise: str) -> Row:
-        """Each must be answered once, out of one batch at a time."""
+        """Make the row that holds if each request was answered once and was in one batch at a time."""
         measured = f"{self.rewritten} answered twice, {self.in_two_batches} in two batches, of {self.accepted}"
         ok = self.rewritten == self.in_two_batches == 0
         return Row(f"{promise}: results recorded for a request", "exactly one", measured, ok)
 
 
 def verdict(database: Database, ids: Collection[str]) -> Verdict:
-    """Read what became of these requests."""
+    """Read the outcome of these requests from the database."""
     ((completed, failed, answered, attempts),) = database.sql(
         """select count(*) filter (where status in ('completed', 'incomplete')),
         count(*) filter (where status not in ('completed', 'incomplete', 'queued', 'in_progress')),

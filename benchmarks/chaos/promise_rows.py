@@ -16,7 +16,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """How much each promise does; durations are seconds."""
+    """How much each promise does; the defaults are the long form, durations are seconds."""
 
     kills: int = 200
     kill_every_s: float = 1.5
@@ -31,7 +31,7 @@ class Size:
     broker_queue: int = 5_000  # requests that wait while the broker breaks
     broker_frozen_s: float = 10.0
     settled_after: int = (
-        4_500  # answers before a rate is measured: until the trainer's early refits are over, in the long form
+        4_500  # answers before a rate is measured; in the long form the trainer's early refits are over by then
     )
     window_s: float = 20.0  # over which a rate is measured
     recovery_s: float = 30.0  # after which the rate must be back
@@ -46,7 +46,7 @@ class Size:
     clocks_ahead: tuple[str, ...] = ("planner's host", "beat's host")  # whose host's clock is ahead
     soak_s: float = 1800.0  # 0: not in this form
     warm_up_s: float = 300.0  # of the soak
-    # The short form's windows hold tens of answers, so that chance alone moves a ratio by a fifth: its bounds on ratios
+    # The short form's windows hold tens of answers, so that a ratio varies by a fifth by chance: its bounds on ratios
     # are multiplied by this.
     slack: float = 1.0
     budget_s: float = 48 * 60.0  # for all promises but the soak
@@ -87,14 +87,14 @@ SHORT = Size(
 
 @dataclass(frozen=True)
 class Promise:
-    """A function that breaks something; with its own service in a directory if `run` takes one, else the shared one."""
+    """A function that breaks a service and judges it: a service of its own in a directory, or else the shared one."""
 
     name: str
     run: Callable[..., list[Row]]
     own_service: bool = False
-    breaks_servers: bool = False  # so that it needs a Postgres and a broker that the service itself started
+    breaks_servers: bool = False  # needs a Postgres and a broker that the service itself started
 
     @property
     def may_be_given_servers(self) -> bool:
-        """Whether it can be measured on a Postgres and a broker that run already."""
+        """Whether it can be measured on a Postgres and a broker that were given."""
         return not self.own_service and not self.breaks_servers

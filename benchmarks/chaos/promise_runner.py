@@ -59,10 +59,10 @@ STOPPED_WITHIN_S = 5.0  # after `magnus up` has ended; killed processes take a m
 
 
 class PromiseRunner:
-    """A context manager with a temporary directory; leaving it stops everything that was started."""
+    """Runs promises in a temporary directory; leaving the context stops everything that was started."""
 
     def __init__(self, size: Size, given: GivenServers | None = None) -> None:
-        """`given`: what the shared service uses in place of embedded servers."""
+        """The shared service uses `given` in place of embedded servers."""
         self._size, self._given = size, given
         self._stack = ExitStack()
         self._shared: ServiceUnderTest | None = None
@@ -71,7 +71,7 @@ class PromiseRunner:
 
     def __enter__(self) -> Self:
         for name in [name for name in os.environ if name.startswith(PREFIX)]:
-            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))  # the defaults are what is judged
+            self._stack.callback(os.environ.__setitem__, name, os.environ.pop(name))  # the default settings are judged
         temporary = tempfile.TemporaryDirectory(prefix="magnus-chaos-", ignore_cleanup_errors=True)
         self._directory = Path(self._stack.enter_context(temporary))
         return self
@@ -83,11 +83,11 @@ class PromiseRunner:
             self._stack.close()
 
     def run(self, promise: Promise) -> list[Row]:
-        """The rows of one promise; one that cannot be measured because something raised is a row that does not hold."""
+        """Measure one promise; if it raises, its only row says so and does not hold."""
         began = time.monotonic()
         try:
             rows = list(self._rows(promise))
-        except Exception as error:  # the other promises are still to be measured
+        except Exception as error:  # so that the other promises are measured
             rows = [Row(promise.name, "measured", f"{type(error).__name__}: {str(error)[:160]}", False)]
             self.renew()
         self.seconds = time.monotonic() - began
@@ -96,7 +96,7 @@ class PromiseRunner:
     def _rows(self, promise: Promise) -> Iterator[Row]:
         if promise.own_service:
             with tempfile.TemporaryDirectory(dir=self._directory, ignore_cleanup_errors=True) as directory:
-                yield from self.renew()  # two services would share the cores
+                yield from self.renew()  # because two services would share the cores
                 yield from promise.run(Path(directory), self._size)
                 yield nothing_left(Path(directory), promise.name)
             return
@@ -108,13 +108,13 @@ class PromiseRunner:
     def _service(self) -> ServiceUnderTest:
         if self._shared is None:
             directory = Path(tempfile.mkdtemp(dir=self._directory))
-            servers = self._service_stack.enter_context(self._given.used_once()) if self._given else {}
+            servers = self._service_stack.enter_context(self._given.for_one_service()) if self._given else {}
             service = service_under_test(directory / "state", environment=servers)
             self._shared = self._service_stack.enter_context(service)
         return self._shared
 
     def renew(self) -> list[Row]:
-        """Stop the shared service, if one runs, as Ctrl-C does; the row says whether any process of it is left."""
+        """Stop the shared service, if it runs, as Ctrl-C does; its row tells whether a process is left."""
         if self._shared is None:
             return []
         state_dir = self._shared.state_dir
@@ -124,14 +124,14 @@ class PromiseRunner:
 
 
 def nothing_left(directory: Path, whose: str) -> Row:
-    """No process of this directory may be left after Ctrl-C."""
+    """Make the row that holds if no process of this directory is left after Ctrl-C."""
     until(lambda: not left_behind(directory), STOPPED_WITHIN_S)
     left = left_behind(directory)
     return Row(f"{whose}: processes left after Ctrl-C", "0", f"{len(left)} {left[:3] or ''}".strip(), not left)
 
 
 def _healthy(service: ServiceUnderTest) -> bool:
-    """Whether everything lives and an ordinary request is answered soon."""
+    """Whether all processes live and ordinary requests are answered soon."""
     service.thaw()
     with suppress(Exception), client_of(service) as client:
         client.submit_all(bodies(4, seed=25))

@@ -10,32 +10,32 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REFUSES_EVERY = 20  # any number does that makes some events come again and leaves most of them alone
+REFUSES_EVERY = 20  # makes some events come again and most of them not
 
 
 @dataclass
 class EventReceiver:
-    """`taken` counts the attempts that were answered with success, by event."""
+    """What the receiver got; `taken` counts the successful attempts of each event."""
 
     url: str = ""
     attempts: int = 0
     taken: Counter[str] = field(default_factory=Counter)
 
     def lost(self, events: set[str]) -> set[str]:
-        """Those of these events that never arrived."""
+        """The events of this set that never arrived."""
         return events - set(self.taken)
 
 
 @contextmanager
 def event_receiver() -> Iterator[EventReceiver]:
-    """A receiver on a free port of loopback."""
+    """Run a receiver on a free port of loopback."""
     receiver, lock = EventReceiver(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            """Take or refuse an event."""
+            """Accept or refuse an event."""
             self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
                 receiver.attempts += 1
@@ -47,14 +47,14 @@ def event_receiver() -> Iterator[EventReceiver]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
 
         def handle_error(self, *_: object) -> None:
-            """A killed sender leaves in the middle."""
+            """Ignore senders that were killed during a request."""
 
     server = Server(("127.0.0.1", 0), Handler)
     receiver.url = f"http://127.0.0.1:{server.server_address[1]}/events"
@@ -72,7 +72,7 @@ class CuttableProxy:
     """Forwards a port of loopback to an address; `cut_one` resets one of its connections."""
 
     def __init__(self, host: str, port: int | None = None, path: str | None = None) -> None:
-        """The target: `host` and `port`, or the Unix socket `path`."""
+        """Forward to `host` and `port`, or to the Unix socket `path`."""
         self._target = (host, port, path)
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._random = random.Random(7)
@@ -109,7 +109,7 @@ class CuttableProxy:
             for writer in self._writers.values():
                 writer.transport.abort()
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.1)  # the transports end in a later turn of the loop
+        await asyncio.sleep(0.1)  # transports close in a later iteration of the event loop
 
     async def _listen(self, listening: "Future[int]") -> None:
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()

@@ -41,7 +41,7 @@ class RecordingClient:
     """Submits and records; `accepted` are the ids that the service promised to answer."""
 
     def __init__(self, url: str, key: str, timeout_s: float = 10.0, model: str = "bundled") -> None:
-        """`timeout_s` is for one POST."""
+        """`timeout_s` is the time-out of one POST."""
         limits = httpx.Limits(max_connections=SENDERS, max_keepalive_connections=SENDERS)
         headers = {"Authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
@@ -57,20 +57,20 @@ class RecordingClient:
         self.close()
 
     def close(self) -> None:
-        """Try nothing again, close the connections."""
+        """Stop retrying and close the connections."""
         self.give_up()
         self._http.close()
 
     def give_up(self) -> None:
-        """Try nothing again from now on."""
+        """Stop retrying from now on."""
         self._stopping.set()
 
     def post(self, body: Body, key: str | None = None) -> httpx.Response | None:
-        """One POST, recorded; None if there was no reply."""
+        """Post once and record the reply; None if there was none."""
         began, clock = time.monotonic(), time.time()
         content = {"model": self._model, "background": True, **body}
         try:
-            # not httpx's own JSON, which refuses what hostile clients send: NaN and lone surrogates
+            # httpx's own JSON would refuse NaN and lone surrogates, which hostile clients send
             answer = self._http.post(
                 "/v1/responses",
                 content=json.dumps(content),
@@ -84,7 +84,7 @@ class RecordingClient:
         return answer
 
     def submit(self, body: Body, patience_s: float = GIVE_UP_S) -> str | None:
-        """Post until it is accepted and return its id; None if it was given up."""
+        """Post until the request is accepted; returns its id, or None if it was refused or given up."""
         key, deadline = uuid.uuid4().hex, time.monotonic() + patience_s
         while time.monotonic() < deadline and not self._stopping.is_set():
             answer = self.post(body, key)
@@ -96,7 +96,7 @@ class RecordingClient:
         return None
 
     def submit_once(self, body: Body) -> str | None:
-        """Post once; its id if it was accepted."""
+        """Post once; returns the id if the request was accepted."""
         answer = self.post(body)
         return self._accept(answer) if answer is not None and answer.is_success else None
 
@@ -124,12 +124,12 @@ class RecordingClient:
                 raise
 
     def posted(self, since: float, until: float) -> list[Reply]:
-        """The replies to what was posted between two instants of this host's clock."""
+        """The replies to POSTs that began between two instants of this host's clock."""
         return [reply for reply in self.replies if since <= reply.at < until]
 
 
 def bodies(count: int, seed: int, **fields: Any) -> list[Body]:
-    """Toy requests, as a client sends them."""
+    """Make `count` toy requests as a client sends them."""
     return [
         {"input": toy.input, "instructions": toy.instruction, "metadata": {"application": toy.application}, **fields}
         for toy in toy_requests(count, seed, median_words=8.0, max_words=30)
@@ -138,14 +138,14 @@ def bodies(count: int, seed: int, **fields: Any) -> list[Body]:
 
 @contextmanager
 def client_of(service: ServiceUnderTest, **options: Any) -> Iterator[RecordingClient]:
-    """A client of this service."""
+    """Open a client of this service."""
     with RecordingClient(service.url, service.key, **options) as client:
         yield client
 
 
 @contextmanager
 def in_background(client: RecordingClient, work: Sequence[Body], rate: float | None = None) -> Iterator[None]:
-    """Submit these from a thread meanwhile; leaving waits until all are accepted."""
+    """Submit requests from a thread beside the context, which ends when all are accepted."""
     thread = threading.Thread(target=client.submit_all, args=(work, rate), daemon=True)
     thread.start()
     try:
@@ -187,7 +187,7 @@ def pressure(
             while not ended.is_set():
                 list(pool.map(client.submit, [next(drawn) for _ in range(max(0, missing))]))
                 ended.wait(0.1)
-                with suppress(Exception):  # Postgres may be what is broken
+                with suppress(Exception):  # Postgres may be broken just now
                     missing = waiting - service.waiting()
 
     answered = "select count(*) from chaos_endings"

@@ -23,14 +23,14 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class GivenServers:
-    """Their URLs; the Postgres role may create databases, and the Redis database may be emptied."""
+    """The URLs of servers that run already; the role may create databases, and the Redis database may be emptied."""
 
     postgres_url: str
     redis_url: str
 
     @contextmanager
-    def used_once(self) -> Iterator[dict[str, str]]:
-        """The settings of a service that uses both; its database is dropped at the end."""
+    def for_one_service(self) -> Iterator[dict[str, str]]:
+        """Create a database and empty the broker; yields a service's settings, and drops the database at the end."""
         name = f"chaos_{os.getpid()}_{next(_numbers)}"
         url = make_url(self.postgres_url).set(database=name).render_as_string(hide_password=False)
         create_database(url)
@@ -45,7 +45,7 @@ class GivenServers:
 
 @dataclass(frozen=True)
 class OwnServers:
-    """Where they answer."""
+    """The addresses of a Postgres and a broker."""
 
     database_url: str
     postgres_socket: str
@@ -53,7 +53,7 @@ class OwnServers:
     redis_port: int
 
     def behind(self, postgres_port: int, redis_port: int) -> dict[str, str]:
-        """Settings of a service that reaches both through proxies on these ports."""
+        """The settings of a service that reaches both servers through proxies on these ports."""
         redis = urlsplit(self.redis_url)
         return {
             "MAGNUS_DATABASE_URL": f"postgresql://postgres@127.0.0.1:{postgres_port}/magnus",
@@ -63,7 +63,7 @@ class OwnServers:
 
 @contextmanager
 def own_servers(directory: Path) -> Iterator[OwnServers]:
-    """Start both with an empty database, stop them at the end."""
+    """Run both servers with an empty database until the context ends."""
     postgres, broker = embedded_postgres(directory / "postgres"), embedded_broker(directory / "valkey")
     with running(postgres.program, directory / "postgres.log"), running(broker.program, directory / "valkey.log"):
         create_database(postgres.url)

@@ -33,7 +33,7 @@ WORKERS = 2
 
 @dataclass
 class ServiceUnderTest:
-    """A running service: where it answers and what it consists of."""
+    """A running service: its addresses, its processes and its database."""
 
     state_dir: Path
     url: str
@@ -44,7 +44,7 @@ class ServiceUnderTest:
     random: Random = field(default_factory=lambda: Random(13))
 
     def processes(self) -> dict[str, psutil.Process]:
-        """Every process that lives now by kind: the supervisor's children, a web worker, a Postgres session."""
+        """The living processes by kind: the supervisor's children, one web worker, one Postgres session."""
         found: dict[str, psutil.Process] = {}
         for entry in json.loads((self.state_dir / "processes.json").read_text()):
             with contextlib.suppress(psutil.Error):
@@ -69,7 +69,7 @@ class ServiceUnderTest:
         return process
 
     def replaced(self, kind: str, process: psutil.Process, within_s: float = 60.0) -> bool:
-        """Whether another process of this kind lives in time."""
+        """Wait for another process of this kind; returns whether it lives in time."""
 
         def another() -> bool:
             now = self.processes().get(kind)
@@ -78,7 +78,7 @@ class ServiceUnderTest:
         return until(another, within_s)
 
     def thaw(self) -> list[str]:
-        """Let everything go on that is frozen still; returns the kinds."""
+        """Send SIGCONT to all frozen processes; returns their names."""
         frozen = []
         for process in self.tree():
             with contextlib.suppress(psutil.Error):
@@ -88,7 +88,7 @@ class ServiceUnderTest:
         return frozen
 
     def tree(self) -> list[psutil.Process]:
-        """The supervisor, or this process, and everything below it."""
+        """The supervisor, or this process if there is none, with all descendants."""
         try:
             parent = psutil.Process(self.up.pid if self.up else os.getpid())
             return [parent, *parent.children(recursive=True)]
@@ -96,7 +96,7 @@ class ServiceUnderTest:
             return []
 
     def sql(self, statement: str, **parameters: Any) -> list[Any]:
-        """Rows of a statement, committed; tried again for a minute while Postgres is away."""
+        """Run and commit a statement; returns its rows. Retries for a minute while Postgres is unavailable."""
         for attempt in self._attempts():
             with attempt, self.database.begin() as connection:
                 result = connection.execute(text(statement), parameters)
@@ -113,21 +113,21 @@ class ServiceUnderTest:
         )
 
     def value(self, statement: str, **parameters: Any) -> Any:
-        """The first column of the first row; None if there is no row."""
+        """Run a statement; returns the first column of the first row, or None without rows."""
         rows = self.sql(statement, **parameters)
         return rows[0][0] if rows else None
 
     def waiting(self) -> int:
-        """Requests that have no answer yet."""
+        """The number of requests without an answer."""
         return int(self.value("select count(*) from requests where finished_at is null"))
 
     def answered_within(self, seconds: float) -> float | None:
-        """Seconds until nothing waits for an answer any more; None if that takes longer."""
+        """Wait until all requests are answered; returns the seconds, or None if it takes longer."""
         began = time.monotonic()
         return time.monotonic() - began if until(lambda: not self.waiting(), seconds) else None
 
     def rate(self, since: float, until: float) -> float:
-        """Answers a second between two instants of this host's clock."""
+        """The rate of answers between two instants of this host's clock."""
         count = self.value(
             "select count(*) from chaos_endings where at >= to_timestamp(:since) and at < to_timestamp(:until)",
             since=since,
@@ -136,7 +136,7 @@ class ServiceUnderTest:
         return float(count) / (until - since)
 
     def rate_for(self, seconds: float) -> float:
-        """Answers a second from now on, after this time."""
+        """Wait for these seconds; returns the rate of answers in them."""
         since = time.time()
         time.sleep(seconds)
         return self.rate(since, time.time())
@@ -146,7 +146,7 @@ class ServiceUnderTest:
 def service_under_test(
     state_dir: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[ServiceUnderTest]:
-    """Start a service, watch what is written to its finished requests, stop it as Ctrl-C does."""
+    """Run a service until the context ends as by Ctrl-C, with triggers that record writes to finished requests."""
     options = options if "--workers" in options else ("--workers", str(WORKERS), *options)
     program = up_program(state_dir, *options, environment=environment)
     with running(program, state_dir.with_name(state_dir.name + ".up.log")) as process:
@@ -163,7 +163,7 @@ def service_under_test(
 
 
 def left_behind(state_dir: Path) -> list[str]:
-    """Commands of processes whose command line or environment names this directory; this process is none of them."""
+    """The commands of other processes whose command line or environment contains this directory."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -86,14 +86,14 @@ class ComparedEngine(Protocol):
 
 @dataclass(slots=True)
 class ForwardTime:
-    """Seconds inside the model's forward pass."""
+    """The seconds spent in the model's forward pass."""
 
     seconds: float = 0.0
 
 
 @contextmanager
 def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -> Iterator[ForwardTime]:
-    """Time each forward pass, on CUDA to the end of its kernels; it slows a run, so such runs are not compared."""
+    """Time each forward pass, on CUDA to the end of its kernels. This slows a run, so its speed is not compared."""
     spent, began, now = ForwardTime(), 0.0, synchronized(clock)
 
     def before(*_: Any) -> None:
@@ -113,7 +113,7 @@ def forward_time(models: Several[torch.nn.Module], clock: Callable[[], float]) -
 
 
 def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[EngineRun, float]:
-    """The run, and the seconds that it took by this clock."""
+    """Time a run by this clock; returns the run and its seconds."""
     now = synchronized(clock)
     started = now()
     run = serve()
@@ -122,22 +122,22 @@ def timed(serve: Callable[[], EngineRun], clock: Callable[[], float]) -> tuple[E
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What every engine serves, and how it is timed."""
+    """The sequences that every engine serves, and how they are timed."""
 
     sequences: list[Sequence]
     batch: int
     repeats: int
-    checked: int  # of the first sequences, answers are compared with those of `model.generate` for each alone
+    checked: int  # how many answers are compared with those of `model.generate` for each prompt alone
     clock: Callable[[], float]
 
     @property
     def longest(self) -> int:
-        """Most tokens of a prompt with its answer."""
+        """The tokens of the longest prompt with its answer."""
         return max(len(row.prompt_ids) + row.limit for row in self.sequences)
 
 
 def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.nn.Module]) -> float:
-    """Warm an engine up; returns the share of its time that it spends outside the forward pass."""
+    """Warm an engine up; returns the share of its time outside of the forward pass."""
     engine.serve(trial.sequences[: 2 * trial.batch], trial.batch)
     with forward_time(models, trial.clock) as forward:
         _, seconds = timed(partial(engine.serve, trial.sequences, trial.batch), trial.clock)
@@ -147,7 +147,7 @@ def overhead_share(engine: ComparedEngine, trial: Trial, models: Several[torch.n
 def compare(
     model: torch.nn.Module, loaded: LoadedModel, trial: Trial, names: Several[str], vllm: VllmEngine | None = None
 ) -> list[Json]:
-    """A table row for each engine of these names, and vLLM: medians of interleaved runs, ours in one process.
+    """Measure the named engines, and vLLM if it is given; returns a row for each, with medians of interleaved runs.
 
     `model` is as transformers loads it, `loaded` the same model as our engine loads it.
     """
@@ -239,7 +239,7 @@ def main(
     clock: str,
     checked: int,
 ) -> None:
-    """Compare the engines."""
+    """Compare the engines at each size and batch."""
     names = [SHORT_NAMES[name] for name in only]
     if peers and clock != "wall":
         raise click.BadParameter("vLLM's processes have CPU seconds of their own: --clock wall", param_hint="--clock")

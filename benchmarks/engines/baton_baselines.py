@@ -66,7 +66,7 @@ class VectorShaping(RunningBatch):
     """A batch that prefills joiners in the same forward pass in which it decodes the running rows."""
 
     def join_and_decode(self, joiners: Several[BatchRow]) -> None:
-        """One forward pass of [rows, longest joiner] tokens: one token and padding for each running row (4.1)."""
+        """Run one forward pass over [rows, longest joiner] tokens: one token and padding for each running row (4.1)."""
         rows = [*self.rows, *joiners]
         running = len(self.rows)
         length = max(len(row.token_ids) for row in joiners)
@@ -93,7 +93,7 @@ class VectorShaping(RunningBatch):
 
 
 class BatonBaseline:
-    """BATON without PD: an iteration with joiners takes every running row as long as their prefill, as in Orca."""
+    """BATON without PD: in an iteration with joiners each running row is padded to their prefill, as in Orca."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded

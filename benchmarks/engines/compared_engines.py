@@ -33,7 +33,7 @@ KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: the budget is no
 
 @dataclass(slots=True)
 class EngineRun:
-    """What an engine did: answers by id, and sums over its iterations."""
+    """The answers of a run by id, and sums over its iterations."""
 
     answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     computed_tokens: int = 0  # rows x iterations
@@ -42,19 +42,19 @@ class EngineRun:
     peak_kv_bytes: int = 0
 
     def count_iteration(self, batch: int, rows: int, running: int, prompts_wait: bool) -> None:
-        """One iteration over `rows` rows, of which `running` had not finished."""
+        """Count one iteration over `rows` rows, of which `running` had not finished."""
         self.computed_tokens += rows
         if prompts_wait:
             self.idle_rows += batch - running
             self.possible_rows += batch
 
     def count_memory(self, kv_bytes: int) -> None:
-        """The KV cache had this size."""
+        """Count the size of the KV cache."""
         self.peak_kv_bytes = max(self.peak_kv_bytes, kv_bytes)
 
 
 def in_batches(waiting: Several[T], batch: int) -> Iterator[Several[T]]:
-    """Fixed batches in order of arrival."""
+    """Divide into fixed batches in order of arrival."""
     return (waiting[start : start + batch] for start in range(0, len(waiting), batch))
 
 
@@ -135,7 +135,7 @@ class Generate:
 
 
 class GenerateBatch:
-    """The manager behind `generate_batch`, used directly because `generate_batch` takes one limit for all prompts.
+    """The manager behind `generate_batch`, which itself takes only one limit for all prompts.
 
     Its rows cannot be counted from outside, so `computed_tokens` are only those of the answers.
     """
@@ -181,7 +181,7 @@ PROGRAM = Path(__file__).parent / "vllm_rows.py"
 
 
 class VllmEngine:
-    """A process of vLLM's that serves sequences; frozen between its runs, because its idle processes spin."""
+    """A vLLM process that serves sequences. It is frozen between its runs, because idle vLLM processes spin."""
 
     def __init__(self, model: Path, dtype: Dtype, batch: int, longest: int, threads: int, log: Path) -> None:
         """Start it and wait until it is ready.
@@ -212,7 +212,7 @@ class VllmEngine:
     def serve(self, sequences: Several[Sequence], batch: int) -> EngineRun:
         """Serve all sequences, as many at once as it was started for.
 
-        Its rows cannot be counted from outside, so only the tokens of the answers are.
+        Its rows cannot be counted from outside, so `computed_tokens` are only those of the answers.
         """
         signal_all(family_of(self._process.pid), signal.SIGCONT)
         answers = self._ask([(row.prompt_ids, row.limit) for row in sequences])

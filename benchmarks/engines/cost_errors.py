@@ -53,7 +53,7 @@ Run = Callable[
 @click.option("--threads", default=0, show_default=True, help="CPU threads; 0: torch's own number.")
 @click.pass_context
 def main(ctx: click.Context, model: str, threads: int) -> None:
-    """Load what both programs measure."""
+    """Choose the model and the threads for both programs."""
     if threads:
         torch.set_num_threads(threads)
     ctx.obj = lambda: load_model(model, "cpu", "auto", None)

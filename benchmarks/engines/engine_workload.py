@@ -23,7 +23,7 @@ SHAPES = {
 
 
 def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
-    """A Llama of this size with seeded weights and no EOS: answers end at their limits."""
+    """Make a Llama of this size with seeded weights and no EOS, so that answers end at their limits."""
     vocabulary, hidden, intermediate, layers, heads, kv_heads = SHAPES[size]
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -42,19 +42,19 @@ def random_model(size: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM
 
 
 def model_of(directory: Path, device: str, dtype: str) -> Any:
-    """A causal LM without EOS, so that answers end at their limits."""
+    """Load a causal LM without EOS, so that answers end at their limits."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device).eval()
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     return model
 
 
 def load_for_serving(model: Any, size: str) -> LoadedModel:
-    """The model as our engine loads it; on a CPU a copy, because loading changes the memory layout of the weights."""
+    """Load the model as our engine does; on a CPU from a copy, because loading changes the layout of the weights."""
     return prepare_model(copy.deepcopy(model) if model.device.type == "cpu" else model, None, size)
 
 
 def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
-    """Prompt and answer lengths in BATON's ratio 1 : 1 : 2 of long to short, short to long and short to short."""
+    """Draw prompt and answer lengths in BATON's ratio 1 : 1 : 2 of long to short, short to long and short to short."""
     rng = random.Random(seed)
 
     def short() -> int:
@@ -68,13 +68,13 @@ def mixed_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
 
 
 def chat_lengths(prompts: int, seed: int) -> list[tuple[int, int]]:
-    """Prompts of 20 to 84 tokens and answers of 148 to 200: 52 and 174 in the mean, as in a chat with a small LLM."""
+    """Draw prompts of 20 to 84 tokens and answers of 148 to 200, as in a chat with a small LLM."""
     rng = random.Random(seed)
     return [(rng.randint(20, 84), rng.randint(148, 200)) for _ in range(prompts)]
 
 
 def sequences(lengths: Several[tuple[int, int]], vocabulary: int, seed: int) -> list[Sequence]:
-    """Sequences of random tokens with these prompt lengths and limits."""
+    """Make sequences of random tokens with these prompt lengths and limits."""
     rng = random.Random(seed)
     return [
         Sequence(str(number), tuple(rng.randrange(1, vocabulary) for _ in range(length)), answer)

@@ -30,7 +30,7 @@ FLOOR_TOKENS, FLOOR_STEPS, FLOOR_WARM_UP = 128, 32, 4
 
 
 def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
-    """The clock, read once the device has finished its queued work."""
+    """Make a clock that is read after the device has finished its queued work."""
 
     def now() -> float:
         if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
@@ -41,7 +41,7 @@ def synchronized(clock: Callable[[], float]) -> Callable[[], float]:
 
 
 def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
-    """Bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
+    """Measure the bytes a second that the device reads: the best of six sums over a tensor larger than its caches."""
     now = synchronized(clock)
     numbers = torch.ones(2**26 if device.type == "cpu" else 2**29, device=device)
     seconds = []
@@ -54,7 +54,7 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
 
 @torch.inference_mode()
 def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
-    """The share of a decoding step's time that reading weights and cache at full bandwidth would take alone."""
+    """Measure which share of a decoding step reading weights and cache at full bandwidth would take."""
     now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
     engine.insert(
         [Sequence(str(row), (1 + row,) * FLOOR_TOKENS, FLOOR_WARM_UP + FLOOR_STEPS + 2) for row in range(batch)]
@@ -75,7 +75,7 @@ def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Call
 
 
 PROMPT_TOKENS = 52  # a chat message
-WARM_UP, PROFILED = 5, 20  # steps; the cache grows in none of the profiled ones with 100 timed steps
+WARM_UP, PROFILED = 5, 20  # steps; with 100 timed steps the cache does not grow during the profiled ones
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 COLUMNS: dict[str, Column] = {
     "dtype": "dtype",
@@ -86,7 +86,7 @@ COLUMNS: dict[str, Column] = {
     "ratio": "ratio:.2f",
     "shares (profiled)": lambda row: ", ".join(f"{kind} {share:.1%}" for kind, share in row["shares"].items()),
 }
-# The kind of an operation by a part of its name, the first that fits; what fits none is "other".
+# The kind of an operation by the first of these parts that its name contains, else "other".
 KINDS = {
     "linear": "matrix products",
     "addmm": "matrix products",
@@ -134,7 +134,7 @@ def main(
 
 @torch.inference_mode()
 def step_figures(loaded: LoadedModel, rows: int, steps: int, clock: Callable[[], float]) -> Json:
-    """Medians of a step and of its products, in turns; the mean of a step has the growth of the cache as well."""
+    """Time steps and their products in turns; the mean of a step includes growth of the cache."""
     decoder = loaded.decoder
     if not isinstance(decoder, FusedModel):
         raise click.UsageError(f"{loaded.name} is not run by FusedModel")
@@ -168,7 +168,7 @@ def step_figures(loaded: LoadedModel, rows: int, steps: int, clock: Callable[[],
 
 
 def products_of(decoder: FusedModel, rows: int) -> Callable[[], None]:
-    """Calls a step's linear layers with random inputs of so many rows."""
+    """Make a function that calls a step's linear layers with random inputs of `rows` rows."""
     embedding = decoder._embedding
     x = torch.randn(rows, embedding.shape[1]).to(embedding.dtype)
     first = decoder._layers[0]
@@ -187,7 +187,7 @@ def products_of(decoder: FusedModel, rows: int) -> Callable[[], None]:
 
 
 def shares_of(took: dict[str, float]) -> dict[str, float]:
-    """The share of each kind of operation, the largest first, from the seconds of each operation by its name."""
+    """Sum the seconds of operations by kind; returns the share of each kind, the largest first."""
     seconds: dict[str, float] = defaultdict(float)
     for name, own in took.items():
         seconds[next((kind for part, kind in KINDS.items() if part in name), "other")] += own

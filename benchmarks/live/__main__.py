@@ -38,10 +38,10 @@ from cli.hosting.service_files import RunningService
 from cli.run_report import WHOLE_OR_CUT_OFF, summary
 from cli.service_access import POLICIES, settings_with
 
-# Between two looks at the service; a shorter interval would take CPU from the service on a small machine. Not tuned.
+# Between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not tuned.
 POLL_S = 0.5
-WARM_RATE = 8.0  # of the requests before the figures begin: more than a real model on a CPU answers, so that they batch
-# After the last of them, so that a predictor fitted to their answers is in service: the trainer looks each 5 s.
+WARM_RATE = 8.0  # before the measurement: more than a real model on a CPU answers, so that requests are batched
+# After the last of these, so that a predictor fitted to their answers is in service: the trainer checks every 5 s.
 SETTLE_S = 10.0
 SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
 POLICY_LIST, PEER_LIST = CommaSeparated(click.Choice(POLICIES)), CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
@@ -176,7 +176,7 @@ def main(
 def run_service(
     name: str, options: ServiceOptions, before: list[list[DemoArrival]], arrivals: list[DemoArrival], seed: int
 ) -> Json:
-    """Measure a new service under this policy or peer, once what comes `before` is answered."""
+    """Measure a new service under this policy or peer, after the requests in `before` were answered."""
     with fresh_service(name, options, arrivals, seed) as (service, state_dir):
         for part in before:
             answer_first(service, state_dir, part)
@@ -192,7 +192,7 @@ def run_service(
 
 
 def answer_first(service: RunningService, state_dir: Path, arrivals: list[DemoArrival]) -> None:
-    """Send requests whose answers the service learns from, and wait until it has."""
+    """Send requests that the service learns from, and wait until it has learned."""
     pause = threading.Event()
     with client_of_service(state_dir) as client:
         for submission in send_all(client, arrivals, threading.Event(), lambda *_: None):
@@ -233,7 +233,7 @@ def measure(service: RunningService, state_dir: Path, arrivals: list[DemoArrival
 
 
 def _from_zero(arrivals: list[DemoArrival]) -> list[DemoArrival]:
-    """The same gaps, the first arrival at once."""
+    """Shift the arrivals so that the first one comes at once."""
     if not arrivals:
         return []
     return [replace(arrival, at_s=arrival.at_s - arrivals[0].at_s) for arrival in arrivals]

@@ -33,7 +33,7 @@ PEERS = ("celery", "window", "generate_batch")
 def peer_programs(
     name: str, workers: int, service: RunningService, model: str | None, kv_budget: str
 ) -> list[ChildProgram]:
-    """The processes of a peer: one for each worker, and for `celery` one more that publishes."""
+    """List the processes of a peer: one for each worker, and for `celery` one more that publishes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = addresses(service.database_url, service.redis_url)
     environment |= {"MAGNUS_MODEL": model} if model else {}
@@ -125,7 +125,7 @@ def fresh_service(
 
 
 def paced_workers(machine: str, workers: int, service: RunningService) -> ChildProgram:
-    """Worker processes on paced engines; ready once all of them have announced themselves."""
+    """Make the program that runs paced workers; it is ready when all of them are registered."""
     command = (sys.executable, "-m", "benchmarks.scale.paced_worker", "--machine", machine, "--workers", str(workers))
 
     def all_announced() -> bool:
@@ -143,7 +143,7 @@ def paced_workers(machine: str, workers: int, service: RunningService) -> ChildP
 
 
 def add_process(state_dir: Path, name: str, pid: int) -> None:
-    """Have whoever reads the list of the service's processes find this one too."""
+    """Add a process to the list of the service's processes."""
     path = state_dir / "processes.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), {"name": name, "pid": pid, "command": ""}]))
 

@@ -15,11 +15,11 @@ from benchmarks.harness import Json, percentile
 from cli.hosting.service_files import RunningService
 from models.session import make_engine
 
-ENGINES = ("worker", "peer", "paced")  # how the names of the processes begin that run a model
-# The processes that serve no model; their CPU share is what the control plane costs.
+ENGINES = ("worker", "peer", "paced")  # the beginnings of the names of processes that run a model
+# The processes of the control plane, whose CPU share is reported.
 CONTROL_PLANE = ("web", "planner", "predictor", "chores", "beat")
 
-UNSUPERVISED = ("peer", "paced", "publisher")  # nobody starts these again
+UNSUPERVISED = ("peer", "paced", "publisher")  # are not restarted if they end
 
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
 
@@ -96,7 +96,7 @@ class ServiceMonitor:
             self._decisions.append(decision_s)
 
     def learned(self) -> Json:
-        """Answers so far, versions that were published, and the median error of the workers' learned costs."""
+        """Count answers and published versions, and read the largest error of the workers' learned costs."""
         with self._engine.connect() as connection:
             return dict(connection.execute(LEARNED).one()._mapping)
 

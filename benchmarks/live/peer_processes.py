@@ -59,13 +59,13 @@ class PeerAnswer:
 
 
 class PeerStore:
-    """The requests table, as the peers use it."""
+    """Claims requests from the database and writes their answers."""
 
     def __init__(self, database_url: str) -> None:
         self._engine = make_engine(database_url, pool_size=2, name="benchmark peer")
 
     def claim(self, limit: int) -> list[PeerRequest]:
-        """Claim at most so many queued requests, the oldest first."""
+        """Claim at most `limit` queued requests, the oldest first."""
         with self._engine.begin() as connection:
             return [PeerRequest(*row) for row in connection.execute(CLAIM, {"limit": limit})]
 
@@ -92,7 +92,7 @@ class PeerModel:
     """The served model, called through `model.generate`."""
 
     def __init__(self, model: str, kv_budget: str) -> None:
-        """`kv_budget`: as of our workers."""
+        """`kv_budget` is the setting of our workers."""
         loaded = load_model(model)
         self.budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
         # our engine may have taken the weights of its own copy into a layout that transformers cannot read
@@ -101,7 +101,7 @@ class PeerModel:
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[PeerRequest]) -> list[PeerAnswer]:
-        """One padded batch, run to completion."""
+        """Run one padded batch to completion."""
         prompts = [self.prompts.encode(each.instructions, each.input) for each in requests]
         longest = max(map(len, prompts))
         pad_id = self.loaded.pad_id
@@ -112,7 +112,7 @@ class PeerModel:
         return [self.answer_of(each, row) for each, row in zip(requests, output[:, longest:].tolist(), strict=True)]
 
     def answer_of(self, request: PeerRequest, generated: Sequence[int]) -> PeerAnswer:
-        """The answer up to its EOS or its limit."""
+        """Cut the generated tokens at EOS or the limit, and decode them."""
         ends = [index for index, token in enumerate(generated) if token in self.loaded.eos_ids]
         tokens = list(generated[: min(ends[0] + 1 if ends else len(generated), request.limit)])
         return PeerAnswer(request.id, self.prompts.decode(tokens), len(tokens))
@@ -124,7 +124,7 @@ def one_by_one(store: PeerStore, model: PeerModel, request: PeerRequest) -> None
 
 
 def windows(store: PeerStore, model: PeerModel) -> None:
-    """Fixed-size batches in order of arrival; a batch that is not full waits for `WINDOW_S`."""
+    """Serve fixed-size batches in order of arrival; a batch that is not full waits for `WINDOW_S`."""
     while True:
         requests = store.claim(WINDOW_SIZE)
         if requests and len(requests) < WINDOW_SIZE:
@@ -137,7 +137,7 @@ def windows(store: PeerStore, model: PeerModel) -> None:
 
 
 def continuous(store: PeerStore, model: PeerModel) -> None:
-    """transformers' continuous batching with the KV budget of a worker, at most `MAX_ROWS` requests at once."""
+    """Serve by transformers' continuous batching with a worker's KV budget, at most `MAX_ROWS` requests at once."""
     tokens = GenerationConfig(do_sample=False, eos_token_id=sorted(model.loaded.eos_ids), pad_token_id=0)
     paged = ContinuousBatchingConfig(
         page_size=PAGE_TOKENS,

@@ -34,7 +34,7 @@ POLL_S = 0.2  # any value well below a phase does
 
 
 def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: int, seed: int) -> dict[str, Any]:
-    """One row; `lines` must keep the fleet busy for a phase."""
+    """Measure the three phases; returns one row. `lines` must keep the fleet busy for a phase."""
     arrivals = poisson_arrivals(round(rate * phase_s), rate, seed, MEDIAN_WORDS)
     options = ServiceOptions(workers=workers, kv_budget="64MiB")
     with (
@@ -64,7 +64,7 @@ def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: 
 
 
 def interactive_phase(client: Client, arrivals: list[Any]) -> Json:
-    """Send the arrivals at their instants, wait for the answers: percentiles of response times, tokens."""
+    """Send the arrivals at their instants and wait for the answers; returns response times and tokens."""
     sent: dict[str, DemoRequest] = {}
     for future in send_all(client, arrivals, threading.Event(), sent.__setitem__):
         future.result()
@@ -79,9 +79,9 @@ def interactive_phase(client: Client, arrivals: list[Any]) -> Json:
 
 
 def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) -> tuple[int, Json]:
-    """Run a bulk job for a phase, beside these arrivals; the tokens of its answers, and what the others saw."""
+    """Run a bulk job for a phase beside these arrivals; returns the tokens of its answers and the arrivals' figures."""
     batch = start_bulk_job(client, path)
-    while batch["request_counts"]["completed"] == 0:  # it is under way before the phase begins
+    while batch["request_counts"]["completed"] == 0:  # the phase begins when the job is being served
         time.sleep(POLL_S)
         batch = client.batch(batch["id"])
     before, began = bulk_tokens(client, batch), time.monotonic()
@@ -98,15 +98,15 @@ def bulk_phase(client: Client, path: Path, phase_s: float, arrivals: list[Any]) 
 
 
 def bulk_tokens(client: Client, batch: Json) -> int:
-    """Tokens of the batch's answers by now."""
+    """Count the tokens of the job's answers so far."""
     output = client.batch(batch["id"])["output_file_id"]
     content = b"".join(client.content(output)) if output else b""
     records = (json.loads(line) for line in content.splitlines())
     return sum(one["response"]["body"]["usage"]["output_tokens"] for one in records)
 
 
-MIDDLE = (0.2, 0.6)  # of the job's tokens, by their answers' ends: all workers have filled up, and none runs dry
-WARM_LINES = 200  # of a job before it, so that costs and lengths are learned; not measured
+MIDDLE = (0.2, 0.6)  # shares of the job's tokens between which all workers are full
+WARM_LINES = 200  # of a job before the measured one, from which costs and lengths are learned
 PACED_WORKERS, PACED_MACHINE = 4, "v100"
 ENDS = text("""
     select extract(epoch from r.started_at)::float8 as started_at,
@@ -117,7 +117,7 @@ ENDS = text("""
 
 @dataclass(frozen=True)
 class ServedLine:
-    """When an answer ended, seconds since the job's first work; its tokens; who gave it."""
+    """An answer's end in seconds since the job's first work, its tokens, and its worker."""
 
     finished_s: float
     tokens: int
@@ -125,7 +125,7 @@ class ServedLine:
 
 
 def over_ideal(lines: Sequence[ServedLine]) -> dict[str, float]:
-    """The makespan, and its ratios to both ideals."""
+    """Compute the makespan and its ratios to both ideals."""
     ends: dict[str, float] = {}
     for line in lines:
         ends[line.worker] = max(ends.get(line.worker, 0.0), line.finished_s)
@@ -143,14 +143,14 @@ def over_ideal(lines: Sequence[ServedLine]) -> dict[str, float]:
 
 
 def simulated_makespan(policy: str, lines: int, seed: int) -> dict[str, Any]:
-    """A job on the fleet of `benchmarks.mixed.simulated_mix`."""
+    """Simulate a job on the fleet of `benchmarks.mixed.simulated_mix`."""
     trace = run(policy, bulk_lines(lines, seed))
     served = [ServedLine(one.finished_at, one.generated, one.worker) for one in trace.answers.values()]
     return {"policy": policy, "workers": "simulated", "lines": lines, **over_ideal(served)}
 
 
 def live_makespan(policy: str, lines: int, workers: int, paced: bool, seed: int) -> dict[str, Any]:
-    """A job on a whole service, with workers of ours or such as keep a published machine's pace."""
+    """Run a job on a whole service, with our own workers or with paced ones."""
     machine = PACED_MACHINE if paced else None
     options = ServiceOptions(workers=PACED_WORKERS if paced else workers, kv_budget="64MiB", paced=machine)
     with fresh_service(policy, options, [], seed) as (service, state_dir), tempfile.TemporaryDirectory() as directory:

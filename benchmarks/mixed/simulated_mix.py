@@ -22,8 +22,8 @@ WORKERS = 4
 LIMIT = 1024  # tokens of an answer
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 150  # medians; logarithms are normal, with these standard deviations
 PROMPT_SIGMA, ANSWER_SIGMA = 0.6, 0.8
-TAU = 0.6  # of the predictions: between those for chats and for translations; chosen
-BULK_LINES = 600  # alone: some twenty times what runs at once
+TAU = 0.6  # of the predictions, chosen between that of chats and that of translations
+BULK_LINES = 600  # of the job alone: about twenty times what runs at once
 SECONDS = 120.0  # of interactive arrivals, several times the longest answer
 
 
@@ -37,7 +37,7 @@ class Mix:
 
 
 def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float], seed: int) -> list[Arrival]:
-    """So many requests with log-normal lengths and noisy predictions."""
+    """Make `count` requests with log-normal lengths and noisy predictions."""
     rng = np.random.default_rng(seed)
     prompt = np.clip(np.rint(rng.lognormal(np.log(PROMPT_TOKENS), PROMPT_SIGMA, count)), 1, LIMIT).astype(np.int64)
     answer = np.clip(np.rint(rng.lognormal(np.log(ANSWER_TOKENS), ANSWER_SIGMA, count)), 1, LIMIT).astype(np.int64)
@@ -62,36 +62,36 @@ def lengths_of(count: int, prefix: str, priority: int, instants: Sequence[float]
 
 
 def bulk_lines(count: int, seed: int) -> list[Arrival]:
-    """The lines of a bulk job, all there at once."""
+    """Make the lines of a bulk job, which all arrive at once."""
     return lengths_of(count, "b", BACKGROUND_PRIORITY, [n * 1e-6 for n in range(count)], seed)
 
 
 def interactive(rate: float, seed: int) -> list[Arrival]:
-    """Poisson arrivals for SECONDS."""
+    """Make Poisson arrivals for SECONDS."""
     rng = np.random.default_rng(seed)
     instants = np.cumsum(rng.exponential(1 / rate, max(1, round(rate * SECONDS))))
     return lengths_of(len(instants), "i", 0, instants.tolist(), seed)
 
 
 def run(policy: str, arrivals: Sequence[Arrival]) -> Trace:
-    """Serve the arrivals."""
+    """Simulate the arrivals under this policy."""
     fleet = [Instance(f"w{n}", LLAMA2_13B_A100_DS.memory) for n in range(WORKERS)]
     made = make_policy(policy, PolicySettings(max_output_tokens=LIMIT))
     return simulate(made, arrivals, fleet, EngineCosts(LLAMA2_13B_A100_DS.curves), seed=1)
 
 
 def answered_tokens(trace: Trace, prefix: str, until: float) -> int:
-    """Tokens of the answers that came until then."""
+    """Count the tokens of answers that ended by this instant."""
     return sum(a.generated for a in trace.answers.values() if a.id.startswith(prefix) and a.finished_at <= until)
 
 
 def p99_s(trace: Trace) -> float:
-    """99th percentile of the interactive response times."""
+    """The 99th percentile of the interactive response times."""
     return float(np.percentile([a.response_s for a in trace.answers.values() if a.id.startswith("i")], 99))
 
 
 def measure(mixes: Sequence[Mix]) -> list[dict[str, Any]]:
-    """One row for each mix, and one for the bulk job alone of each policy."""
+    """Simulate all mixes; returns a row for each, and one for the bulk job alone of each policy."""
     rows: list[dict[str, Any]] = []
     for policy in dict.fromkeys(mix.policy for mix in mixes):
         alone = run(policy, bulk_lines(BULK_LINES, 0))

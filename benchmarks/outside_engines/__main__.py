@@ -35,17 +35,17 @@ from cli.demo_workload import DemoArrival
 from cli.service_access import settings_with
 
 MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
-SATURATION_REQUESTS = 96  # all at once; six times what fits
+SATURATION_REQUESTS = 96  # sent at once: six times what fits
 SYSTEMS = ("magnus", "direct", "cap", "priority")
 CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
-MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # of an answer; that Magnus answers before the first rate
+MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before the first rate
 MEAN_ROWS = 16  # that the server's KV memory holds
 MODEL = "smollm2"
 WORKLOAD: Workload = "instructions"
 DTYPE: Dtype = "bfloat16"
-WARM_SEED_OFFSET = 1_000_003  # other requests than those of the runs
+WARM_SEED_OFFSET = 1_000_003  # draws other requests than those of the runs
 COLUMNS = {
     "rate": "rate",
     "system": "system",
@@ -57,7 +57,7 @@ COLUMNS = {
     "KV use": "kv_use_mean",
     "failed": "failed",
 }
-PRIORITY_UNKNOWN = 10_000  # behind every predicted length
+PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
 
 
 @click.command(help=__doc__)
@@ -126,7 +126,7 @@ def main(
 
 
 def server_terms(engine: EngineKind) -> ServerTerms:
-    """A server whose memory holds MEAN_ROWS mean rows; llama.cpp, which cannot preempt, has slots."""
+    """Describe a server whose memory holds MEAN_ROWS mean rows; llama.cpp, which cannot preempt, has slots."""
     terms = ServerTerms(Path(settings_with(model=MODEL).model), MODEL, MAX_ROWS, dtype=DTYPE)
     if engine == "llamacpp":
         return replace(terms, max_rows=MEAN_ROWS, kv_tokens=MEAN_ROWS * SLOT_TOKENS)
@@ -135,7 +135,7 @@ def server_terms(engine: EngineKind) -> ServerTerms:
 
 
 def leave_cores() -> tuple[int, ...]:
-    """Keep this process, and all that it starts, off half of the cores; returns these, none on a single core."""
+    """Keep this process and its children off half of the cores; returns these cores, none on a single-core machine."""
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // 2
     if half:
@@ -154,7 +154,7 @@ def _at_once(requests: int, seed: int) -> list[DemoArrival]:
 
 
 def measured_saturation(target: Target) -> float:
-    """Answers a second of a server that is never out of work, without the first and the last tenth of them."""
+    """Measure the rate of answers of a server that is never idle, without the first and last tenth."""
     answers = replay(target, _at_once(SATURATION_REQUESTS, WARM_SEED_OFFSET + 1), MAX_OUTPUT_TOKENS)
     done = sorted(answer.done_s for answer in answers)
     tenth = len(done) // 10

@@ -38,7 +38,7 @@ from settings import BUNDLED_MODEL
 
 FAULTS = CommaSeparated(click.Choice(["kill", "freeze", "cancel"]))
 REQUESTS = 300
-RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are taken
+RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are accepted
 SENDERS = 8  # clients that submit at once
 POLL_S = 0.05
 THIRD_WITHIN_S = 600.0  # any value well above what a third of the jobs takes does
@@ -70,7 +70,7 @@ def main(engine: EngineKind, faults: list[str], results: Results) -> None:
 
 
 def amid_requests(server: EngineServer, fault: str) -> Json:
-    """300 requests through a service, and the fault when a third of them is answered."""
+    """Send 300 requests through a service, and cause the fault when a third of them is answered."""
     arrivals = arrivals_of("toy", REQUESTS, RATE, 0)
     options = ServiceOptions(1, "1GiB", str(server.terms.model), engines=(server.url,))
     with fresh_service("fusion", options, arrivals, 0) as (_, state_dir), ThreadPoolExecutor(SENDERS) as senders:
@@ -102,7 +102,7 @@ def _answered(client: Client) -> int:
 
 
 def amounts(answers: list[Json], computed: int) -> Json:
-    """Jobs that ended well, tokens that they needed, tokens that the server computed."""
+    """Count completed jobs, the tokens of their answers, and the tokens that the server computed."""
     needed = sum(answer["usage"]["output_tokens"] for answer in answers if answer["usage"])
     return {
         "requests": len(answers),
@@ -115,7 +115,7 @@ def amounts(answers: list[Json], computed: int) -> Json:
 
 
 def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
-    """Let the fault happen and pass; tokens counted by a server that is gone, and the seconds for which it was away."""
+    """Cause the fault and end it; returns the tokens counted by a killed server, and the seconds without a server."""
     began = time.monotonic()
     if fault == "freeze":
         server.freeze()
@@ -129,13 +129,13 @@ def _strike(server: EngineServer, fault: str) -> tuple[int, float]:
 
 
 def generated_tokens(url: str) -> int:
-    """Tokens that the server has computed since it started."""
+    """Read the number of tokens that the server has computed since it started."""
     families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=10).text)
     return int(sum(one.value for family in families for one in family.samples if one.name in GENERATED))
 
 
 def cancels(server: EngineServer) -> Json:
-    """Take rows out of a server that holds ROWS of them, and time until it no longer counts them."""
+    """Remove rows from a server that holds ROWS of them; measures the time until it no longer counts them."""
     prompts, engine = load_prompt_format(str(server.terms.model)), RemoteEngine(connect(server.url))
     drawn = toy_requests(CANCELS * ROWS, 1, median_words=20.0)
     prompt_ids = [tuple(prompts.encode(one.instruction, one.input)) for one in drawn]
@@ -150,7 +150,7 @@ def cancels(server: EngineServer) -> Json:
         try:
             while len(seconds) < CANCELS:
                 for row, tokens in engine.rows.items():
-                    if tokens > OLD_TOKENS:  # none may end by itself while another is timed
+                    if tokens > OLD_TOKENS:  # no row may end by itself while another is timed
                         engine.remove(row)
                 joining = [waiting.pop() for _ in range(ROWS - len(engine.rows))]
                 engine.insert(joining)

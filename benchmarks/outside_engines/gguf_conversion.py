@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Weights = NDArray[np.float32]
 
 TYPES = {"float32": gguf.GGMLQuantizationType.F32, "bfloat16": gguf.GGMLQuantizationType.BF16}
-# How llama.cpp splits text before the byte pairs are merged. Prompts arrive as token ids, so that it hardly matters;
+# How llama.cpp splits text before the byte pairs are merged. It hardly matters, because prompts arrive as token ids;
 # both models here have GPT-2's rule in their tokenizer.json.
 TEXT_SPLIT = "gpt-2"
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -34,7 +34,7 @@ INSIDE = {
 
 
 def tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Weights]]:
-    """The weights under llama.cpp's names; queries and keys in the order that its rotary embedding expects."""
+    """Yield the weights under llama.cpp's names, queries and keys in the order that its rotary embedding expects."""
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, weights in read_safetensors(directory / "model.safetensors"):
         stem = name.removesuffix(".weight")
@@ -47,7 +47,7 @@ def tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Weig
 
 
 def read_safetensors(file: Path) -> Iterator[tuple[str, Weights]]:
-    """The tensors of a file in float32 or bfloat16, which numpy has no type for, as float32."""
+    """Yield the tensors of a file in float32 or bfloat16 as float32, because numpy has no bfloat16."""
     with file.open("rb") as opened:
         header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
         begin = opened.tell()
@@ -61,7 +61,7 @@ def read_safetensors(file: Path) -> Iterator[tuple[str, Weights]]:
 
 
 def as_float32(raw: bytes, dtype: str) -> Weights:
-    """The values of a tensor's bytes; bfloat16 is the upper half of float32."""
+    """Decode a tensor's bytes; bfloat16 is the upper half of float32."""
     if dtype == "BF16":
         return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
     if dtype != "F32":
@@ -70,14 +70,14 @@ def as_float32(raw: bytes, dtype: str) -> Weights:
 
 
 def paired(weights: Weights, heads: int) -> Weights:
-    """Rows i and i + d/2 of each head beside each other: transformers rotates halves, llama.cpp neighbours."""
+    """Put rows i and i + d/2 of each head beside each other: transformers rotates halves, llama.cpp neighbours."""
     rows, columns = weights.shape
     halves = weights.reshape(heads, 2, rows // heads // 2, columns)
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, directory: Path, config: dict[str, Any]) -> None:
-    """Byte-level vocabulary and merges out of tokenizer.json, and the chat template."""
+    """Add the byte-level vocabulary and merges of tokenizer.json, and the chat template."""
     described = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     settings = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
     template_file = directory / "chat_template.jinja"

@@ -31,12 +31,12 @@ from settings import BUNDLED_MODEL
 
 OK = 200
 NO_ANSWER = 0  # in place of a status: the connection broke
-CONNECT_WITHIN_S = 30.0  # any value above a busy machine's pauses does
-SAMPLE_S = 0.25  # between two looks; the queue of a server changes with each answer, some a second
+CONNECT_WITHIN_S = 30.0  # longer than the pauses of a busy machine
+SAMPLE_S = 0.25  # between two samples: a server gives a few answers a second
 
 
 class LoadSampler:
-    """Samples until the context ends; what a server does not tell stays None."""
+    """Samples a server's queue, preemptions and memory until the context ends; figures that it lacks are None."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=10)
@@ -52,7 +52,7 @@ class LoadSampler:
         self._client.close()
 
     def figures(self) -> dict[str, float | int | None]:
-        """Over all samples: the waiting rows, preemptions, the share of memory in use."""
+        """Summarize all samples: waiting and running rows, preemptions, the share of memory in use."""
         waiting = sorted(float(load.waiting) for load in self._samples if load.waiting is not None)
         running = [load.running for load in self._samples if load.running is not None]
         preemptions = [load.preemptions for load in self._samples if load.preemptions is not None]
@@ -76,7 +76,7 @@ class LoadSampler:
 
 @dataclass(frozen=True)
 class Target:
-    """Where chats are sent: an address, the model's name there, a key if one is needed."""
+    """The address that chats are sent to, the model's name there, and a key if one is needed."""
 
     url: str
     model: str
@@ -86,18 +86,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """What one client saw; instants are seconds after the first request was due."""
+    """The answer that one client got; instants are seconds after the start of the arrivals."""
 
     due_s: float
     done_s: float
     status: int
     text: str = ""
     tokens: int = 0
-    predicted_tokens: int | None = None  # Magnus's, where Magnus answered
+    predicted_tokens: int | None = None  # if Magnus answered
 
     @property
     def response_s(self) -> float:
-        """From the instant at which the client wanted to ask to the whole answer."""
+        """Seconds from the instant at which the request was due until the complete answer."""
         return self.done_s - self.due_s
 
 
@@ -110,8 +110,8 @@ def replay(
 ) -> list[TimedAnswer]:
     """Send each request at its instant and wait for all answers; results in the order of the arrivals.
 
-    At most `cap` requests are at the server at once, the others wait here, first come, first served. `priorities` go
-    along as the server's own field, lower first.
+    At most `cap` requests are at the server at once; the others wait here, first come, first served. `priorities` are
+    sent as the server's own field, lower first.
     """
     replay = _replay(target, arrivals, limit, cap, priorities or [None] * len(arrivals))
     with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
@@ -119,7 +119,7 @@ def replay(
 
 
 def figures(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
-    """The figures of one run; only whole answers count, the others are counted by status, 0 for a lost connection."""
+    """Summarize one run; incomplete answers are counted by status, 0 for a lost connection."""
     good = [answer for answer in answers if answer.status == OK]
     last = max((answer.done_s for answer in good), default=0.0)
     return {
@@ -140,7 +140,7 @@ async def _replay(
     priorities: Sequence[int | None],
 ) -> list[TimedAnswer]:
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-    slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes who waits in order of arrival
+    slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes waiting requests in order of arrival
     began = time.monotonic()
     timeout = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None)
     # a connection for each request, since llama.cpp closes kept ones without a word
@@ -170,7 +170,7 @@ def _body(target: Target, arrival: DemoArrival, limit: int, priority: int | None
         "temperature": 0,
         **target.extra,
     }
-    if target.key is not None:  # Magnus, which is told the kind of request as in all its benchmarks
+    if target.key is not None:  # the target is Magnus, which gets the application as in all benchmarks
         body["metadata"] = {"application": request.application}
     return body if priority is None else body | {"priority": priority}
 
@@ -195,7 +195,7 @@ ANSWER_TOKENS = 1024  # Gmax of the service by default
 
 
 def run_direct(options: ServiceOptions, warm: list[DemoArrival], arrivals: list[DemoArrival]) -> Json:
-    """Start it, have the `warm` requests answered, then replay the arrivals; figures by the clients' clock."""
+    """Start vLLM, replay the `warm` requests and then the arrivals; returns figures by the clients' clock."""
     model, limit = Path(options.model or BUNDLED_MODEL), options.max_output_tokens or ANSWER_TOKENS
     terms = server_terms(model, options)
     with (
@@ -214,7 +214,7 @@ def run_direct(options: ServiceOptions, warm: list[DemoArrival], arrivals: list[
 
 
 def server_terms(model: Path, options: ServiceOptions) -> ServerTerms:
-    """The model in the format that our workers choose, and their memory put together."""
+    """Describe a server with the data type that our workers choose and the sum of their memory."""
     loaded, (dtype, _) = load_model(str(model)), cpu_dtype(parameters_of(model) or 0)
     workers_bytes = options.workers * kv_budget_bytes(options.kv_budget, loaded.device)
     terms = ServerTerms(model, max_rows=MAX_ROWS, dtype=dtype)

@@ -27,7 +27,7 @@ from cli.output import CommandFailed
 EngineKind = Literal["transformers", "vllm", "llamacpp"]
 Dtype = Literal["float32", "bfloat16"]
 
-READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores; busy ones take several times as long
+READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores, and several times as long on busy ones
 STOP_WITHIN_S = 10.0  # an engine that answers requests when it is stopped may wait for them
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -43,19 +43,19 @@ class ServerTerms:
     block_tokens: int = 32  # of a page of vLLM's cache; it allows multiples of 32 on a CPU
     dtype: Dtype = "float32"
     threads: int = os.cpu_count() or 1
-    cores: tuple[int, ...] = ()  # that it keeps to; none: it may use all
+    cores: tuple[int, ...] = ()  # that the server may use; empty: all
     nice: int = 0  # of its processes and their session
 
 
 class EngineServer:
-    """One server process with all that it starts; its address stays the same over restarts."""
+    """A server process with its children; its address stays the same over restarts."""
 
     def __init__(self, kind: EngineKind, terms: ServerTerms, directory: Path) -> None:
-        """`directory` takes the log."""
+        """The log is written to `directory`."""
         self.kind, self.terms, self.log = kind, terms, directory / f"{kind}.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.model = str(terms.model) if kind == "transformers" else terms.name  # as requests name it
+        self.model = str(terms.model) if kind == "transformers" else terms.name  # the model's name in requests
         command, environment = COMMANDS[kind](terms, self.port)
         if terms.cores:
             command = ("taskset", "--cpu-list", ",".join(map(str, terms.cores)), *command)
@@ -71,30 +71,30 @@ class EngineServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, wait: bool = True) -> None:
-        """Start it; `wait` until it answers. Raises ProgramFailed."""
+        """Start the server and, if `wait`, return when it answers; raises ProgramFailed."""
         self._process = start(self._program, self.log)
         if wait:
             self.await_ready()
 
     def await_ready(self) -> None:
-        """Return once a server that was started answers; raises ProgramFailed."""
+        """Return when the started server answers; raises ProgramFailed."""
         await_ready(self._program, self._running(), self.log)
 
     def answers(self) -> bool:
-        """Whether it says that it is healthy."""
+        """Whether the server reports that it is healthy."""
         try:
             return httpx.get(f"{self.url}/health", timeout=5).is_success
         except httpx.TransportError:
             return False
 
     def stop(self) -> None:
-        """Let it end by itself, then kill what is left of it."""
+        """Stop the server, by force if it does not end by itself."""
         if self._process is not None:
             stop((self._program, self._process))
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL it with everything that it started, and wait until all are gone."""
+        """Send SIGKILL to the server and its children, and wait until all have ended."""
         family, process = self.processes(), self._running()
         kill(process)
         process.wait()
@@ -102,15 +102,15 @@ class EngineServer:
         self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Send SIGSTOP: connections stay open, nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def processes(self) -> list[psutil.Process]:
-        """The server and what it started."""
+        """The server with its children."""
         return [] if self._process is None else family_of(self._process.pid)
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -123,7 +123,7 @@ class EngineServer:
 
 
 def family_of(pid: int) -> list[psutil.Process]:
-    """A process and all below it; none if it has ended."""
+    """A process with its descendants; empty if it has ended."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -131,7 +131,7 @@ def family_of(pid: int) -> list[psutil.Process]:
 
 
 def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to those of these processes that live."""
+    """Send a signal to the processes that still live."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
@@ -139,7 +139,7 @@ def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> N
 
 @contextmanager
 def running_engine(kind: EngineKind, terms: ServerTerms, directory: Path) -> Iterator[EngineServer]:
-    """A server that answers; nothing of it is left when the context ends."""
+    """Run a server until the context ends."""
     server = EngineServer(kind, terms, directory)
     try:
         server.start()
@@ -174,7 +174,7 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
         "--max-num-seqs": terms.max_rows,
         "--block-size": terms.block_tokens,
         "--num-gpu-blocks-override": terms.kv_tokens // terms.block_tokens,
-        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),  # one page is its own
+        "--max-model-len": min(terms.kv_tokens - terms.block_tokens, _positions(terms.model)),  # one page is vLLM's
         "--scheduling-policy": "priority",  # first come, first served among equal priorities
         "--host": "127.0.0.1",
         "--port": port,
@@ -182,7 +182,7 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
     flags = [str(part) for option in options.items() for part in option]
     module = "vllm.entrypoints.openai.api_server"  # the command `vllm` looks for a package of that name
     command = (str(engine_python("vllm")), "-m", module, *flags, "--enforce-eager", "--no-enable-log-requests")
-    # Unbound: bound threads leave one core to the HTTP server, and wait whenever another process has theirs.
+    # Unbound: bound threads leave one core to the HTTP server and wait whenever another process uses theirs.
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(terms.threads)}
     return command, {"VLLM_CPU_KVCACHE_SPACE": "1", **threads}
 
@@ -209,7 +209,7 @@ COMMANDS: dict[EngineKind, Callable[[ServerTerms, int], tuple[tuple[str, ...], d
 
 
 def gguf_file(model: Path, dtype: Dtype) -> Path:
-    """The model as one file for llama.cpp, converted once; raises CommandFailed."""
+    """Convert the model to one file for llama.cpp, once; raises CommandFailed."""
     weights, converter = model / "model.safetensors", HERE / "gguf_conversion.py"
     of = f"{model.resolve()} {weights.stat().st_size} {weights.stat().st_mtime_ns} {dtype} {converter.read_text()}"
     file = ENGINES_DIR / "gguf" / f"{model.name}-{dtype}-{hashlib.sha256(of.encode()).hexdigest()[:12]}.gguf"

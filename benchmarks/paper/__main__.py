@@ -71,7 +71,7 @@ def main(
 
 
 def read_workloads(data: Path, predictor: str) -> Workloads:
-    """Every workload by name."""
+    """Read every workload; returns them by name."""
     mixed, hard = read_requests(data, predictor)
     traces = {name: read_trace(data / "traces" / f"azure_2023_{name}.csv") for name in ("conv", "code")}
     return {
@@ -94,7 +94,7 @@ def _execute(run: SimulationRun) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows of one experiment, with the comparisons of each row below it."""
+    """Format the rows of one experiment, with the comparisons below each row."""
     heads = ("req/s", "valid/s", "total/s", "mean s", "P95", "P99", "max", "batch", "waste")
     lines = [f"\n{rows[0]['experiment']}", f"{'':40}" + "".join(f"{head:>9}" for head in heads)]
     for row in rows:

@@ -26,11 +26,11 @@ from scheduling.simulation.published_costs import Machine
 from scheduling.simulation.simulator import Arrival
 from scheduling.simulation.trace import Trace
 
-POINTS = 61  # instants from the first arrival to the last answer: more draw the same curves
+POINTS = 61  # instants from the first arrival to the last answer; more of them draw the same curves
 
 
 def curves_over_time(trace: Trace, arrivals: list[Arrival]) -> dict[str, Any]:
-    """Columns of the row: completed queries, generated tokens and cached tokens at evenly spaced instants.
+    """Compute completed queries, generated tokens and cached tokens at evenly spaced instants, as columns of the row.
 
     A row's tokens are spread evenly over its time, since a trace has no instant for each. In a run-to-completion batch
     a row's cache grows and stays until the batch ends, in a continuous one until the row ends.
@@ -74,7 +74,7 @@ PRINTED_2 = {2: (161.77, 83.43), 4: (92.68, 49.61), 6: (61.70, 37.25), 8: (50.07
 
 
 def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
-    """120 queries at once: long prompt and short answer, short and long, short and short in the ratio 1 : 1 : 2."""
+    """Make 120 queries at once: long prompt and short answer, short and long, short and short, 1 : 1 : 2."""
     rng = np.random.default_rng(1)
     kinds = rng.permutation([0] * 30 + [1] * 30 + [2] * 60).tolist()
     short = rng.integers(*SHORT, size=(120, 2)).tolist()
@@ -87,7 +87,7 @@ def _mixed_queries(factor: int, workloads: Workloads) -> list[Arrival]:
 
 
 def _short_queries(workloads: Workloads) -> list[Arrival]:
-    """30 queries with short prompts and short answers, at once."""
+    """Make 30 queries at once, with short prompts and short answers."""
     lengths = np.random.default_rng(1).integers(*SHORT_ONLY, size=(30, 2)).tolist()
     return [_query(number, prompt, answer) for number, (prompt, answer) in enumerate(lengths)]
 
@@ -140,7 +140,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
 
 
 def _padded_share(queries: Sequence[Arrival], batch: int) -> float:
-    """Prompt tokens over those of prompts padded to the longest of each batch."""
+    """Divide the prompt tokens by those of prompts padded to the longest of each batch."""
     prompts = [query.request.length for query in queries]
     batches = [prompts[first : first + batch] for first in range(0, len(prompts), batch)]
     return sum(prompts) / sum(len(one) * max(one) for one in batches)

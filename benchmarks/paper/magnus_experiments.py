@@ -26,7 +26,7 @@ MEAN, TAIL = column("response_s", "mean"), column("response_s", "p95")
 
 
 def case_study(workloads: Workloads) -> list[Arrival]:
-    """Three large requests among eighteen small ones, one in every seven."""
+    """Make three large requests among eighteen small ones, one in every seven."""
     sizes = [1000 if number % 7 == 3 else 10 for number in range(21)]
     return [
         Arrival(Request(f"{number:02d}", number * 1e-3, size, 1024, size, size), size)

@@ -47,7 +47,7 @@ FCR_SHARES = {-50: 0.34, -10: 0.20, 0: 0.15, 10: 0.14, 50: 0.07}
 
 
 def _prompts(count: int, error: float, shift: int, workloads: Workloads) -> list[Arrival]:
-    """All prompts at once; each prediction is the longest of its prompt's samples, with noise."""
+    """Make all prompts at once; a prediction is the longest of the prompt's samples, with noise."""
     lengths = workloads["vicuna"]
     longest, _ = lengths.predictions["longest"]
     noise = np.random.default_rng(1).laplace(0.0, error, len(longest)) if error else np.zeros(len(longest))
@@ -60,7 +60,7 @@ def _prompts(count: int, error: float, shift: int, workloads: Workloads) -> list
 
 
 def _prompts_of_equal_answers(count: int, workloads: Workloads) -> list[Arrival]:
-    """The same prompts, each answered with as many tokens as the limit allows."""
+    """Make the same prompts with answers as long as the limit."""
     return [Arrival(arrival.request, LIMIT) for arrival in _prompts(count, 0.0, 0, workloads)]
 
 
@@ -168,7 +168,7 @@ def compare_with_paper(rows: Sequence[Row]) -> None:
 
 
 def _compare_waiting(rows: Sequence[Row]) -> None:
-    """Waiting times of one group: with the printed 63 and 48 % less, and a maximum of 2.7 times the mean."""
+    """Compare waiting times of one group with the printed ones: 63 and 48 % less, a maximum of 2.7 times the mean."""
     of_waiting = {row["policy"]: row for row in rows if row["experiment"] == WAITING}
     for name, row in of_waiting.items():
         response = row["response_s"]

@@ -46,7 +46,7 @@ def workload_arrivals(
     limits: Limits = LIMITS,
     growth: float = 1.0,
 ) -> Callable[[Workloads], list[Arrival]]:
-    """Requests drawn from a workload at this rate, for `SimulationRun.arrivals`."""
+    """Make the `arrivals` of a `SimulationRun` that draws from a workload at this rate."""
     return partial(_draw, workload, predictor, rate, seconds, limits, growth)
 
 
@@ -57,7 +57,7 @@ def _draw(
 
 
 def execute(run: SimulationRun, workloads: Workloads) -> Row:
-    """Simulate it; returns a row with the figures that the papers report."""
+    """Run the simulation; returns a row with the figures that the papers report."""
     fleet = [Instance(f"w{number}", run.machine.memory) for number in range(run.workers)]
     costs = EngineCosts(run.machine.curves, **run.engine)
     arriving = run.arrivals(workloads)
@@ -98,7 +98,7 @@ Column = Callable[[Row], float]
 
 
 def column(*path: str) -> Column:
-    """A function that reads this column of a row, given as the path of its keys."""
+    """Make a function that reads the value at this path of keys from a row."""
 
     def read(row: Row) -> float:
         value: Any = row

@@ -128,7 +128,7 @@ def main(
 
 
 def _known_rows(results: Results, settings: Json) -> Json:
-    """The rows that an earlier run of the same settings wrote; none if there was none."""
+    """Read the rows of an earlier run of the same settings from the file; empty if there are none."""
     written = results.earlier() or {}
     return dict(written["predictors"]) if written.get("settings") == settings else {}
 

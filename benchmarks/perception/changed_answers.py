@@ -16,16 +16,16 @@ from learning.predictors.perception import QUESTIONS
 
 # Chinese and Japanese are written without blanks: there each character counts as a word.
 WORD = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]|[^\s\u3040-\u30ff\u4e00-\u9fff]+")
-# A first line that states a length, and is not the beginning of an answer: a number alone, or so many words.
+# A first line that states a length and does not begin an answer: a number alone, or a number of words.
 OF_WORDS = re.compile(r"^\W*\d+\W*$|\d+\W*words?\b|\bwords?\b.*\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a model said that was asked for a length in advance: its first number, None without one, and its answer.
+    """A model's reply to the question for its length: its first number, if any, and its answer.
 
-    `of_words`: the first line has the number and says that it counts words, or nothing else; the answer is what follows
-    it. Any other number may mean anything, and the answer is the whole text.
+    `of_words` is true if the first line has the number and says that it counts words, or nothing else; then the answer
+    follows that line. Any other number may mean anything, so the answer is the whole text.
     """
 
     words: int | None
@@ -34,7 +34,7 @@ class Statement:
 
 
 def read_statement(text: str, opening: str) -> Statement:
-    """The statement in a text; its number must stand in the `opening`, which is how the text begins."""
+    """Read the statement from a text; its number must be in the `opening`, the first tokens of the text."""
     number = NUMBER.search(opening)
     if number is None:
         return Statement(None, of_words=False, answer=text.strip())
@@ -44,12 +44,12 @@ def read_statement(text: str, opening: str) -> Statement:
 
 
 def words_in(text: str) -> int:
-    """How many words a text has."""
+    """Count the words of a text."""
     return len(WORD.findall(text))
 
 
 def score_statements(stated: Sequence[int | None], written: Sequence[int]) -> dict[str, float]:
-    """Scores of the numbers against what was written, in the same unit; `failures` is the share without a number."""
+    """Score the numbers against the written lengths; `failures` is the share without a number."""
     pairs = [(number, length) for number, length in zip(stated, written, strict=True) if number is not None]
     failures = {"asked": len(stated), "failures": round(1 - len(pairs) / len(stated), 4)}
     if not pairs:
@@ -67,9 +67,9 @@ Render = Callable[[Prompt, str], str]
 
 
 def prompts_to_answer(test: Sequence[Prompt], render: Render, limit: int) -> dict[str, int]:
-    """Limits by rendered prompt, each prompt without and with the question, the paper's example first.
+    """Render each prompt without and with the question, the paper's example first; returns the limit of each.
 
-    A statement has tokens of its own, so that the answer behind it may be as long as the one without.
+    With the question the limit is longer by the tokens of a statement.
     """
     limits = {"": limit, QUESTIONS["in_advance"]: limit + STATEMENT_TOKENS}
     example = Prompt("", PAPERS_PROMPT, "", 0, 0, limit)
@@ -85,10 +85,10 @@ def compare_answers(
     limit: int,
     usual_words: int,
 ) -> dict[str, Any]:
-    """Errors of the statements in words, and the answers behind them beside those without a question.
+    """Compute the errors of the statements in words, and compare the answers with and without the question.
 
-    `service` are the answers that the service gives; `alone` those to the prompt as predictors render it, without the
-    question. `usual_words` is the baseline, a number that is stated for every prompt.
+    `service` are the answers of the service; `alone` those to the prompt as predictors render it, without the
+    question. `usual_words` is the baseline: the same number for every prompt.
     """
     alone = [texts[render(prompt, "")] for prompt in prompts]
     asked = [texts[render(prompt, QUESTIONS["in_advance"])] for prompt in prompts]
@@ -125,7 +125,7 @@ def compare_answers(
 
 
 def _lengths(tokens: Sequence[int], written: Sequence[str], limit: int) -> dict[str, float]:
-    """Mean lengths, and the shares of empty answers and of those that reached the limit."""
+    """Compute mean lengths, and the shares of empty answers and of answers that reached the limit."""
     return {
         "tokens_mean": round(statistics.fmean(tokens), 1),
         "tokens_median": statistics.median(tokens),
@@ -136,7 +136,7 @@ def _lengths(tokens: Sequence[int], written: Sequence[str], limit: int) -> dict[
 
 
 def _change(before: Sequence[int], after: Sequence[int]) -> dict[str, float]:
-    """By how many tokens lengths differ, on average and in their means."""
+    """Compute the mean absolute difference of lengths and the difference of their means, in tokens."""
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return {
         "tokens": round(statistics.fmean(map(abs, differences)), 1),
@@ -151,7 +151,7 @@ def _same(before: Sequence[str], after: Sequence[str]) -> float:
 def _examples(
     prompts: Sequence[Prompt], render: Render, texts: Mapping[str, GeneratedText], read: Sequence[Statement]
 ) -> list[dict[str, Any]]:
-    """The paper's example and the test prompts with the shortest inputs, with all that the model wrote."""
+    """Collect what the model wrote for the paper's example and for the test prompts with the shortest inputs."""
     shortest = sorted(zip(prompts, read, strict=True), key=lambda pair: (pair[0].input_tokens, pair[0].input))
     example = Prompt("", PAPERS_PROMPT, "", 0, 0, 0)
     text = texts[render(example, QUESTIONS["in_advance"])]

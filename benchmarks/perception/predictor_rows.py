@@ -18,7 +18,7 @@ from learning.predictors.perception import PerceptionPredictor
 from learning.predictors.predictor_factory import make_predictor
 from scheduling.request import COVERAGE
 
-# Prompts of one step of instruction tuning. The service's 16 give a quarter of the steps in the same time, and few
+# Prompts of one step of instruction tuning. The 16 of the service would give a quarter of the steps, and only a few
 # hundred answers are tuned on here.
 TUNING_BATCH = 4
 
@@ -42,7 +42,7 @@ class MedianPredictor:
         self._quantiles = {name: tuple(np.quantile(own, [0.5, COVERAGE])) for name, own in lengths.items()}
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """The quantiles of each prompt's group, at most its limit."""
+        """Predict the quantiles of each prompt's group, at most its limit."""
         groups = [prompt.application if prompt.application in self._quantiles else "" for prompt in prompts]
         return [
             clamp_prediction(*self._quantiles[group], prompt.limit_tokens)
@@ -52,14 +52,14 @@ class MedianPredictor:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A row of the table; one that is not `fitted` is asked as it is, before it has learned anything."""
+    """A predictor of the table; one that is not `fitted` predicts without having learned anything."""
 
     make: Callable[[], LengthPredictor]
     fitted: bool = True
 
 
 def contestants(model: str, epochs: int) -> dict[str, Contestant]:
-    """The rows by name, cheap ones first."""
+    """List the predictors by name, cheap ones first."""
     named = partial(make_predictor, model=model)
     hashing, of_epochs = make_encoder(HASHING), "1 epoch" if epochs == 1 else f"{epochs} epochs"
     return {
@@ -79,16 +79,16 @@ def contestants(model: str, epochs: int) -> dict[str, Contestant]:
 
 
 def measure(contestant: Contestant, training: Sequence[Outcome], test: Sequence[Outcome]) -> dict[str, Any]:
-    """Scores, times and statements of one predictor: fitted on `training`, asked about `test`.
+    """Fit a predictor on `training` and test it on `test`; returns scores, times and statements.
 
-    A test answer that was cut off counts as one of that length; `complete` has the scores of the others.
+    A test answer that was cut off counts with its length; `complete` has the scores without such answers.
     """
     predictor, prompts = contestant.make(), [outcome.prompt for outcome in test]
     began, began_cpu = time.perf_counter(), time.process_time()
     if contestant.fitted:
         predictor.fit(training)
     fit_s, fit_cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
-    predictor.predict([training[0].prompt])  # loads the model if nothing did before
+    predictor.predict([training[0].prompt])  # loads the model unless it is loaded
     began, began_cpu = time.perf_counter(), time.process_time()
     predictions = predictor.predict(prompts)
     each_ms = 1e3 / len(test)

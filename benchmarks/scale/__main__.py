@@ -40,9 +40,9 @@ from models.operations.minute_history import close_minutes
 from models.session import make_engine
 from settings import BUNDLED_MODEL
 
-POLL_S = 0.5  # between two looks; shorter takes CPU from the service. Not tuned
-SETTLE_S = 3.0  # after the start, before requests come: the workers' first heartbeats are over. Not tuned
-GIVE_UP_S = 180.0  # after the last submission; what is unanswered then is counted and left
+POLL_S = 0.5  # between two samples; a shorter time takes CPU from the service. Not tuned
+SETTLE_S = 3.0  # between start and first request, so that the workers' first heartbeats are over. Not tuned
+GIVE_UP_S = 180.0  # after the last submission; requests that are unanswered then are only counted
 # Requests a second that one machine serves with toy requests of 30 words, so that --load means about the same for each.
 # A V100 at 25 rows: 43.6 + 20 + 5 ms an iteration and 36 tokens a request give 25 / (36 · 0.069) = 10.1.
 SERVED_BY_ONE = {"v100": 10.0, "a100": 32.0}
@@ -107,7 +107,7 @@ def main(
 
 
 def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival], finished: int, seed: int) -> Json:
-    """Start a service with so many workers on a database with so many ended requests, measure it, and stop it."""
+    """Measure a new service with `size` workers on a database with `finished` ended requests."""
     with tempfile.TemporaryDirectory(prefix="magnus-scale-") as directory:
         Path(directory).chmod(0o755)  # Postgres runs as another user if we are root
         with roomy_postgres(Path(directory) / "postgres", size) as (url, postgres_pid):
@@ -123,16 +123,16 @@ def run_fleet(policy: str, machine: str, size: int, arrivals: list[DemoArrival],
                 fleet = psutil.Process(began_with["paced-workers"]).children()
                 run = measure(service, state_dir, arrivals, size)
                 own_mib = statistics.mean(worker.memory_full_info().uss for worker in fleet) / MIB
-                for worker in fleet:  # the end of 64 that stop by themselves took 27 s
+                for worker in fleet:  # stopping 64 workers in the regular way took 27 s
                     worker.kill()
                 ended = {name for name, pid in process_ids(state_dir).items() if began_with[name] != pid}
-                for name in ended:  # what its first process used is not known any more
+                for name in ended:  # the CPU time of its first process is lost
                     run["cpu_ms_a_request"].pop(name)
                 return {"start_s": round(start_s, 1), "worker_mib": round(own_mib, 1), "ended": sorted(ended), **run}
 
 
 def fill_database(url: str, finished: int) -> None:
-    """Ended requests of a day, vacuumed and their minutes closed, as months of service leave them."""
+    """Fill the database with ended requests of a day, vacuum it and close its minutes."""
     began, database = monotonic(), make_engine(url, answer_within_s=None, pool_size=1, name="benchmark")
     with database.connect() as connection:
         fill(connection, finished, 0, load_prompt_format(str(BUNDLED_MODEL)).name)

@@ -27,7 +27,7 @@ Answer = Callable[[Sequence], tuple[int, ...]]
 
 @dataclass(eq=False, slots=True)
 class PacedRow:
-    """A row with its whole answer, of which `generated` tokens are there."""
+    """A row with its complete answer, of which `generated` tokens are generated."""
 
     sequence: Sequence
     answer: tuple[int, ...]
@@ -39,7 +39,7 @@ class PacedRow:
         return len(self.sequence.prompt_ids) + self.generated
 
     def finished(self, reason: str | None = None) -> FinishedSequence:
-        """What left the batch: by default, at its end or at its limit."""
+        """The finished sequence; without a `reason` it ended at its EOS or its limit."""
         at_limit = self.generated < len(self.answer)
         return FinishedSequence(
             self.sequence.id,
@@ -49,7 +49,7 @@ class PacedRow:
 
     @property
     def ended(self) -> bool:
-        """Whether it has its last token."""
+        """Whether the row has its last token."""
         return self.generated >= min(len(self.answer), self.sequence.limit)
 
 
@@ -65,11 +65,11 @@ class PacedEngine:
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
-        """`answer` gives a request's right answer with its end of sequence; `pause` waits for seconds of `clock`."""
+        """`answer` gives a request's right answer with its EOS; `pause` waits for seconds of `clock`."""
         self._machine, self._answer, self._clock, self._pause = machine, answer, clock, pause
         self._log = step_log or StepLog()
         self._rows: list[PacedRow] = []
-        self._ends_at = 0.0  # the step under way, or the last one
+        self._ends_at = 0.0  # end of the current step or of the last one
         self._figures = NOTHING
         self.max_positions = max_positions
 
@@ -105,7 +105,7 @@ class PacedEngine:
             self._rows = []
 
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Let rows join, prefilled in groups of similar length; all of them, or none and OutOfMemory."""
+        """Add rows, prefilled in groups of similar length; raises OutOfMemory and adds none if they do not all fit."""
         joiners = [self._row(sequence) for sequence in sequences]
         longest = max(row.cached for row in (*self._rows, *joiners))
         self._require(len(self._rows) + len(joiners), longest + 1)
@@ -115,7 +115,7 @@ class PacedEngine:
         self._prefill(joiners)
 
     def step(self) -> list[FinishedSequence]:
-        """One token a row, after as long as the machine takes."""
+        """Generate one token for each row, in the time that the machine takes."""
         if self._rows:
             longest = max(row.cached for row in self._rows)
             self._require(len(self._rows), longest + 1)
@@ -130,7 +130,7 @@ class PacedEngine:
         return ended
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """The ids that these rows have beyond so many."""
+        """The token ids of these rows beyond the given numbers."""
         return {
             row.sequence.id: Generated(row.answer[since[row.sequence.id] : row.generated], None, row.sequence.stop)
             for row in self._rows
@@ -143,7 +143,7 @@ class PacedEngine:
         return None if row is None else row.finished("removed")
 
     def preempt(self, sequence_id: str) -> Sequence:
-        """Take a row out with what it has; KeyError if it is not running."""
+        """Remove a row with its tokens; raises KeyError if it is not running."""
         row = self._take(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
@@ -151,18 +151,18 @@ class PacedEngine:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Generated tokens of each row."""
+        """The number of generated tokens of each row."""
         return {row.sequence.id: row.generated for row in list(self._rows)}
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that the cache would hold now."""
+        """The bytes that a cache would hold now."""
         longest = max((row.cached for row in self._rows), default=0)
         return len(self._rows) * longest * self._machine.memory.delta_bytes
 
     @property
     def figures(self) -> RunFigures:
-        """What the last `run` cost, or everything since rows were inserted into an empty engine."""
+        """The figures of the last `run`, or since rows were inserted into an empty engine."""
         return self._figures
 
     def _row(self, sequence: Sequence) -> PacedRow:
@@ -181,7 +181,7 @@ class PacedEngine:
             raise OutOfMemory(needed, memory.theta_bytes)
 
     def _prefill(self, rows: Several[PacedRow]) -> None:
-        """Groups of similar length, each padded to its longest as long as that takes less time than another prefill."""
+        """Prefill groups of similar length, padded to their longest rows while that costs less."""
         token_s, _, _, fixed_s = self._machine.curves.prefill
         for indices in groups_by_padding([row.cached for row in rows], round(fixed_s / token_s)):
             group = [rows[index] for index in indices]
@@ -198,7 +198,7 @@ class PacedEngine:
         self._log.count_decode(rows, cached, began, perf_counter())
 
     def _wait(self, seconds: float) -> None:
-        """Until a step of so many seconds has ended; what the host was late with the last one is made up for."""
+        """Wait until a step of `seconds` has ended; a delay of the host in the last step is made up for."""
         now = self._clock()
         late_s = now - self._ends_at
         self._ends_at = (now if late_s > seconds else self._ends_at) + seconds

@@ -39,8 +39,8 @@ from tasks.serving.costs.step_windows import window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers
-EOS = 0  # any id does: the result writer cuts the last one off
-# What Celery imports by name once a worker starts: imported before the fork, 256 workers have it once.
+EOS = 0  # any id: the result writer removes the last one
+# Modules that Celery imports by name when a worker starts; imported before the fork, 256 workers share them.
 IMPORTED_LATE = (
     celery.apps.worker,
     celery.concurrency.thread,
@@ -54,7 +54,7 @@ OF_INSTRUCTION = {application.instruction: application for application in APPLIC
 
 
 def right_answer(tokenizer: Tokenizer, sequence: Sequence) -> tuple[int, ...]:
-    """The answer to a toy request with an end of sequence; nothing but that to any other."""
+    """The answer to a toy request with an EOS; only an EOS for other requests."""
     contents = dict(sequence.turns)
     application = OF_INSTRUCTION.get(contents.get("system", ""))
     if application is None:
@@ -64,7 +64,7 @@ def right_answer(tokenizer: Tokenizer, sequence: Sequence) -> tuple[int, ...]:
 
 
 def run(name: str, kind: str, prompt_format: PromptFormat, tokenizer: Tokenizer) -> int:
-    """One worker until SIGTERM or SIGINT; returns the process's exit status."""
+    """Run one worker until SIGTERM or SIGINT; returns the exit status of the process."""
     prepare_process(name)
     machine, steps = MACHINES[kind], StepLog()
     costs = LearnedCosts(lambda now: [window_of_sums(sums, now) for sums in steps.take()], machine.curves)
@@ -95,9 +95,9 @@ def main(machine: str, first: int, workers: int) -> None:
     tokenizer = Tokenizer.from_file(str(Path(settings.model) / "tokenizer.json"))
     children: list[int] = []
     gc.collect()
-    gc.freeze()  # a collection in a child would write to the pages that all share
+    gc.freeze()  # a collection in a child would write to pages that all processes share
     for number in range(first, first + workers):
-        child = os.fork()  # before there is any thread or connection
+        child = os.fork()  # before any thread or connection exists
         if child == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             sys.exit(run(f"paced-{number}", machine, prompt_format, tokenizer))

@@ -34,7 +34,7 @@ SERVED = text("""
     from served, arrivals
 """)
 
-# A request counts as waiting from a quarter of a second after its arrival on: until then it is being predicted, planned
+# A request counts as waiting from a quarter of a second after its arrival, because until then it is predicted, planned
 # and sent. A worker is busy while any batch of its own runs.
 IDLE = text("""
     with busy as (
@@ -54,10 +54,10 @@ IDLE = text("""
 
 
 def served_since(connection: Connection, since: float) -> dict[str, Any]:
-    """Requests served that arrived at the instant `since` or later, and their response times in seconds.
+    """Count the served requests that arrived at `since` or later, with their response times in seconds.
 
-    `served_per_s` is the rate of answers from a third of the arrivals' time on until the last one: neither the filling
-    of the fleet nor its end, which a longer run would make unimportant, lowers it.
+    `served_per_s` is the rate of answers from a third of the arrivals' time until the last arrival, so that neither the
+    start nor the end of the run lowers it.
     """
     row = connection.execute(SERVED, {"since": since}).one()
     return {
@@ -73,7 +73,7 @@ def served_since(connection: Connection, since: float) -> dict[str, Any]:
 
 
 def idle_since(connection: Connection, since: float, workers: int) -> dict[str, Any]:
-    """The share of the workers' seconds in which one ran nothing although a request waited; None if none waited."""
+    """Compute the share of the workers' time in which a worker was idle while a request waited; None if none waited."""
     row = connection.execute(IDLE, {"since": since}).one()
     waited_s = workers * row.waited_s
     return {
@@ -83,7 +83,7 @@ def idle_since(connection: Connection, since: float, workers: int) -> dict[str, 
     }
 
 
-TICK_S = 0.06  # a planner's step while every worker can be joined (`tasks/planning/plan_task.py:JOINING_INTERVAL_S`)
+TICK_S = 0.06  # between two steps of a planner (`tasks/planning/plan_task.py:JOINING_INTERVAL_S`)
 
 COMPLETED = text("""
     select id, application, tenant, prompt_tokens, limit_tokens, predicted_tokens, predicted_upper_tokens,
@@ -94,7 +94,7 @@ COMPLETED = text("""
 
 
 def compared(connection: Connection, policy: str, machine: Machine, workers: int, since: float) -> dict[str, Any]:
-    """Throughput and response times of the requests served since that instant, and of their simulation; seconds."""
+    """Compare throughput and response times of the requests served since that instant with their simulation."""
     rows = connection.execute(COMPLETED, {"since": since}).all()
     first = rows[0].arrived_at
     arrivals = [
@@ -127,7 +127,7 @@ def compared(connection: Connection, policy: str, machine: Machine, workers: int
 
 
 def figures(requests_per_s: float, response_s: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Requests a second, mean and percentiles."""
+    """Round throughput, mean and percentiles."""
     p50, p99 = np.percentile(response_s, (50, 99)).tolist()
     return {
         "requests_per_s": round(requests_per_s, 4),

@@ -11,7 +11,7 @@ def test_each_use_has_an_empty_database_and_broker_and_leaves_none(postgres_url:
     given = GivenServers(postgres_url, redis_url)
     with redis.Redis.from_url(redis_url) as broker:
         broker.set("left", "behind")
-        with given.used_once() as first, given.used_once() as second:
+        with given.for_one_service() as first, given.for_one_service() as second:
             assert broker.dbsize() == 0
             assert first["MAGNUS_REDIS_URL"] == redis_url
             assert first["MAGNUS_DATABASE_URL"] != second["MAGNUS_DATABASE_URL"]

@@ -24,18 +24,18 @@ from cli.commands.batch_commands import ENDED
 from inference.toy.toy_applications import toy_requests
 
 READERS = "chores"  # the process that reads a job's lines, counts its ends and sends webhooks
-KILLS_A_JOB = 10  # so that a job is being read, served and counted at some of them
-READERS_EVERY = 5  # kills: it hits the readers of lines so often, the first time while a new job is being read
-SENDERS_EVERY = 2  # kills: the same process sends the webhooks, so it is hit by every other one
-READ_WITHIN_S = 10.0  # from a job's creation until its first lines are read, after which the first kill comes
+KILLS_A_JOB = 10  # enough to hit a job while it is read, served and counted
+READERS_EVERY = 5  # one kill in five hits the readers of lines, the first one while a new job is being read
+SENDERS_EVERY = 2  # every other kill hits the process that sends the webhooks
+READ_WITHIN_S = 10.0  # from a job's creation until its first lines are read; then comes the first kill
 ENDED_WITHIN_S = 300.0  # what has not ended by then counts as lost
-# A sender that is killed leaves what it had claimed to others after a minute (`tasks/chores/webhook_sender.py`).
+# Other senders take over what a killed sender had claimed after a minute (`tasks/chores/webhook_sender.py`).
 DELIVERED_WITHIN_S = 180.0
 POLL_S = 1.0
 
 
 def bulk_jobs(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """SIGKILL to every kind of process in turn while jobs are uploaded, read, served and counted."""
+    """Kill every kind of process in turn (SIGKILL) while jobs are uploaded, read, served and counted."""
     jobs = -(-size.bulk_kills // KILLS_A_JOB)
     kinds, hit, batches = kinds_in_turn(service), Counter[str](), []
     with Client(service.url, service.key, attempts=60) as client, lines_file(size.bulk_lines) as path:
@@ -73,14 +73,14 @@ def bulk_jobs(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def with_readers(kinds: Iterator[str], every: int) -> Iterator[str]:
-    """The readers first and at every so many kills, the other kinds of process in turn between."""
+    """Yield the readers first and then once in `every` kills, and the other kinds of process in turn in between."""
     while True:
         yield READERS
         yield from itertools.islice(kinds, every - 1)
 
 
 def kill_in_turn(service: ServiceUnderTest, kinds: Iterator[str], kills: int, every_s: float) -> Counter[str]:
-    """How often each kind got a SIGKILL, `kills` in all; one that has no process now is passed over."""
+    """Send `kills` SIGKILLs, skipping kinds without a process; returns how many each kind got."""
     hit = Counter[str]()
     while hit.total() < kills:
         kind = next(kinds)
@@ -97,7 +97,7 @@ def lines_are_read(service: ServiceUnderTest, batch: Json) -> bool:
 
 @contextmanager
 def lines_file(count: int) -> Iterator[Path]:
-    """A file with this number of toy requests."""
+    """Write a temporary file of `count` toy requests."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines.jsonl"
         write_bulk_file(path, "bundled", toy_requests(count, seed=31, median_words=8.0, max_words=30))
@@ -105,7 +105,7 @@ def lines_file(count: int) -> Iterator[Path]:
 
 
 def await_ended(client: Client, batches: list[Json]) -> tuple[float, list[Json]]:
-    """How long it took until all have ended, and their last states."""
+    """Wait until all jobs have ended; returns the seconds and the last state of each."""
     began, ended = time.monotonic(), list(batches)
 
     def all_ended() -> bool:
@@ -117,13 +117,13 @@ def await_ended(client: Client, batches: list[Json]) -> tuple[float, list[Json]]
 
 
 def named_lines(client: Client, file_id: str | None) -> Counter[str]:
-    """How often each custom_id is in a file of results."""
+    """Count how often each custom_id is in a file of results."""
     content = b"".join(client.content(file_id)) if file_id else b""
     return Counter(json.loads(line)["custom_id"] for line in content.splitlines())
 
 
 def webhooks(directory: Path, size: Size) -> list[Row]:
-    """SIGKILL to every kind of process in turn while a receiver is told of answers; it refuses some attempts."""
+    """Kill every kind of process in turn (SIGKILL) while webhooks are sent to a receiver that refuses some attempts."""
     kills = size.bulk_kills
     rate = size.webhook_requests / (kills * size.kill_every_s)
     environment = {"MAGNUS_PRIVATE_WEBHOOKS": "true"}

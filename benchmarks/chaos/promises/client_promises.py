@@ -55,7 +55,7 @@ TEXTS = [
 
 
 def hostile_bodies() -> list[dict[str, Any]]:
-    """Each value alone in an otherwise ordinary request, then texts, applications and shapes."""
+    """List hostile requests: each value in an otherwise ordinary request, then texts, applications and shapes."""
     plain = {"input": WORDS, "instructions": "Repeat the text."}
     deep: Any = "x"
     for _ in repeat(None, 400):
@@ -79,7 +79,7 @@ PATIENCE_S = 180.0
 
 
 def idle_connections(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """POST P99 while 300 connections are idle and 64 have sent half a header."""
+    """Measure the P99 of POSTs while 300 connections are idle and 64 have sent half a header."""
     count, rate = round(10 * size.idle_s), 10.0
     with client_of(service, timeout_s=5.0) as client:
         client.submit_all(bodies(20, seed=7))
@@ -97,14 +97,14 @@ def idle_connections(service: ServiceUnderTest, size: Size) -> list[Row]:
         service.answered_within(PATIENCE_S)
     measured = f"{1000 * beside:.0f} ms ({1000 * alone:.0f} ms without them), {refused} of {len(held)} refused"
     promise = f"{IDLE} idle and {HALF_SENT} half-sent connections: POST P99"
-    # the short form runs beside other tests, on machines that may not answer in 100 ms at all
+    # the short form runs beside other tests, on machines that may be slower than 100 ms
     bound_s = POST_P99_S if size.slack == 1.0 else max(POST_P99_S, 2 * alone)
     return [Row(promise, f"under {1000 * bound_s:.0f} ms, 0 refused", measured, beside < bound_s and not refused)]
 
 
 @contextmanager
 def held_connections(url: str, idle: int = IDLE, half_sent: int = HALF_SENT) -> Iterator[None]:
-    """Hold so many connections; one that the server closes is opened again."""
+    """Hold `idle` and `half_sent` connections; opens a connection again if the server closes it."""
     address = (urlsplit(url).hostname or "", urlsplit(url).port or 80)
     header = b"POST /v1/responses HTTP/1.1\r\nHost: chaos\r\nContent-Le"
 
@@ -139,7 +139,7 @@ def _closed(connection: socket.socket) -> bool:
 
 
 def cut_connections(directory: Path, size: Size) -> list[Row]:
-    """A connection of clients, database or broker cut each second while 300 are idle: the rate against undisturbed."""
+    """Cut a connection of clients, database and broker each second while 300 are idle; compares the rates."""
     with ExitStack() as stack:
         servers = stack.enter_context(own_servers(directory))
         postgres = stack.enter_context(CuttableProxy("", path=servers.postgres_socket).running())
@@ -174,7 +174,7 @@ def cut_connections(directory: Path, size: Size) -> list[Row]:
 
 
 def hostile(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Hostile parameters and texts among ordinary requests, under several policies: only the hostile may fail."""
+    """Send hostile among ordinary requests under several policies: only the hostile ones may fail."""
     rows = []
     before = service.value("select value->>'name' from service_state where name = 'policy'")
     for policy in size.hostile_policies:
@@ -209,14 +209,14 @@ def _put_in_force(service: ServiceUnderTest, policy: str) -> None:
 
 
 def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """A text that was sent as prompt is in no log, metric, message or page of Flower, also when things break."""
+    """Look for the text of a prompt in logs, metrics, messages and Flower's pages while processes break."""
     word = f"canary{uuid.uuid4().hex}"
     heard: list[str] = []
     with redis.Redis.from_url(service.facts.redis_url) as broker, broker.monitor() as monitor:
         ended = threading.Event()
 
         def listen() -> None:
-            with contextlib.suppress(Exception):  # the connection is closed below while this reads from it
+            with contextlib.suppress(Exception):  # reading ends with an error when the connection is closed below
                 for command in monitor.listen():
                     heard.append(str(command))
                     if ended.is_set():
@@ -252,7 +252,7 @@ def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def _cancel_statements(service: ServiceUnderTest, seconds: float) -> None:
-    """Hold a lock on the requests and cancel whatever waits for it: statements fail that have prompts as parameters."""
+    """Lock the table of requests and cancel all statements that wait for it, some of which have prompts."""
     with service.database.begin() as connection:
         connection.execute(text("lock table requests in access exclusive mode"))
         for _ in range(round(seconds / 0.5)):

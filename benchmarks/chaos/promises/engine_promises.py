@@ -26,10 +26,10 @@ PATIENCE_S = 180.0
 
 
 def poison(directory: Path, size: Size) -> list[Row]:
-    """A row that raises in the engine, under a continuous policy and one that runs batches to completion.
+    """Serve a row that raises in the engine, under a continuous policy and under one that runs batches to completion.
 
-    The model is at fault, as happens: its tokenizer has one token that its embedding table lacks, so looking it up
-    raises on a CPU and is an assertion on a CUDA device, after which no kernel runs there any more.
+    The model is faulty: its tokenizer has a token that its embedding table lacks. Looking this token up
+    raises on a CPU; on a CUDA device it trips an assertion, after which no kernel runs there.
     """
     model = directory / "model"
     shutil.copytree(BUNDLED_MODEL, model)
@@ -55,7 +55,7 @@ def poison(directory: Path, size: Size) -> list[Row]:
 def _isolated(
     service: ServiceUnderTest, promise: str, poisoned: dict[str, Any], mates: int, *, with_kills: bool
 ) -> Row:
-    """Submit it in the middle of ordinary requests; with kills, its worker dies whenever it runs."""
+    """Submit the poisoned request among ordinary ones; `with_kills` its worker is killed whenever it runs."""
     work = bodies(mates, seed=12)
     work.insert(mates // 2, {**poisoned, "metadata": {"application": "poison"}})
     last = service.value("select coalesce(max(id), 0) from batches")
@@ -96,7 +96,7 @@ def kill_whoever_runs(service: ServiceUnderTest, ended: threading.Event) -> None
 
 
 def _add_token_beyond_the_vocabulary(model: Path) -> None:
-    """Give the tokenizer one token more than the model has embeddings."""
+    """Add a token to the tokenizer for which the model has no embedding."""
     path = model / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
@@ -106,7 +106,7 @@ def _add_token_beyond_the_vocabulary(model: Path) -> None:
 
 
 def out_of_memory(directory: Path, size: Size) -> list[Row]:
-    """Many rows whose answers are longer than anything that their application answered before, in a small KV cache."""
+    """Serve rows in a small KV cache whose answers are longer than all earlier answers of their application."""
     environment = {"MAGNUS_MAX_PROMPT_TOKENS": "128", "MAGNUS_MAX_OUTPUT_TOKENS": "256"}
     options = ("--policy", "magnus", "--kv-budget", "2MiB")
     with (

@@ -33,13 +33,13 @@ PATIENCE_S = 180.0
 CLOCKS_APART = "+300s"
 FAKETIME = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]
 
-# libfaketime 0.9.10 passes sleeps until an instant of the monotonic clock on wrongly when that clock is not faked, so
-# that Python's time.sleep raises EINVAL; if it is faked, waits for a lock never end. Waits for no file do as well.
+# libfaketime 0.9.10 handles sleeps until an instant of the monotonic clock wrongly if that clock is not faked: Python's
+# time.sleep raises EINVAL. If the clock is faked, waits for locks never end. So a sleep is a select without files.
 SLEEP_BY_SELECT = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 
 
 def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Two planners, two beats, two trainers; each planner and beat frozen in turn, so that the leader is among them."""
+    """Run two planners, beats and trainers, and freeze each in turn, so that the leader is among them."""
     servers = addresses(service.facts.database_url, service.facts.redis_url)
     settings = {**NO_RATE_LIMIT, **servers, "MAGNUS_STATE_DIR": str(service.state_dir)}
     planner = process_commands.planner()
@@ -69,10 +69,10 @@ def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def _gap_while_frozen(service: ServiceUnderTest, process: psutil.Process) -> float:
-    """Seconds until a batch is assigned, once the process was frozen for a moment."""
+    """Freeze the process; returns the seconds until a batch is assigned without it."""
     process.send_signal(signal.SIGSTOP)
     since = time.time()
-    # a batch that the frozen one had assigned already may be sent by nobody: assigned a second later is proof
+    # a batch assigned just before the freeze proves nothing; one assigned a second later does
     fresh = "select 1 from batches where assigned_at > to_timestamp(:since) + interval '1 s' limit 1"
     until(lambda: service.value(fresh, since=since), 4 * TAKEN_OVER_WITHIN_S)
     gap = time.time() - since
@@ -82,7 +82,7 @@ def _gap_while_frozen(service: ServiceUnderTest, process: psutil.Process) -> flo
 
 
 def clocks(directory: Path, size: Size) -> list[Row]:
-    """Web, beat and a worker on one host, the other processes and a worker on another; either is five minutes ahead."""
+    """Run the processes on two hosts, of which either has a clock that is five minutes ahead."""
     library = next((path for path in FAKETIME if path.exists()), None)
     if library is None:
         return [Row("clocks of two hosts 5 min apart", "measured", "no libfaketime: apt install faketime", False)]
@@ -108,7 +108,7 @@ def _judge_clocks(
 ) -> Row:
     found = verdict(service, client.accepted)
     lost = service.value("select count(*) from batches where status = 'lost'")
-    # first come, first served: no request may start in a batch that was assigned before that of an earlier arrival
+    # first come, first served: the batch of a request must not be assigned before that of an earlier arrival
     inversions = service.value(
         """select count(*) from (select b.assigned_at, max(b.assigned_at) over (order by r.arrived_at) as before
         from requests r join batches b on b.id = r.batch_id) x where assigned_at < before"""
@@ -125,7 +125,7 @@ def _judge_clocks(
 
 @contextmanager
 def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUnderTest]:
-    """The Procfile's processes on two hosts with one Postgres and one broker; one host's clock is ahead."""
+    """Run the Procfile's processes on two hosts with one Postgres and broker; the clock of host `ahead` is fast."""
     with ExitStack() as stack:
         servers = stack.enter_context(own_servers(directory))
         upgrade(servers.database_url)
@@ -168,7 +168,7 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
 
 
 def _another_clock(directory: Path, library: Path) -> dict[str, str]:
-    """The environment of a Python process whose wall clock alone is ahead."""
+    """The environment of a Python process whose wall clock, and no other clock, is ahead."""
     (directory / "sitecustomize.py").write_text(SLEEP_BY_SELECT)
     paths = os.pathsep.join(filter(None, [str(directory), str(OUR_MODULES), os.environ.get("PYTHONPATH")]))
     faked = {"LD_PRELOAD": str(library), "FAKETIME": CLOCKS_APART, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

@@ -16,13 +16,13 @@ from benchmarks.chaos.recording_client import bodies, client_of, in_background, 
 from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_test
 from benchmarks.harness import percentile, until
 
-ANSWERED_WITHIN_S = 60.0  # of the last submission: the bound
+ANSWERED_WITHIN_S = 60.0  # after the last submission: the bound
 PATIENCE_S = 180.0  # what is not answered by then counts as lost
 RESCUED_WITHIN_S = 15.0  # the bound
 
 
 def kills(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """SIGKILL to every kind of process in turn, during submissions over HTTP."""
+    """Kill every kind of process in turn (SIGKILL) during submissions over HTTP."""
     name = f"{size.kills} SIGKILLs over every kind of process"
     rate = size.kill_requests / (size.kills * size.kill_every_s)
     hit: list[str] = []
@@ -36,7 +36,7 @@ def kills(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def freezes(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """SIGSTOP to every kind of process in turn, and nobody ever sends SIGCONT."""
+    """Freeze every kind of process in turn (SIGSTOP) and never send SIGCONT."""
     name = f"{size.freezes} SIGSTOPs over every kind of process"
     rate = size.freeze_requests / (size.freezes * size.freeze_every_s)
     hit: list[str] = []
@@ -48,12 +48,12 @@ def freezes(service: ServiceUnderTest, size: Size) -> list[Row]:
                 time.sleep(size.freeze_every_s)
         rows = _judged(service, client.accepted, f"{name} ({_counted(hit)})")
         service.thaw()
-        service.answered_within(PATIENCE_S)  # what the frozen ones held back must not disturb the next promise
+        service.answered_within(PATIENCE_S)  # requests that frozen processes held must not disturb the next promise
         return rows
 
 
 def rescues(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """How soon work of a killed or frozen worker goes on: from the signal to the next start, or to the answer."""
+    """Measure the time from a worker's kill or freeze until its requests start again or are answered."""
     rows = []
     for number, how in ((signal.SIGKILL, "killed"), (signal.SIGSTOP, "frozen")):
         with client_of(service) as client, pressure(service, client, waiting=24):
@@ -75,14 +75,14 @@ def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
     for worker in itertools.cycle(name for name in service.processes() if name.startswith("worker-")):
         if service.signal(worker, number) is None:
             break
-        time.sleep(0.2)  # what the last write before the signal changed is visible by then
+        time.sleep(0.2)  # the last write before the signal is visible by then
         taken = {row[0]: row[1] for row in service.sql(held, worker=worker)}
         if taken:
             break
-        service.signal(worker, signal.SIGCONT)  # it had nothing at that moment: take the other
+        service.signal(worker, signal.SIGCONT)  # it had no work at that moment: try the other worker
         until(lambda: service.value("select count(*) from batches where status = 'running'"), 10.0)
     signalled_at = time.time() - 0.2
-    # a frozen worker that the supervisor let go on answers its requests itself
+    # a worker that the supervisor thawed answers its requests itself
     going_on = """select r.id, extract(epoch from
             case when b.started_at > to_timestamp(:since) then b.started_at else r.finished_at end)::float8
         from requests r join batches b on b.id = r.batch_id
@@ -99,7 +99,7 @@ def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
 
 
 def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Some process killed every 10 s: the rate of answers against the undisturbed rate just before and after."""
+    """Kill a process every 10 s; compares the rate of answers with the undisturbed rates just before and after."""
     window = max(size.window_s, size.rate_kills_s / 5)
     with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
         before = service.rate_for(window)
@@ -120,7 +120,7 @@ def kill_rate(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def rolling_restart(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """SIGTERM to every process in turn under load, each after the one before is back."""
+    """Restart every process in turn under load (SIGTERM), each after the one before has been replaced."""
     with client_of(service) as client:
         with pressure(service, client, waiting=60):
             for kind, process in service.processes().items():
@@ -138,7 +138,7 @@ def rolling_restart(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def kinds_in_turn(service: ServiceUnderTest) -> Iterator[str]:
-    """Every kind of process again and again, each round in another order."""
+    """Yield every kind of process without end, each round in another order."""
     kinds = sorted(service.processes())
     while True:
         service.random.shuffle(kinds)
@@ -163,12 +163,12 @@ def _counted(hit: list[str]) -> str:
 
 GROWTH_MB_PER_H = 2.0  # the bound
 SAMPLE_EVERY_S = 5.0  # 300 samples in the 25 minutes after the warm-up
-# Dead rows a live one: autovacuum starts at a fifth, and may lag behind a busy table.
+# Dead rows for each live one: autovacuum starts at a fifth and may lag behind on a busy table.
 MOST_DEAD_SHARE = 1.0
 
 
 def soak(directory: Path, size: Size) -> list[Row]:
-    """Memory that each process alone holds (USS), its slope after the warm-up; dead rows of the busiest tables."""
+    """Measure the growth of each process's own memory (USS) after the warm-up, and dead rows of tables."""
     with service_under_test(directory / "state") as service, client_of(service) as client:
         samples: dict[tuple[str, int], list[tuple[float, float]]] = {}
         bloat: list[float] = []
@@ -201,7 +201,7 @@ def soak(directory: Path, size: Size) -> list[Row]:
 
 
 def _measured(service: ServiceUnderTest) -> dict[str, psutil.Process]:
-    """The supervisor and its children; Postgres sessions end and start, and their shared memory is not theirs."""
+    """The supervisor and its children, without Postgres sessions, which end and start and share their memory."""
     kinds = {kind: process for kind, process in service.processes().items() if kind != "postgres session"}
     return {"magnus up": service.tree()[0], **kinds}
 

@@ -20,17 +20,17 @@ from benchmarks.harness import in_thread, until
 DISPATCHED_WITHIN_S = 10.0  # the bound
 REFUSED_WITHIN_S = 3.0  # the bound
 PATIENCE_S = 600.0  # for a long queue
-STOP_AGAIN_S = 0.05  # far below the 2 s between two looks of the supervisor
+STOP_AGAIN_S = 0.05  # far below the 2 s between two checks of the supervisor
 HEALTHY_WITHIN_S = 1.0  # "at once", on a machine whose cores are all busy
 
 
 def broker(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """The broker wiped, frozen, killed and stopped with a long queue; dispatch must resume, accepting never stop."""
+    """Wipe, freeze, kill and stop the broker with a long queue: dispatch must resume, and accepting must never stop."""
     resumed: dict[str, float] = {}
     with client_of(service) as client:
         client.submit_all(bodies(size.broker_queue, seed=3))
         since = time.time()
-        with trickle(client, rate=5.0):  # so that there is something to dispatch, and accepting is seen
+        with trickle(client, rate=5.0):  # so that there are batches to dispatch and POSTs to accept
             for how in ("wiped", "frozen", "killed", "stopped"):
                 _break_broker(service, how, size.broker_frozen_s)
                 resumed[how] = _dispatch_resumed(service)
@@ -65,7 +65,7 @@ def _break_broker(service: ServiceUnderTest, how: str, frozen_s: float) -> None:
 
 
 def _dispatch_resumed(service: ServiceUnderTest) -> float:
-    """Seconds from now until a worker starts a batch that was sent since."""
+    """Seconds from now until a worker starts a batch that was sent after now."""
     now = time.time()
     started = "select 1 from batches where sent_at > to_timestamp(:now) and started_at is not null limit 1"
     until(lambda: service.value(started, now=now), 60.0)
@@ -73,7 +73,7 @@ def _dispatch_resumed(service: ServiceUnderTest) -> float:
 
 
 def postgres(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Postgres restarted, killed and frozen: 503 meanwhile, then the rate comes back."""
+    """Restart, kill and freeze Postgres: calls get 503 during that time, and the rate of answers must return."""
     rows = []
     with client_of(service) as client, pressure(service, client, warm_after=size.settled_after):
         for how in size.postgres_breaks:
@@ -111,7 +111,7 @@ def _break_postgres(service: ServiceUnderTest, how: str, frozen_s: float) -> Non
 
 
 def _hold_frozen(processes: Sequence[psutil.Process], seconds: float) -> None:
-    """Stop them again whenever the supervisor lets them go on; it may replace them meanwhile."""
+    """Keep processes frozen although the supervisor thaws them; it may also replace them."""
     until_s = time.time() + seconds
     while time.time() < until_s:
         for process in processes:
@@ -121,7 +121,7 @@ def _hold_frozen(processes: Sequence[psutil.Process], seconds: float) -> None:
 
 
 def _answers_again(how: str, replies: Sequence[Reply]) -> Row:
-    """No reply but acceptance and 503 while Postgres was away."""
+    """Make the row that holds if all replies were acceptances or 503 while Postgres was unavailable."""
     other = sorted({reply.status for reply in replies if reply.status not in (200, 202, 503)})
     measured = f"others than 200 and 503: {other or 'none'}, of {len(replies)} POSTs"
     ok = bool(replies) and not other
@@ -129,7 +129,7 @@ def _answers_again(how: str, replies: Sequence[Reply]) -> Row:
 
 
 class Watch:
-    """Asks for /healthz and posts, each once a quarter of a second and with its own connections."""
+    """Requests /healthz and posts four times a second, each on its own connections."""
 
     def __init__(self, service: ServiceUnderTest) -> None:
         self._service = service
@@ -161,17 +161,17 @@ class Watch:
             self._client.post(body)
 
     def posted(self) -> Sequence[Reply]:
-        """The replies to what it posted."""
+        """The replies to its POSTs."""
         return self._client.replies
 
     def health(self, how: str) -> Row:
-        """It always answers."""
+        """Make the row that holds if /healthz always answered in time."""
         worst = max(self._healthz_s, default=0.0)
         measured = f"slowest {worst:.2f} s of {len(self._healthz_s)}"
         return Row(f"Postgres {how}: /healthz", "at once (1 s)", measured, worst <= HEALTHY_WITHIN_S)
 
     def refusals(self) -> Row:
-        """A POST that cannot be stored is refused soon, and says when to come back."""
+        """Make the row that holds if every refusal came in time, as a 503 with Retry-After."""
         refused = [reply for reply in self._client.replies if reply.status not in (200, 202)]
         good = [r for r in refused if r.status == 503 and r.retry_after and r.seconds <= REFUSED_WITHIN_S]
         slowest = max((reply.seconds for reply in refused), default=0.0)

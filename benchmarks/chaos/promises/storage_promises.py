@@ -36,7 +36,7 @@ PATIENCE_S = 180.0
 
 
 def disk_full(directory: Path, size: Size) -> list[Row]:
-    """The file system of the state directory is filled to the last byte under load, and has room again later."""
+    """Fill the file system of the state directory to the last byte under load, and free it again later."""
     promise = "disk full"
     disk = directory / "disk"
     disk.mkdir()
@@ -47,7 +47,7 @@ def disk_full(directory: Path, size: Size) -> list[Row]:
             client.submit_all(bodies(40, seed=18))
             full = [reply.at for reply in client.replies][-1]
             _fill(disk / "filler")
-            with suppress(Exception):  # the next segment of the write-ahead log is needed now
+            with suppress(Exception):  # forces Postgres to allocate the next segment of the write-ahead log
                 service.database.dispose()
                 subprocess.run([str(BIN / "python"), "-c", _switch(service)], timeout=10, check=False)
             for body in bodies(40 if size.kills > 50 else 15, seed=19):
@@ -76,7 +76,7 @@ def disk_full(directory: Path, size: Size) -> list[Row]:
 
 
 def _accepts(client: RecordingClient) -> bool:
-    """Whether one more request is accepted, at the first try."""
+    """Whether a request is accepted at the first attempt."""
     return client.submit_once(bodies(1, seed=20)[0]) is not None
 
 
@@ -96,7 +96,7 @@ def _fill(path: Path) -> None:
 
 @contextmanager
 def _mounted(directory: Path, *options: str) -> Iterator[bool]:
-    """A small file system of its own at this directory; false where this user may not mount one."""
+    """Mount a small file system at this directory; yields false if this user may not mount."""
     arguments = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={DISK}", "mode=755", *options]), "tmpfs"]
     done = subprocess.run([*arguments, str(directory)], capture_output=True, check=False)
     try:
@@ -107,7 +107,7 @@ def _mounted(directory: Path, *options: str) -> Iterator[bool]:
 
 
 def refused_starts(directory: Path, size: Size) -> list[Row]:
-    """`magnus up` in a read-only directory, and with half a model: an error soon and in words."""
+    """Start `magnus up` in a read-only directory and with a truncated model: it must end soon with a clear error."""
     disk = directory / "disk"
     disk.mkdir()
     rows = []
@@ -141,7 +141,7 @@ def _refused(state_dir: Path, promise: str, *options: str) -> Row:
 
 
 def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """Published length predictors: one with other bytes than its digest, one whose own digest is right but is half."""
+    """Publish two broken length predictors: one that does not match its digest, one truncated that does."""
     train_predictor(service.state_dir, [], seed=21)
     good = "select version, stored from model_versions where kind = 'length' and active"
     rows = []
@@ -161,7 +161,7 @@ def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
                 sha256=sha256,
                 stored=broken,
             )
-            if predictor := service.signal("predictor", signal.SIGKILL):  # a new one has no version in memory
+            if predictor := service.signal("predictor", signal.SIGKILL):  # the new process has no version in memory
                 service.replaced("predictor", predictor)
             first = len(client.accepted)
             client.submit_all(bodies(30, seed=23), rate=15.0)
@@ -174,7 +174,7 @@ def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
             service.sql("delete from model_versions where version = :version", version=bad)
             service.sql("update model_versions set active = true where version = :version", version=version)
         served = {str(name): count for name, count in by}
-        # while the predictor starts anew, the planner writes means or limits in its place
+        # while the predictor restarts, the planner uses means or limits instead
         others = [name for name in served if str(version) not in name and name not in ("application mean", "limit")]
         measured = f"{found.completed} of {found.accepted} answered, predicted by {served}; last good: {version}"
         served_well = any(str(version) in name for name in served) and not others
@@ -184,12 +184,12 @@ def learned_models(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def newer_migration(service: ServiceUnderTest, size: Size) -> list[Row]:
-    """The schema of the next release under this code: it serves on, also in processes that start then."""
+    """Migrate to the schema of a next release: this code must go on serving, also in new processes."""
     ((revision,),) = service.sql("select version_num from alembic_version")
     service.sql("alter table requests add column of_the_future integer not null default 0")
     service.sql("create table things_of_the_future (id integer primary key)")
     service.sql("update alembic_version set version_num = '9999_of_the_future'")
-    # what the next release notes when it migrates: the oldest release that its schema serves
+    # a release records at its migration the oldest release that can use its schema
     service.sql(
         """insert into service_state (name, value) values
         ('schema', jsonb_build_object('serves_code_since', cast(:revision as text))) on conflict (name) do nothing""",
@@ -215,7 +215,7 @@ def newer_migration(service: ServiceUnderTest, size: Size) -> list[Row]:
 
 
 def _schema(service: ServiceUnderTest) -> Row:
-    """Down to nothing, up again, and tables and migrations agree."""
+    """Downgrade to an empty schema and upgrade again: tables and migrations must agree."""
     url = make_url(service.facts.database_url).set(database="chaos_schema").render_as_string(hide_password=False)
     create_database(url)
     upgrade(url)
