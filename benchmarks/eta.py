@@ -134,8 +134,8 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
 
 def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
     """The ETA that the API showed at this moment; at submission it is part of the call's own answer."""
-    told = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
-    return told if moment == "submission" else snapshots.place(job, at)
+    shown = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
+    return shown if moment == "submission" else snapshots.place(job, at)
 
 
 MOMENTS: dict[str, Callable[[Job], float | None]] = {

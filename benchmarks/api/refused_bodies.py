@@ -18,8 +18,8 @@ import httpx
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
 WITHIN_S = 1  # of the issue
-# The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held as
-# bytes and as text.
+# The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held
+# as bytes and as text.
 FLAT_MIB = 32
 MIB = 2**20
 PIECE = 2**16  # bytes sent at once
