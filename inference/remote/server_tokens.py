@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from inference.prompt_format import ANCHOR, load_prompt_format
-from inference.remote.wire_formats import MAX_TOKEN_ID
+from inference.remote.token_logprobs import MAX_TOKEN_ID
 from inference.request_tokens import RequestTokens, TokenizerAway, Turn
 
 TokenizerKind = Literal["vllm", "llamacpp"]

@@ -1,91 +1,100 @@
 """Reads the log probabilities that servers stream beside their tokens; by token ids, so that no text is guessed at.
 
-Everything that comes from a server is hostile: what has another shape is ServerGarbage.
+Everything that comes from a server is hostile: values of another shape are ServerGarbage.
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inference.remote.server_errors import ServerGarbage
 from inference.sequences import TokenLogprob
 
-TOKEN_ID = re.compile(r"token_id:(\d{1,10})")  # what vLLM writes for a token with `return_tokens_as_token_ids`
-# Of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
+MAX_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
+# The log probability of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
-MOST_LISTED = 64  # tokens of one place; more than any server gives
+MOST_LISTED = 64  # likeliest tokens at one place; more than any server gives
+VLLM_TOKEN = "token_id:"  # noqa: S105  # how vLLM writes a token with `return_tokens_as_token_ids`
+
+
+def _clamped(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("no number")
+    return max(LEAST_LOGPROB, min(0.0, value))
+
+
+def _number_of(token: object) -> object:
+    """The number in vLLM's name of a token; anything else is left for the check of token ids to refuse."""
+    digits = token.removeprefix(VLLM_TOKEN) if isinstance(token, str) and token.startswith(VLLM_TOKEN) else ""
+    return int(digits) if digits.isdecimal() and len(digits) <= 10 else None
+
+
+TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
+_NamedToken = Annotated[TokenId, BeforeValidator(_number_of)]
+_Logprob = Annotated[float, Field(strict=True), AfterValidator(_clamped)]
+_Likeliest = Annotated[dict[_NamedToken, _Logprob], Field(max_length=MOST_LISTED)]
+
+
+class StreamedValue(BaseModel):
+    """A part of a chunk as a server sends it; fields that nobody reads are ignored."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # it may quote the prompt
+
+
+Streamed = TypeVar("Streamed", bound=StreamedValue)
+
+
+def read_value(shape: type[Streamed], value: object) -> Streamed:
+    """Returns what a server sent in the given shape; raises ServerGarbage for any other shape."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        raise ServerGarbage(str(error)) from error
+
+
+class _CompletionLogprobs(StreamedValue):
+    tokens: list[_NamedToken]
+    token_logprobs: list[_Logprob]
+    top_logprobs: list[_Likeliest | None]
+
+
+class _ListedToken(StreamedValue):
+    id: TokenId
+    logprob: _Logprob
+
+
+class _LlamaCppToken(_ListedToken):
+    top_logprobs: Annotated[list[_ListedToken], Field(max_length=MOST_LISTED)]
+
+
+class _LlamaCppLogprobs(StreamedValue):
+    tokens: list[_LlamaCppToken]
 
 
 def of_completion(logprobs: object) -> tuple[TokenLogprob, ...]:
-    """Those of a chunk of `/v1/completions`, one for each of its tokens."""
+    """Returns the log probabilities in a chunk of `/v1/completions`, one for each of its tokens."""
     if logprobs is None:
         return ()
-    if not isinstance(logprobs, Mapping):
-        raise ServerGarbage("log probabilities that are none")
-    tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
-    if not (isinstance(tokens, list) and isinstance(values, list) and isinstance(tops, list)):
-        raise ServerGarbage("log probabilities without tokens")
-    if not len(tokens) == len(values) == len(tops):
+    read = read_value(_CompletionLogprobs, logprobs)
+    if not len(read.tokens) == len(read.token_logprobs) == len(read.top_logprobs):
         raise ServerGarbage("log probabilities of other tokens")
     return tuple(
-        TokenLogprob(_id(token), _value(value), _likeliest(_listed(top)))
-        for token, value, top in zip(tokens, values, tops, strict=True)
+        TokenLogprob(token, value, _likeliest_first((top or {}).items()))
+        for token, value, top in zip(read.tokens, read.token_logprobs, read.top_logprobs, strict=True)
     )
 
 
 def of_llamacpp(probabilities: object) -> tuple[TokenLogprob, ...]:
-    """Those of a chunk of llama.cpp's `/completion`."""
+    """Returns the log probabilities in a chunk of llama.cpp's `/completion`, one for each of its tokens."""
     if probabilities is None:
         return ()
-    if not isinstance(probabilities, list):
-        raise ServerGarbage("log probabilities that are none")
     return tuple(
-        TokenLogprob(*_pair(one), _likeliest(map(_pair, _list(one.get("top_logprobs")))))
-        for one in map(_object, probabilities)
+        TokenLogprob(one.id, one.logprob, _likeliest_first((top.id, top.logprob) for top in one.top_logprobs))
+        for one in read_value(_LlamaCppLogprobs, {"tokens": probabilities}).tokens
     )
 
 
-def _listed(top: object) -> Iterator[tuple[int, float]]:
-    if top is None:
-        return
-    if not isinstance(top, Mapping) or len(top) > MOST_LISTED:
-        raise ServerGarbage("likeliest tokens that are none")
-    for token, value in top.items():
-        yield _id(token), _value(value)
-
-
-def _likeliest(pairs: Iterator[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+def _likeliest_first(pairs: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(pairs, key=lambda pair: -pair[1]))
-
-
-def _pair(one: object) -> tuple[int, float]:
-    found = _object(one)
-    token = found.get("id")
-    if type(token) is not int or not 0 <= token < 2**31:
-        raise ServerGarbage("token ids that are none")
-    return token, _value(found.get("logprob"))
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list) or len(value) > MOST_LISTED:
-        raise ServerGarbage("likeliest tokens that are none")
-    return value
-
-
-def _object(value: object) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ServerGarbage("log probabilities that are none")
-    return value
-
-
-def _id(token: object) -> int:
-    found = TOKEN_ID.fullmatch(token) if isinstance(token, str) else None
-    if found is None or int(found[1]) >= 2**31:
-        raise ServerGarbage("token ids that are none")
-    return int(found[1])
-
-
-def _value(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise ServerGarbage("a log probability that is none")
-    return max(LEAST_LOGPROB, min(0.0, float(value)))

@@ -6,16 +6,17 @@ Everything that comes from a server is hostile: a chunk of another shape is Serv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from inference.remote.server_capabilities import ProbedServer, ServerKind
 from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
-from inference.remote.token_logprobs import of_completion, of_llamacpp
+from inference.remote.token_logprobs import MAX_TOKEN_ID, StreamedValue, TokenId, of_completion, of_llamacpp, read_value
 from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 
 # What llama.cpp's server says in the middle of its streams; a prompt that is too long it refuses with other words.
 CACHE_IS_FULL = "Context size has been exceeded"
-MAX_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,65 +145,101 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     return body
 
 
+def _readable(text: object) -> object:
+    """Replaces lone surrogates, which JSON may hold and no database stores."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+_Text = Annotated[str, BeforeValidator(_readable)] | None
+_Count = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)] | None
+
+
+class _Usage(StreamedValue):
+    completion_tokens: _Count = None
+
+
+class _Delta(StreamedValue):
+    content: _Text = None
+
+
+class _Choice(StreamedValue):
+    text: _Text = None
+    token_ids: tuple[TokenId, ...] | None = None
+    logprobs: Any = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why the row has ended, if it has; raises ServerFailed or ServerGarbage."""
+        if self.finish_reason is None:
+            return None
+        if self.finish_reason == "length":
+            return "limit"
+        if self.finish_reason == "stop":
+            return "stop" if isinstance(self.stop_reason, str) else "eos"
+        if self.finish_reason in ("abort", "error"):
+            raise ServerFailed(f"it ended the row with {self.finish_reason}")
+        raise ServerGarbage("an end of an unknown kind")
+
+
+class _OpenAIChunk(StreamedValue):
+    choices: Annotated[list[_Choice], Field(max_length=1)]  # empty in a chunk that has only counts
+    usage: _Usage | None = None
+
+    @property
+    def counted(self) -> int | None:
+        """Tokens generated so far, if the chunk says it."""
+        return self.usage.completion_tokens if self.usage else None
+
+
+class _LlamaCppChunk(StreamedValue):
+    content: _Text
+    tokens: tuple[TokenId, ...] | None = None
+    tokens_predicted: _Count = None
+    completion_probabilities: Any = None
+    stop: Any = None
+    stop_type: Any = None
+
+
 def read_completion(data: Mapping[str, Any]) -> Chunk:
-    """A chunk of `/v1/completions`."""
-    choice = _choice(data)
-    if choice is None:
-        return Chunk(counted=_counted(data))
-    reason = _reason(choice)
-    ids, logprobs = _token_ids(choice.get("token_ids")), of_completion(choice.get("logprobs"))
-    return Chunk(ids, _text(choice.get("text")), _counted(data), reason, logprobs)
+    """Reads a chunk of `/v1/completions`."""
+    _raise_error(data)
+    chunk = read_value(_OpenAIChunk, data)
+    if not chunk.choices:
+        return Chunk(counted=chunk.counted)
+    (choice,) = chunk.choices
+    reason, logprobs = choice.reason, of_completion(choice.logprobs)
+    return Chunk(choice.token_ids or (), choice.text or "", chunk.counted, reason, logprobs)
 
 
 def read_chat(data: Mapping[str, Any]) -> Chunk:
-    """A chunk of `/v1/chat/completions`."""
-    choice = _choice(data)
-    if choice is None:
-        return Chunk(counted=_counted(data))
-    delta = choice.get("delta") or {}
-    if not isinstance(delta, Mapping):
-        raise ServerGarbage("a chunk without a delta")
-    return Chunk((), _text(delta.get("content")), _counted(data), _reason(choice))
+    """Reads a chunk of `/v1/chat/completions`."""
+    _raise_error(data)
+    chunk = read_value(_OpenAIChunk, data)
+    if not chunk.choices:
+        return Chunk(counted=chunk.counted)
+    (choice,) = chunk.choices
+    text = choice.delta.content if choice.delta else None
+    return Chunk((), text or "", chunk.counted, choice.reason)
 
 
 def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
-    """A chunk of `/completion`; raises ServerBusy if the slots' common cache is full, which ends all of its rows."""
+    """Reads a chunk of `/completion`; raises ServerBusy if the slots' common cache is full, which ends all its rows."""
     error = data.get("error")
     if isinstance(error, Mapping) and CACHE_IS_FULL in str(error.get("message")):
         raise ServerBusy(500, 0.0)
     _raise_error(data)
-    if "content" not in data:
-        raise ServerGarbage("a chunk without content")
-    ids, text = _token_ids(data.get("tokens")), _text(data.get("content"))
-    logprobs = of_llamacpp(data.get("completion_probabilities"))
-    if not data.get("stop"):
+    chunk = read_value(_LlamaCppChunk, data)
+    ids, text, logprobs = chunk.tokens or (), chunk.content or "", of_llamacpp(chunk.completion_probabilities)
+    if not chunk.stop:
         return Chunk(ids, text, logprobs=logprobs)
     reasons: dict[str, FinishReason] = {"eos": "eos", "limit": "limit", "word": "stop"}
-    reason = reasons.get(str(data.get("stop_type")))
+    reason = reasons.get(str(chunk.stop_type))
     if reason is None:
         raise ServerGarbage("an end of an unknown kind")
-    return Chunk(ids, text, _count(data.get("tokens_predicted")), reason, logprobs)
-
-
-WIRE_FORMATS: dict[ServerKind, WireFormat] = {
-    "vllm": WireFormat("/v1/completions", completions_body, read_completion),
-    "llamacpp": WireFormat("/completion", llamacpp_body, read_llamacpp),
-    "transformers": WireFormat("/v1/chat/completions", chat_body, read_chat),
-    "openai": WireFormat("/v1/chat/completions", chat_body, read_chat),
-}
-
-
-def _choice(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The chunk's one choice; None in a chunk that has only counts."""
-    _raise_error(data)
-    choices = data.get("choices")
-    if not isinstance(choices, list) or len(choices) > 1:
-        raise ServerGarbage("a chunk without choices")
-    if not choices:
-        return None
-    if not isinstance(choices[0], Mapping):
-        raise ServerGarbage("a choice that is none")
-    return choices[0]
+    return Chunk(ids, text, chunk.tokens_predicted, reason, logprobs)
 
 
 def _raise_error(data: Mapping[str, Any]) -> None:
@@ -211,47 +248,9 @@ def _raise_error(data: Mapping[str, Any]) -> None:
         raise ServerFailed(str(error.get("message", error) if isinstance(error, Mapping) else error))
 
 
-def _reason(choice: Mapping[str, Any]) -> FinishReason | None:
-    finish_reason = choice.get("finish_reason")
-    if finish_reason is None:
-        return None
-    if finish_reason == "length":
-        return "limit"
-    if finish_reason == "stop":
-        return "stop" if isinstance(choice.get("stop_reason"), str) else "eos"
-    if finish_reason in ("abort", "error"):
-        raise ServerFailed(f"it ended the row with {finish_reason}")
-    raise ServerGarbage("an end of an unknown kind")
-
-
-def _token_ids(value: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(type(one) is int and 0 <= one <= MAX_TOKEN_ID for one in value):
-        raise ServerGarbage("token ids that are none")
-    return tuple(value)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ServerGarbage("a text that is none")
-    return value.encode("utf-8", "replace").decode()  # JSON may hold lone surrogates, which no database stores
-
-
-def _counted(data: Mapping[str, Any]) -> int | None:
-    usage = data.get("usage")
-    if usage is None:
-        return None
-    if not isinstance(usage, Mapping):
-        raise ServerGarbage("a usage that is none")
-    return _count(usage.get("completion_tokens"))
-
-
-def _count(value: object) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
-        raise ServerGarbage("a number of tokens that is none")
-    return value
+WIRE_FORMATS: dict[ServerKind, WireFormat] = {
+    "vllm": WireFormat("/v1/completions", completions_body, read_completion),
+    "llamacpp": WireFormat("/completion", llamacpp_body, read_llamacpp),
+    "transformers": WireFormat("/v1/chat/completions", chat_body, read_chat),
+    "openai": WireFormat("/v1/chat/completions", chat_body, read_chat),
+}
