@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import click
 
 from cli.demo_workload import real_requests
 from inference.local.engine import Engine
@@ -18,12 +20,26 @@ from inference.sequences import FinishedSequence, Sequence
 from learning.predictors.language_model import STATEMENT_TOKENS
 from learning.predictors.length_predictor import Outcome, Prompt
 
+LIMIT = 256  # tokens of an answer
 LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
 ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
 SAVE_EVERY = 32  # answers: a killed run loses about 20 s of work
 KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: memory is not what is measured
 
+DIRECTORY = click.Path(exists=True, path_type=Path)
+Command = TypeVar("Command", bound=Callable[..., Any])
 Instruction = tuple[str, str, str]  # application, instruction, input
+
+
+def answer_options(command: Command) -> Command:
+    """Give a command `--model`, `--answers` (as `cache`) and `--data`, from which `load_answers` reads."""
+    for option in (
+        click.option("--data", type=DIRECTORY, help="Directory of data sets in requests/*.jsonl."),
+        click.option("--answers", "cache", type=click.Path(path_type=Path), required=True, help="File, outside git."),
+        click.option("--model", required=True, help="Directory of a fetched model, such as .magnus/models/smollm2."),
+    ):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +55,17 @@ class RealAnswer:
     cut: bool
     text: str
 
-    def outcome(self, limit: int, at: float) -> Outcome:
+    def outcome(self, at: float) -> Outcome:
         """The outcome as the service logs it."""
         prompt = Prompt(
-            self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=limit
+            self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=LIMIT
         )
         return Outcome(prompt, self.generated_tokens, censored=self.cut, at=at)
 
 
-def choose_instructions(data: Path | None, answers: int, seed: int, count: Callable[[str], int]) -> list[Instruction]:
+def choose_instructions(data: Path | None, answers: int, count: Callable[[str], int]) -> list[Instruction]:
     """Choose the repository's own instructions and an equal number of each data set's, in random order."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     chosen = {(r.instruction, r.input): r.application for r in real_requests()}
     files = sorted((data / "requests").glob("*.jsonl")) if data else []
     for position, file in enumerate(files):
@@ -72,8 +88,6 @@ def load_answers(
     model: str,
     data: Path | None,
     answers: int,
-    limit: int,
-    seed: int,
     report: Callable[[str], None],
     cached_only: bool = False,
 ) -> list[RealAnswer]:
@@ -82,14 +96,14 @@ def load_answers(
     With `cached_only` missing answers are left out.
     """
     prompt_format = load_prompt_format(model)
-    instructions = choose_instructions(data, answers, seed, prompt_format.count)
-    settings = {"model": Path(model).name, "limit": limit, "dtype": "bfloat16"}
+    instructions = choose_instructions(data, answers, prompt_format.count)
+    settings = {"model": Path(model).name, "limit": LIMIT, "dtype": "bfloat16"}
     known = _read(cache, settings)
     missing = [instruction for instruction in instructions if instruction not in known]
     if missing and not cached_only:
         report(f"{len(missing)} answers to generate")
         prompts = [prompt_format.encode(instruction, text) for _, instruction, text in missing]
-        answered = generate(model, [(ids, limit) for ids in prompts])
+        answered = generate(model, [(ids, LIMIT) for ids in prompts])
         for number, (row, finished) in enumerate(answered, 1):
             answer = _answer(prompt_format, missing[row], len(prompts[row]), finished)
             known[answer.application, answer.instruction, answer.input] = answer

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.generated_answers import load_answers
+from benchmarks.generated_answers import LIMIT, answer_options, load_answers
 from benchmarks.harness import Json, Results, json_option, print_table, say
 from benchmarks.pictures import panels
 from learning.calibration import CalibratedPredictor
@@ -33,6 +33,8 @@ CHECKPOINTS = (0, 20, 60, 200, 600)  # answers after which every predictor is fi
 IN_FLIGHT = 10  # requests that are predicted before the first of their answers is known; a divisor of the checkpoints
 
 FIRST_FIT = 60  # answers before a service fits its first model; until then it predicts by a regression on all of them
+ANSWERS = 800  # without --data there are 218 instructions
+COLUMNS = ("after", "until", "predictor", "rmse", "mae", "tau", "coverage")
 PANELS = {
     "rmse": "RMSE, tokens",
     "mae": "MAE, tokens",
@@ -115,18 +117,9 @@ def _bounds(answers: int) -> list[int]:
 
 
 @click.command(help=__doc__)
-@click.option("--model", required=True, help="Directory of a fetched model, for example .magnus/models/smollm2.")
-@click.option(
-    "--answers", "cache", type=click.Path(path_type=Path), required=True, help="File of answers, outside git."
-)
-@click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), help="Directory of data sets in requests/*.jsonl."
-)
-@click.option("--count", default=800, show_default=True, help="Answers; without --data there are 218 instructions.")
-@click.option("--limit", default=256, show_default=True, help="Tokens of an answer at most.")
+@answer_options
 @click.option("--encoder", help="Directory of a sentence encoder, for example .magnus/models/minilm.")
 @click.option("--orders", default=5, show_default=True, help="Random orders of arrival.")
-@click.option("--seed", default=0, show_default=True, help="Which instructions, and the first order.")
 @click.option("--cached-only", is_flag=True, help="Take the answers that the file has; generate none.")
 @json_option
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Write the picture here (SVG).")
@@ -134,48 +127,31 @@ def main(
     model: str,
     cache: Path,
     data: Path | None,
-    count: int,
-    limit: int,
     encoder: str | None,
     orders: int,
-    seed: int,
     cached_only: bool,
     results: Results,
     plot_path: Path | None,
 ) -> None:
     """Generate, learn, print, write."""
-    answers = load_answers(cache, model, data, count, limit, seed, say, cached_only)
-    outcomes = [answer.outcome(limit, at=float(i)) for i, answer in enumerate(answers)]
+    answers = load_answers(cache, model, data, ANSWERS, say, cached_only)
+    outcomes = [answer.outcome(at=float(i)) for i, answer in enumerate(answers)]
     curves: dict[str, list[Row]] = {}
     cpu_ms: dict[str, float] = {}
     for name, make in learners(encoder).items():
         runs = []
         began = time.process_time()
         for order in range(orders):
-            arrived = random.Random(seed + order).sample(outcomes, len(outcomes))
+            arrived = random.Random(order).sample(outcomes, len(outcomes))
             runs.append((arrived, learn(make(), arrived)))
         cpu_ms[name] = round(1e3 * (time.process_time() - began) / (orders * len(outcomes)), 2)
         curves[name] = curve(runs)
     cut = sum(answer.cut for answer in answers) / len(answers)
-    click.echo(f"{len(answers)} answers, {cut:.0%} of them cut off at {limit} tokens; {orders} orders of arrival\n")
-    print_table(
-        [
-            {"predictor": name, **row}
-            for checkpoint in zip(*curves.values(), strict=True)
-            for name, row in zip(curves, checkpoint, strict=True)
-        ],
-        {
-            "after answers": "after",
-            "until": "until",
-            "predictor": "predictor",
-            "RMSE": "rmse:.1f",
-            "MAE": "mae:.1f",
-            "tau": "tau:.3f",
-            "coverage": "coverage:.1%",
-        },
-    )
-    settings: Json = {"model": Path(model).name, "answers": len(answers), "limit": limit, "orders": orders}
-    settings |= {"data": data is not None, "encoder": Path(encoder).name if encoder else None, "seed": seed}
+    click.echo(f"{len(answers)} answers, {cut:.0%} of them cut off at {LIMIT} tokens; {orders} orders of arrival\n")
+    checkpoints = [zip(curves, rows, strict=True) for rows in zip(*curves.values(), strict=True)]
+    print_table([{"predictor": name, **row} for checkpoint in checkpoints for name, row in checkpoint], COLUMNS)
+    settings: Json = {"model": Path(model).name, "answers": len(answers), "limit": LIMIT, "orders": orders}
+    settings |= {"data": data is not None, "encoder": Path(encoder).name if encoder else None}
     results.write({"settings": settings, "share_cut": round(cut, 4), "curves": curves, "cpu_ms_a_request": cpu_ms})
     if plot_path:
         plot(curves, plot_path)

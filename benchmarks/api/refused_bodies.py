@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
-WITHIN_S = 1  # of the issue
+WITHIN_S = 1  # the bound
 # The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held
 # as bytes and as text.
 FLAT_MIB = 32

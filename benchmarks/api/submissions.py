@@ -53,7 +53,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
     return int(head[9:12])
 
 
-CONNECTIONS, RACING = 16, 100  # of the issue
+CONNECTIONS, RACING = 16, 100  # calls at once
 RATE, P99_MS = 400, 100
 BODIES = 500  # different ones, sent in turn
 WARM_S = 3.0  # of warm-up before the measurement: connections, query plans, caches

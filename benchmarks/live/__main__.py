@@ -73,29 +73,14 @@ COLUMNS = {  # of the table: a median of the repeats' figures
 @click.option("--rates", type=CommaSeparated(float), default="180", show_default=True, help="Arrivals a second.")
 @click.option("--workers", default=2, show_default=True, help="Workers of each service, or processes of a peer.")
 @click.option("--requests", default=1000, show_default=True, help="Requests a run.")
-@click.option("--warm-requests", default=0, show_default=True, help="Answered before the figures begin, others.")
-@click.option(
-    "--warm-seconds",
-    default=0.0,
-    show_default=True,
-    help="Arrivals at the run's rate, after those, before the figures begin.",
-)
+@click.option("--warm-requests", default=0, show_default=True, help="Other requests, answered before the measurement.")
+@click.option("--warm-seconds", default=0.0, show_default=True, help="Arrivals at the run's rate after those.")
 @click.option("--workload", type=click.Choice(get_args(Workload)), default="toy", show_default=True)
 @click.option("--model", help="A fetched model's name or a directory; the bundled one if unset.")
-@click.option(
-    "--model-size",
-    type=click.Choice(MODEL_SIZES),
-    default="1x",
-    show_default=True,
-    help="Of the bundled model: so many times its parameters, the same answers.",
-)
+@click.option("--model-size", type=click.Choice(MODEL_SIZES), default="1x", help="Of the bundled model's parameters.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1), help="Lmax of the service; its default if unset.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Gmax of the service; its default if unset.")
-@click.option(
-    "--paced",
-    type=click.Choice(sorted(MACHINES)),
-    help="Workers that keep this machine's pace, and the simulator beside.",
-)
+@click.option("--paced", type=click.Choice(sorted(MACHINES)), help="Paced workers, and the simulator beside them.")
 @click.option("--kv-budget", help="Of each worker; six rows of Eq. (1) of the bundled model at its size if unset.")
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--seed", default=0, show_default=True)

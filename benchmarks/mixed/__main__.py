@@ -17,15 +17,11 @@ POLICY_LIST = CommaSeparated(click.Choice(POLICIES))
 
 @click.command(help=__doc__)
 @click.option("--policies", type=POLICY_LIST, default="fusion,magnus", show_default=True)
-@click.option(
-    "--loads", type=CommaSeparated(float), default="0.3,0.6", show_default=True, help="Of capacity; may be empty."
-)
+@click.option("--loads", type=CommaSeparated(float), default="0.3,0.6", show_default=True, help="Of capacity.")
 @click.option("--live", is_flag=True, help="Also on a real service, for some three minutes.")
 @click.option("--phase-s", default=25.0, show_default=True, help="Seconds of each of the three live phases.")
 @click.option("--lines", default=16000, show_default=True, help="Lines of the live bulk job.")
-@click.option(
-    "--workers", default=1, show_default=True, help="Live workers; of a makespan of our own workers at least 2."
-)
+@click.option("--workers", default=1, show_default=True, help="Live workers; for a makespan at least 2.")
 @click.option("--makespan", is_flag=True, help="Only a bulk job alone, simulated, on paced workers and on ours.")
 @json_option
 def main(

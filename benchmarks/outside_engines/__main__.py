@@ -37,7 +37,6 @@ from cli.service_access import settings_with
 MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
 SATURATION_REQUESTS = 96  # sent at once: six times what fits
 SYSTEMS = ("magnus", "direct", "cap", "priority")
-CAPS = (8, 16, 32, 64)
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
 MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before the first rate
@@ -64,17 +63,9 @@ PRIORITY_UNKNOWN = 10_000  # lower priority than every predicted length
 @click.option("--engine", type=click.Choice(["vllm", "llamacpp"]), required=True)
 @json_option
 @click.option("--requests", default=120, show_default=True, help="Of each run.")
-@click.option(
-    "--rates",
-    type=CommaSeparated(float),
-    default="0.7,1.0,1.3",
-    show_default=True,
-    help="Shares of the measured saturation.",
-)
+@click.option("--rates", type=CommaSeparated(float), default="0.7,1.0,1.3", show_default=True, help="Of saturation.")
 @click.option("--systems", type=CommaSeparated(click.Choice(SYSTEMS)), default=",".join(SYSTEMS), show_default=True)
-@click.option(
-    "--caps", type=CommaSeparated(int), default=",".join(map(str, CAPS)), show_default=True, help="Of the system `cap`."
-)
+@click.option("--caps", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Of system `cap`.")
 def main(
     engine: EngineKind, requests: int, rates: list[float], systems: list[str], caps: list[int], results: Results
 ) -> None:

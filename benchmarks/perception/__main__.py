@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.generated_answers import load_answers, load_texts
+from benchmarks.generated_answers import LIMIT, answer_options, load_answers, load_texts
 from benchmarks.harness import Json, Results, json_option, print_table
 from benchmarks.perception.changed_answers import compare_answers, prompts_to_answer, score_statements, words_in
 from benchmarks.perception.predictor_rows import contestants, measure
@@ -25,6 +25,9 @@ from inference.prompt_format import load_prompt_format
 from learning.predictors.language_model import shared_language_model
 from learning.retraining.training_set import known_lengths
 
+ANSWERS = 360  # without --data there are 218 instructions
+TEST_SHARE = 0.3  # of the prompts, on which predictors are tested
+LONGEST_PROMPT = 110  # tokens; longer prompts are left out because they take too much time
 # Table 2: errors in words of the prompts that got a number, and the share of those that got none.
 WORD_COLUMNS = {
     "words": "words",
@@ -49,36 +52,18 @@ TOKEN_COLUMNS = {
 
 
 @click.command(help=__doc__)
-@click.option("--model", required=True, help="Directory of a fetched model, for example .magnus/models/smollm2.")
-@click.option(
-    "--answers", "cache", type=click.Path(path_type=Path), required=True, help="File of answers, outside git."
-)
-@click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), help="Directory of data sets in requests/*.jsonl."
-)
-@click.option("--count", default=360, show_default=True, help="Answers; without --data there are 218 instructions.")
-@click.option("--limit", default=256, show_default=True, help="Tokens of an answer at most.")
-@click.option(
-    "--test-share", default=0.3, show_default=True, help="Share of the prompts that predictors are tested on."
-)
+@answer_options
 @click.option("--epochs", default=1, show_default=True, help="Of instruction tuning and of the [LEN] token's.")
-@click.option("--longest", default=110, show_default=True, help="Prompts of more tokens are in neither split: time.")
 @click.option("--predictor-model", help="Directory of the model for the predictors that ask one; default: --model.")
 @click.option("--only", multiple=True, help="Name of a predictor, may be given several times; others are left out.")
-@click.option("--seed", default=0, show_default=True, help="Which instructions, and which of them are the test split.")
 @json_option
 def main(
     model: str,
     cache: Path,
     data: Path | None,
-    count: int,
-    limit: int,
-    test_share: float,
     epochs: int,
-    longest: int,
     predictor_model: str | None,
     only: tuple[str, ...],
-    seed: int,
     results: Results,
 ) -> None:
     """Generate, ask, fit, score, write, print."""
@@ -91,28 +76,29 @@ def main(
     chosen = contestants(asked, epochs)
     if unknown := set(only) - set(chosen):
         raise click.BadParameter(f"no predictor {', '.join(sorted(unknown))}; there are {', '.join(chosen)}")
-    answers = load_answers(cache, model, data, count, limit, seed, report)
-    random.Random(seed).shuffle(answers)
-    tested = round(test_share * len(answers))
+    answers = load_answers(cache, model, data, ANSWERS, report)
+    random.Random(0).shuffle(answers)
+    tested = round(TEST_SHARE * len(answers))
     test_answers, training_answers = (
-        [answer for answer in part if answer.prompt_tokens <= longest] for part in (answers[:tested], answers[tested:])
+        [answer for answer in part if answer.prompt_tokens <= LONGEST_PROMPT]
+        for part in (answers[:tested], answers[tested:])
     )
-    test = [answer.outcome(limit, at=float(i)) for i, answer in enumerate(test_answers)]
-    training = known_lengths([answer.outcome(limit, at=float(i)) for i, answer in enumerate(training_answers)])
+    test = [answer.outcome(at=float(i)) for i, answer in enumerate(test_answers)]
+    training = known_lengths([answer.outcome(at=float(i)) for i, answer in enumerate(training_answers)])
     prompts = [outcome.prompt for outcome in test]
     cut = sum(outcome.censored for outcome in test) / len(test)
-    settings = {"model": Path(model).name, "data": data is not None, "answers": len(answers), "limit": limit}
-    settings |= {"longest": longest, "training": len(training), "test": len(test), "seed": seed}
+    settings = {"model": Path(model).name, "data": data is not None, "answers": len(answers), "limit": LIMIT}
+    settings |= {"longest": LONGEST_PROMPT, "training": len(training), "test": len(test)}
     settings |= {"dtype_of_predictors": str(shared_language_model(asked).model.dtype)}
     figures: Json = {"settings": settings, "share_cut_in_test": round(cut, 4)}
     report(f"{len(answers)} answers: {len(training)} to fit on, {len(test)} to test with, of which {cut:.0%} cut off")
 
     render = shared_language_model(asked).render
-    to_answer = prompts_to_answer(prompts, render, limit)
+    to_answer = prompts_to_answer(prompts, render, LIMIT)
     texts = load_texts(cache.with_name(f"{cache.stem}_questioned.json"), model, to_answer, report)
     number_of_tokens = load_prompt_format(model).count
     usual = round(statistics.median(words_in(answer.text) for answer in training_answers))
-    figures |= compare_answers(test_answers, prompts, render, texts, number_of_tokens, limit, usual)
+    figures |= compare_answers(test_answers, prompts, render, texts, number_of_tokens, LIMIT, usual)
 
     rows = figures["predictors"] = _known_rows(results, settings)
     for name in only or chosen:

@@ -68,18 +68,14 @@ COLUMNS: dict[str, Column] = {  # CPU in milliseconds a request
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--workers", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Sizes of the fleet."
-)
+@click.option("--workers", type=CommaSeparated(int), default="8,16,32,64", show_default=True, help="Fleets.")
 @click.option("--machine", type=click.Choice(sorted(MACHINES)), default="v100", show_default=True)
 @click.option("--policy", type=click.Choice(POLICIES), default="fusion", show_default=True)
 @click.option("--load", default=0.8, show_default=True, help="Arrivals, as a share of what the fleet can serve.")
 @click.option("--most-rate", default=600.0, show_default=True, help="Arrivals a second at most.")
 @click.option("--rate", type=float, help="Arrivals a second of every fleet, in place of --load.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long requests arrive, for each size.")
-@click.option(
-    "--finished", type=CommaSeparated(int), default="0", show_default=True, help="Ended requests in the database."
-)
+@click.option("--finished", type=CommaSeparated(int), default="0", show_default=True, help="Ended requests.")
 @json_option
 def main(
     workers: list[int],
