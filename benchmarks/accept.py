@@ -1,13 +1,13 @@
-"""Measures how fast a running service accepts requests: Poisson arrivals over HTTP, latencies from due instants.
+"""Measures how fast a running service accepts requests, by Poisson arrivals over HTTP.
 
     python -m benchmarks.accept --url http://127.0.0.1:8000 --api-key KEY --rate 200 --seconds 30 [--json FILE]
         [--database-url URL --finished 1000000 --queued 100000] [--dashboard-password PASSWORD]
 
-`--finished` and `--queued` first fill the service's empty database with so many requests; stop planner and workers
-before, or they serve the queue meanwhile. After the submissions, reads are timed one by one: a request, lists, and with
-its password the dashboard.
-Open loop: a slow answer does not delay the next request, and a request that is sent late counts from its due instant.
-The figures must be the same with a stopped or frozen broker, because accepting a request does not use the broker.
+Arrivals are an open loop: a slow answer does not delay the next request, and a latency counts from the instant at which
+the request was due. `--finished` and `--queued` first fill the service's empty database with ended and waiting
+requests; stop planner and workers before, or they serve the queue. After the submissions, reads are timed one by one: a
+request, lists and, with its password, the dashboard. The figures must be the same with a stopped or frozen broker,
+because accepting a request does not use the broker.
 """
 
 import asyncio

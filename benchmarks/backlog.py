@@ -1,5 +1,4 @@
-"""Measures how long the planner's decisions take while thousands of requests wait and two workers serve, and what share
-of its time it spends on forecasts.
+"""Measures the planner's decision times and its forecasts while thousands of requests wait and two workers serve.
 
     python -m benchmarks.backlog [--policies fusion,magnus] [--waiting 20000] [--seconds 20] [--json F]
 

@@ -1,9 +1,9 @@
-"""Both models over an hour of learning (Magnus Fig. 14): `python -m benchmarks.continuous_learning --data DIR`.
+"""Both learned models over an hour (Magnus Fig. 14): `python -m benchmarks.continuous_learning --data DIR`.
 
 The first run changes its mix of tasks in the middle: every second task in the first half, the others in the second. The
-second run serves all tasks, and in its second third (minute 20 to minute 40) the lengths in the log are shuffled.
-With --by-the-letter each is run again with Magnus III-B as printed: mispredicted requests alone are added.
-Errors are measured on requests that are in no stream, against their true lengths.
+second run serves all tasks, and from minute 20 to minute 40 the lengths in the log are shuffled. With --by-the-letter
+each is run again with Magnus III-B as printed, which adds only mispredicted requests. Errors are measured on requests
+that are in no stream, against their true lengths.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Fills a database as months of service leave it: ended requests with their batches, and a long queue.
 
-`fill` is for an empty database: it drops the indexes of the tables that it fills and makes them again afterwards.
+`fill` is for an empty database: it drops the indexes of the tables that it fills and creates them again afterwards.
 """
 
 from sqlalchemy import Connection, text

@@ -2,8 +2,8 @@
 
     python -m benchmarks.idle --seconds 60 --page overview --requests 12 --json F
 
-Prints CPU milliseconds a second of each process. With `--requests` so many requests follow, each sent after the answer
-to the one before; their times include the few milliseconds between two polls.
+Prints CPU milliseconds a second of each process. `--requests N` then sends N requests, each after the answer to the one
+before; their times include the few milliseconds between two polls.
 """
 
 import time

@@ -1,10 +1,10 @@
-"""What Φ and the slice length are worth when they follow from lengths and costs, simulated for models of several sizes.
+"""What `magnus` and `scls` gain when Φ and the slice length follow from lengths and costs; simulated.
 
 `python -m benchmarks.learned_thresholds --answers F --json F2`
 
-Each row is one policy with one Φ or S over one workload on one worker, in overload, beside `vs`. Workloads: the toy
-applications' lengths with the toy model's costs, 1, 8 and 35 times; with `--answers`, a file that
-`benchmarks.real_lengths` keeps, a real model's lengths with its costs on two threads, in scarce and in ample memory.
+Each row is a policy with one Φ or S on one worker, in overload, compared with `vs`. The workloads are the toy
+applications' lengths at 1, 8 and 35 times the toy model's costs and, with `--answers` (a file that
+`benchmarks.real_lengths` keeps), a real model's lengths and costs on two threads, in scarce and in ample memory.
 Predictions are the true lengths with noise of a chosen Kendall's tau.
 """
 

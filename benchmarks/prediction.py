@@ -1,9 +1,8 @@
 """How well each length predictor does on real requests: `python -m benchmarks.prediction --data DIR [--json F]`.
 
-Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of
-Table II. Errors and ranks are those of predictors that learned nothing from the test
-texts. Coverage is given as fitted, and as served: there, outcomes of earlier requests correct the predictions of later
-ones. With `--splits 3` this is repeated for three splits by text, and the table shows the means.
+Each is trained on 80 % of a task's texts and tested on the rest, task by task as in the trial of Table II. Errors and
+ranks are those of predictors that learned nothing from the test texts. Coverage is given as fitted and as served, where
+outcomes of earlier requests correct the predictions of later ones. `--splits 3` averages over three splits by text.
 """
 
 import json

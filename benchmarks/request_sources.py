@@ -1,4 +1,4 @@
-"""Where requests come from: files of requests with known answers, and arrivals with their instants."""
+"""Where requests come from: files of requests with known answers, arrivals with their instants, files of bulk jobs."""
 
 import hashlib
 import json

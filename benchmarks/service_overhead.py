@@ -2,9 +2,9 @@
 
     python -m benchmarks.service_overhead --model smollm2 --json service_overhead.json
 
-The engine alone runs in this process with the same KV budget and threads, and knows nothing of answer lengths: the next
-prompts join whenever they fit. Both runs end with their last answer, so both include the tail in which few rows decode.
-Prints one table; the two alternate, each service is a fresh one.
+The engine alone runs in this process with the same KV budget and threads and does not know answer lengths: the next
+prompts join whenever they fit. Both runs end with their last answer, so both include the end, in which few rows decode.
+The two alternate, and each service is a new one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What every benchmark with a service shares: `magnus up` and other programs run, its client, its database."""
+"""What all benchmarks with a service share: running `magnus up` and other programs, its client, its database."""
 
 import json
 import signal

@@ -1,8 +1,8 @@
 """Workloads for simulations: real lengths from a data directory, arrivals, and predictions of a chosen quality.
 
-A simulation needs lengths only, no texts. `mixed` draws from all task files evenly, `hard` only from chat and code
-comments; `azure_*` keep a trace's bursts; `vicuna` has the lengths of Vicuna-7B's answers to Alpaca prompts. Predictors
-are trained on other requests than those that are simulated.
+A simulation needs only lengths, no texts. `mixed` draws from all task files evenly, `hard` only from chat and code
+comments; `azure_*` keep the bursts of a trace; `vicuna` has the lengths of Vicuna-7B's answers to Alpaca prompts.
+Predictors are trained on other requests than the simulated ones.
 """
 
 import csv

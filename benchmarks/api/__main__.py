@@ -1,7 +1,7 @@
-"""The API's figures, one command each: `python -m benchmarks.api FIGURE [--short] [--json FILE]`.
+"""Measures the API's figures, one command for each: `python -m benchmarks.api FIGURE [--short] [--json FILE]`.
 
-Each figure starts services of its own, prints its bounds and what was measured, and takes a few minutes. The short form
-has small counts and says whether a figure can be measured; its times say nothing.
+Each figure starts its own services, prints its bounds and the measured values, and takes a few minutes. The short form
+uses small counts: it shows that a figure can be measured, and its times mean nothing.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""What no service should read: each is sent to a whole service, timed until its answer, with the memory that it takes.
+"""Sends bodies that no service should read, and measures the time until the refusal and the memory that each takes.
 
-The time is from the first byte sent to the answer's status line, so that it includes sending what the service reads.
+The time is from the first byte sent to the status line of the answer, so it includes sending what the service reads.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Tenants in overload: how far each one's share of the tokens is from the share of its weight.
 
-Simulated under every policy, and live under the default one. All requests of all tenants are there from the beginning,
-and counting ends before the first tenant has none left that waits.
+Simulated under every policy, and live under the default one. All requests of all tenants arrive at the beginning, and
+counting ends before a tenant has no waiting requests left.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
-"""The service's promises, measured by breaking it: `python -m benchmarks.chaos [--json F] [--only NAME …] [--short]`.
+"""Measures the service's promises by breaking it: `python -m benchmarks.chaos [--json F] [--only NAME …] [--short]`.
 
 Each promise breaks a whole `magnus up` from outside: real processes and signals, a real Postgres and broker, clients
-over HTTP. One row says what is promised, its bound, what was measured and whether the bound held. The long form
-(`make chaos`) takes three quarters of an hour and then soaks for another; the short one is part of `make test`.
+over HTTP. A row has the promise, its bound, the measured value and whether the bound held. The long form (`make chaos`)
+takes three quarters of an hour and then half an hour at load; the short one is part of `make test`.
 """
 
 import signal

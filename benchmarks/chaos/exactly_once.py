@@ -1,4 +1,4 @@
-"""Whether every accepted request was answered exactly once, by triggers in the test's own database."""
+"""Checks by triggers in the test's own database that every accepted request was answered exactly once."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a promise is, the row that it returns, and the counts of the long and the short form."""
+"""What a promise is, the rows that it returns, and the counts of the long and the short form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

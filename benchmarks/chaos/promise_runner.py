@@ -1,4 +1,4 @@
-"""All promises in order, and what runs them: on a shared service, renewed when a promise breaks it, or on their own."""
+"""Runs the promises in order, on their own services or on a shared one that is replaced when a promise breaks it."""
 
 import os
 import tempfile

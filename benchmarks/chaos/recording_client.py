@@ -1,7 +1,7 @@
-"""A client that submits over HTTP until each request is accepted, and remembers every id and every reply.
+"""A client that submits over HTTP until each request is accepted, and records every id and every reply.
 
-It tries again with the same Idempotency-Key, as a careful client does: a request counts as accepted once, whatever
-became of the replies before.
+It retries with the same Idempotency-Key, as a careful client does, so that a request counts as accepted once, whatever
+the replies before were.
 """
 
 import json

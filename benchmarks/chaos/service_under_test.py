@@ -1,6 +1,6 @@
-"""A whole `magnus up` in a directory of its own: its processes by kind, what breaks them, what its database says.
+"""A whole `magnus up` in a directory of its own: its processes by kind, signals to them, and its database.
 
-Nothing in here reaches into the product: processes come from the process tree, what happened from SQL.
+Nothing here uses the inside of the product: processes come from the process tree, events from SQL.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""Compares our engine with those of transformers: same prompts, answer lengths and largest batch, interleaved runs.
+"""Compares our engine with others: the same prompts, answer lengths and largest batch, in interleaved runs.
 
     python -m benchmarks.engines --json engines.json --size 30m --batch 8 --batch 16
     python -m benchmarks.engines --model smollm2 --dtype bfloat16 --lengths chat --threads 2 --peers vllm \\
         --only continuous --batch 16 --batch 32 --json engines_vllm.json
 
-Prints one table. Answer lengths are forced by limits: BATON's mix, chats', or those of the real requests of --data DIR.
+Answer lengths are forced by limits, in BATON's mix or as in chats.
 """
 
 import platform

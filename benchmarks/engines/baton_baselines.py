@@ -1,6 +1,6 @@
 """BATON's baselines PD and BATON without PD (section 5.1), built from the parts of our engine.
 
-So they differ from BATON-PD, our continuous engine, in the scheme alone and not in the speed of the loop. The third
+They differ from BATON-PD, our continuous engine, only in the scheme and not in the speed of the loop. The third
 baseline, `Benchmark`, is `model.generate`.
 """
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.engines.step_profile --model DIR --rows 16,32,64 --dtype bfloat16,float32 [--json F]
 
-All rows begin at once with prompts of 52 random tokens, and only steps are timed. "products" are the linear layers
-alone, called in the step's order with as many rows, in turns with the steps. Shares are those of a second run under
-torch's profiler, which makes small operations look larger than they are.
+All rows begin at once with prompts of 52 random tokens, and only steps are timed. The products are the linear layers
+alone, called in the order of a step with as many rows; steps and products alternate. Shares come from a second run
+under torch's profiler, which makes small operations look slower than they are.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""vLLM, driven by lines of JSON: runs in vLLM's own environment, started by `benchmarks.engines.compared_engines`.
+"""Drives vLLM by lines of JSON; runs in vLLM's own environment, started by `benchmarks/engines/compared_engines.py`.
 
-The first line names the model, the type of its numbers and the most rows; the answer to it says that vLLM is ready.
-Each further line is a list of prompts with their limits, the answer to it the generated ids.
+The first line names the model, the data type and the most rows; its answer says that vLLM is ready. Each further line
+is a list of prompts with their limits; its answer has the generated ids.
 """
 
 import json

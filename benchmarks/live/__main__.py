@@ -6,9 +6,9 @@
 
 `python -m benchmarks.live --policies fusion --paced v100 --workers 7 --rates 40`
 
-Repeats are interleaved: each policy and peer runs once before any runs again. A cell of the table is the median of its
-repeats. Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`); the peer `vllm` is vLLM's own
-server without our service, of which only the clients' figures are known.
+Repeats are interleaved: each policy and peer runs once before any runs again. The table has the medians of the repeats.
+Peers serve the same API in other ways (`benchmarks/live/peer_processes.py`). The peer `vllm` is vLLM's own server
+without our service, so that only the clients' figures are known.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""What the live benchmark measures besides the API: gaps between batches, CPU shares, decision times, ETA errors."""
+"""Figures of a live run that the API does not have: gaps between batches, CPU shares, decision times, ETA errors."""
 
 import json
 import os

@@ -1,7 +1,6 @@
-"""Interactive requests beside a bulk job, simulated and, with --live, on a real service; one table each.
+"""Interactive requests beside a bulk job, simulated and, with `--live`, on a real service.
 
-`python -m benchmarks.mixed [--live] [--json FILE]`; with `--makespan` only a bulk job alone, and by how much it takes
-longer than the ideal.
+`python -m benchmarks.mixed [--live] [--json FILE]`; `--makespan` measures a bulk job alone against its ideal makespan.
 """
 
 import click

@@ -1,6 +1,6 @@
 """The simulated half of `benchmarks.mixed`: a published machine, a bulk job from the first instant, Poisson arrivals.
 
-Spare capacity is what the fleet serves of the bulk job alone, less the share that the interactive requests are of it.
+Spare capacity is the tokens that the fleet serves of the bulk job alone, minus those of the interactive requests.
 """
 
 from collections.abc import Sequence

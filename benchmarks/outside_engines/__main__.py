@@ -1,17 +1,17 @@
-"""Magnus in front of another engine, compared with clients that speak to that engine's server themselves.
+"""Compares Magnus in front of another engine with clients that speak to that engine's server directly.
 
 `python -m benchmarks.outside_engines --engine vllm --json F [--requests N --rates 0.7,1.0,1.3]`
 
-The model is the real one, the server's memory scarce. The server has half of the cores for itself, as it would have a
-GPU; clients and Magnus have the others: two threads that wait for each other after every product lose half of their
-speed to whatever else runs on their cores, and a run would measure that.
+The model is SmolLM2, and the server's memory is scarce. The server has half of the cores to itself, as it would have a
+GPU; clients and Magnus have the other half. On shared cores the server's two threads, which wait for each other after
+every product, would lose half of their speed to other processes.
 
-Rates are shares of the saturation that is measured first. Every system gets the same arrivals from the same client;
+Rates are shares of the saturation, which is measured first. Every system gets the same arrivals from the same client;
 response times are the client's, from the instant at which a request was due. Systems:
 
-- `direct`: clients straight at the server
-- `cap N`: at most N requests at the server, the others wait in order of arrival
-- `priority`: straight at the server, with the lengths that Magnus predicted as the server's own priority
+- `direct`: clients send to the server
+- `cap N`: at most N requests are at the server, the others wait in order of arrival
+- `priority`: clients send to the server, with the lengths that Magnus predicted as the server's own priority
 - `magnus`: the policy `fusion`, one worker in front of the server, no setting but the server's address
 """
 

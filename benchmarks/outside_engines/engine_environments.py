@@ -1,8 +1,8 @@
-"""Builds the virtual environments of vLLM and llama.cpp, whose packages do not fit into ours: `make engines`.
+"""Builds the virtual environments of vLLM and llama.cpp, whose packages conflict with ours: `make engines`.
 
-The files `vllm.txt` and `llamacpp.txt` beside this one pin every package. Left out are torchvision, torchaudio and
-torchcodec: those that vLLM asks for do not fit its torch, and text needs none of them. An environment that was built
-from the same pins is left as it is; one whose building was cut off is built anew.
+The files `vllm.txt` and `llamacpp.txt` beside this one pin every package. torchvision, torchaudio and torchcodec are
+left out: the versions that vLLM asks for do not fit its torch, and text does not need them. An environment that was
+built from the same pins is kept; an incomplete one is built anew.
 """
 
 import hashlib

@@ -1,11 +1,11 @@
-"""What is lost when a server fails amid its work, and how soon a cancelled row has left it.
+"""What is lost when a server fails during its work, and how soon a cancelled row has left it.
 
 `python -m benchmarks.outside_engines.fault_figures --engine vllm --json F`
 
 All on the bundled model. `kill` and `freeze`: a whole service in front of the server, 300 jobs; when a third is
-answered, the server is killed (SIGKILL) and started again, or stopped for 20 s (SIGSTOP). The tokens computed are the
-server's own count, so that what was computed twice is seen from outside. `cancel`: rows taken out of the engine, timed
-until the server says that they no longer run.
+answered, the server is killed (SIGKILL) and started again, or stopped for 20 s (SIGSTOP). Computed tokens are the
+server's own count, so that tokens computed twice are seen from outside. `cancel`: rows are removed from the engine, and
+the time is measured until the server reports that they no longer run.
 """
 
 import json

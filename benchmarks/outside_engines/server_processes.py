@@ -1,6 +1,6 @@
-"""Starts real servers of other engines on this machine, stops them, kills them, freezes them, starts them again.
+"""Starts real servers of other engines on this machine, and stops, kills, freezes and restarts them.
 
-`transformers` comes with our own development environment, `vllm` and `llamacpp` with `make engines`.
+`transformers` is part of our development environment; `make engines` installs `vllm` and `llamacpp`.
 """
 
 import hashlib

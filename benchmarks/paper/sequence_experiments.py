@@ -2,7 +2,7 @@
 
 All prompts wait from the start. The paper's length predictors are not available, but their errors are printed: Laplace
 noise with the printed mean error also has nearly the printed Acc-50 and Acc-100 (error 63: 55 % and 80 %, printed 56 %
-and 81 %). Instruction-in-Wild, of which Table 6 tells, is not at hand: its printed errors meet Alpaca's lengths here.
+and 81 %). Table 6 uses Instruction-in-Wild, which is not available: here its printed errors apply to Alpaca's lengths.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""One simulation of `benchmarks.paper`, as a value that can be sent to a process, and the table row that it yields."""
+"""One simulation of `benchmarks.paper` as a value for another process, and the table row that it gives."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,12 +1,12 @@
-"""How well a language model perceives its answers' lengths: `python -m benchmarks.perception --model DIR --answers F`.
+"""How well a language model predicts the lengths of its own answers (Sequence Scheduling, Tables 1 to 3).
 
-The model answers the repository's own instructions and, with --data, as many of other data sets, greedily and in
-bfloat16, through our engine. Answers are kept in a file and generated only once, those to prompts with a question in
-them in another file beside it. A part of the prompts, drawn by --seed, is the test split; predictors are fitted on the
-other part. Printed are Sequence Scheduling's Tables 2, errors of the stated words against the written ones, and 3,
-errors in tokens before and after tuning, with plain baselines. --json has these and, for Table 1, examples of what the
-model states. It is written after each row of Table 3; a run of the same settings adds to the rows that the file has,
-for example those of other --epochs.
+`python -m benchmarks.perception --model DIR --answers F --json F2`
+
+The model answers the repository's instructions and, with --data, those of other data sets, greedily and in bfloat16 on
+our engine. Answers are generated once and kept in a file; answers to prompts that ask for a length are kept in another
+file beside it. Predictors are fitted on a part of the prompts and tested on the rest. Table 2 has errors of the
+stated words against the written ones, Table 3 errors in tokens before and after tuning, with plain baselines; the JSON
+also has examples for Table 1. It is written after each row of Table 3; a run with the same settings and file adds rows.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a model states in advance, and what the statement does to the answer behind it (Tables 1 and 2, section 3.1)."""
+"""What a model states in advance, and how this changes the answer that follows (Tables 1 and 2, section 3.1)."""
 
 import re
 import statistics

@@ -1,12 +1,12 @@
-"""The control plane with 8 to 256 workers: the whole service on this machine, engines that keep a published pace.
+"""The control plane with 8 to 256 workers: the whole service on this machine, with engines that keep a published pace.
 
     python -m benchmarks.scale --json F
     python -m benchmarks.scale --workers 8,64 --rate 60 --seconds 30
     python -m benchmarks.scale --workers 8 --rate 40 --finished 0,10000000
 
-The load grows with the fleet: a share of what so many machines can serve at full batches. With --rate it stays the
-same, so that what one more worker costs is told from what one more request costs. With --finished the database has so
-many ended requests before the first one comes. CPU is by kind of process. Prints one table.
+The load grows with the fleet: it is a share of what this number of machines serves with full batches. With --rate it is
+the same for all fleets, which separates the cost of a worker from the cost of a request. With --finished the database
+holds ended requests before the first one arrives. CPU is given for each kind of process.
 """
 
 import json

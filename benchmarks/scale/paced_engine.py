@@ -1,7 +1,7 @@
 """An engine that computes nothing: toy requests get their right answers at the pace of a published machine.
 
-It has the interface of ours, so that everything around it (leases, joins, results, learning) is the service's own. What
-takes seconds is modelled as the simulator models it: prefills in groups, then iterations that give each row a token.
+It has the interface of our engine, so that leases, joins, results and learning are the service's own. Its times are
+those of the simulator: prefills in groups, then iterations that give each row a token.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
-"""Worker processes of the service on paced engines, forked from one that has their imports: 30 MiB each, not 70.
+"""Runs worker processes on paced engines, forked from one process that has their imports: 30 MiB each instead of 70.
 
     python -m benchmarks.scale.paced_worker --machine v100 --first 0 --workers 32
 
-Needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL. Each process is what `magnus worker` runs once its model is loaded.
+Needs MAGNUS_DATABASE_URL and MAGNUS_REDIS_URL. Each process does what `magnus worker` does after loading its model.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Requests that break an engine: one that raises, one that kills the process, and more than memory holds."""
+"""Requests that break an engine: one that raises, one that kills the process, and answers that exceed the memory."""
 
 import json
 import math

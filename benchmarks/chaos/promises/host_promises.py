@@ -1,4 +1,4 @@
-"""Several hosts: processes twice, a leader that freezes, clocks five minutes apart."""
+"""Several hosts: each process twice, a leader that freezes, clocks five minutes apart."""
 
 import os
 import signal

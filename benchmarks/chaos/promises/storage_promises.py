@@ -1,4 +1,4 @@
-"""What is stored: a full disk, a read-only directory, tampered models, a schema that is newer than the code."""
+"""Storage: a full disk, a read-only directory, tampered models, a schema that is newer than the code."""
 
 import hashlib
 import os
