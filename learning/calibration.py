@@ -1,4 +1,4 @@
-"""Online correction of predictions, by application, from the lengths of real answers.
+"""Online correction of a length predictor in service, by application, from the lengths of real answers.
 
 A systematic error is corrected within 50 outcomes. The upper quantile is scaled until it covers the share of answers
 that it promises (adaptive conformal inference, Gibbs and Candès 2021).
@@ -16,15 +16,15 @@ from scheduling.request import COVERAGE
 
 BIAS_WINDOW = 40  # newest outcomes that a systematic error is estimated from: fewer follow a change faster; not tuned
 FEWEST_OUTCOMES = 10  # for a bias: with fewer than 9, not even errors of one sign reach 3 standard deviations
-SIGNIFICANT_DEVIATIONS = 3.0  # by which over- and underestimates differ in number before the error counts as systematic
+SIGNIFICANT_DEVIATIONS = 3.0  # an error is systematic if over- and underestimates differ in number by this much
 SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quantile needs more than a median; not tuned
-# How far one miss moves the level. Coverage over n outcomes ends within about 0.1 / (LEVEL_STEP · n) of COVERAGE.
+# The change of the level after a miss. Coverage over n outcomes ends within about 0.1 / (LEVEL_STEP · n) of COVERAGE.
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
-HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores have no higher quantile than 0.995; below 0.5 it is no upper one
+HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve no higher quantile; below 0.5 it is no upper quantile
 
-# Scores that stand in for outcomes while there are few: 40 quantiles of a logistic distribution whose upper quantile is
-# 1, which is what the predictor claims. More delay the correction, fewer let the first outcomes decide; not tuned.
+# Scores that replace outcomes while there are few: 40 quantiles of a logistic distribution whose upper quantile is 1,
+# which is what the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
 _LEVELS = (np.arange(40) + 0.5) / 40
 PRIOR_SCORES = np.log(1 / (1 - _LEVELS) - 1) / np.log(1 / (1 - COVERAGE) - 1)
 
@@ -55,12 +55,12 @@ class _ApplicationCalibration:
 
 
 def _upper_gap(median: Floats | float, upper: Floats | float) -> Floats | float:
-    """From the median to the upper quantile, never 0: a forest may predict no spread at all and be wrong."""
+    """Return the gap from median to upper quantile, never 0: a forest may predict no spread at all and be wrong."""
     return upper - median + 1 + 0.05 * median
 
 
 def _systematic_error(medians: Floats, lengths: Floats) -> float:
-    """The median ratio of length to prediction, if significantly more answers are longer than shorter or vice versa."""
+    """Return the median ratio of length to prediction if over- and underestimates differ significantly, else 1."""
     excess = (lengths > medians).sum() - (lengths < medians).sum()
     if len(lengths) < FEWEST_OUTCOMES or abs(excess) < SIGNIFICANT_DEVIATIONS * np.sqrt(len(lengths)):
         return 1.0
@@ -68,7 +68,7 @@ def _systematic_error(medians: Floats, lengths: Floats) -> float:
 
 
 class OnlineCalibration:
-    """The correction of each application's predictions, learned from the outcomes seen so far."""
+    """Corrects each application's predictions by the outcomes seen so far."""
 
     def __init__(self) -> None:
         self._applications: dict[str, _ApplicationCalibration] = {}
@@ -79,7 +79,7 @@ class OnlineCalibration:
             self._applications.setdefault(application, _ApplicationCalibration()).observe(pairs)
 
     def correct(self, application: str, predicted: Prediction, limit: int) -> Prediction:
-        """The corrected prediction; unchanged for an application without outcomes."""
+        """Return the corrected prediction; it is unchanged for an application without outcomes."""
         known = self._applications.get(application)
         if known is None:
             return predicted
@@ -87,16 +87,12 @@ class OnlineCalibration:
 
 
 class CalibratedPredictor:
-    """Another predictor with its systematic errors and its coverage corrected online."""
+    """A length predictor whose systematic errors and coverage are corrected by the outcomes since its fit."""
 
     def __init__(self, predictor: LengthPredictor) -> None:
         self.predictor = predictor
+        self.name = predictor.name
         self.calibration = OnlineCalibration()
-
-    @property
-    def name(self) -> str:
-        """The corrected predictor's name."""
-        return self.predictor.name
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
         """Fit the predictor anew and forget the corrections of the old one."""
@@ -119,7 +115,7 @@ class CalibratedPredictor:
             self.calibration.observe(application, pairs)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Median and upper quantile of each prompt's generation length, corrected."""
+        """Return median and upper quantile of each prompt's generation length, corrected."""
         predicted = self.predictor.predict(prompts)
         return [
             self.calibration.correct(prompt.application, prediction, prompt.limit_tokens)

@@ -1,4 +1,4 @@
-"""Fitting SCLS's serving time curves (Eq. 3-4) to measured prefill and decode times, or to whole served batches."""
+"""Fits SCLS's serving time curves (Eq. 3-4) to measured prefill and decode times, or to whole served batches."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from scheduling.costs import ServingCurves
 Timing = tuple[int, float, float]  # batch size, tokens a row, seconds
 
 # For a worker that has neither a profile nor served batches: the order of magnitude of a small model on a few CPU
-# cores. Batches that are served replace it.
+# cores.
 DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))
 
 
 def fit_curves(prefills: Sequence[Timing], decode_steps: Sequence[Timing]) -> ServingCurves:
-    """Curves from (size, length, seconds) of prefills and (size, cached tokens a row, seconds) of single iterations."""
+    """Fit curves to (size, length, seconds) of prefills and (size, cached tokens a row, seconds) of iterations."""
     return ServingCurves(_fit_one(prefills), _fit_one(decode_steps))
 
 
 def fit_curves_to_batches(batches: Sequence[tuple[int, int, int, float]]) -> ServingCurves:
-    """Curves from at least eight whole batches, (size, length, generation length, seconds), fitted together."""
+    """Fit curves to at least eight whole batches, (size, length, generation length, seconds)."""
     size, length, generated, seconds = np.array(batches, np.float64).T
     mean_cached = length + (generated + 1) / 2
     prefill = _terms(size, length)
@@ -36,12 +36,12 @@ def _fit_one(timings: Sequence[Timing]) -> tuple[float, float, float, float]:
 
 
 def _terms(size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """What the four coefficients of Eq. (3) and of Eq. (4) are multiplied by, (timings, 4)."""
+    """Return the factors of the four coefficients of Eq. (3) and of Eq. (4), (timings, 4)."""
     return np.stack([size * tokens, size, tokens, np.ones_like(size)], axis=1)
 
 
 def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Least squares of the relative error. No coefficient is negative, so that more work never takes less time."""
+    """Minimise squared relative errors. No coefficient is negative, so that more work never takes less time."""
     relative = 1 / np.maximum(seconds, 1e-6)
     scaled = terms * relative[:, None]
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-12)

@@ -20,18 +20,16 @@ class Scores:
     acc_50: float  # share with an error of at most 50 tokens (Sequence Scheduling, Table 3)
     acc_100: float
     tau: float  # Kendall's tau-b; 0 where either side is constant
-    pair_accuracy: (
-        float  # share of pairs of unequal answers that are predicted in their order; a predicted tie counts half
-    )
+    pair_accuracy: float  # share of pairs of unequal answers predicted in their order; a predicted tie counts half
     coverage: float  # share of answers that ended within the upper quantile
 
     def as_dict(self) -> dict[str, float]:
-        """For JSON, rounded to four digits."""
+        """Return the scores for JSON, rounded to four digits."""
         return {name: round(float(value), 4) for name, value in asdict(self).items()}
 
 
 def score(predictions: Sequence[Prediction], lengths: Sequence[int]) -> Scores:
-    """Scores of these predictions against the lengths of their answers, at least one."""
+    """Return the scores of at least one prediction against the lengths of the answers."""
     predicted = np.array([p.tokens for p in predictions], np.float64)
     upper = np.array([p.upper_tokens for p in predictions], np.float64)
     actual = np.array(lengths, np.float64)
@@ -49,7 +47,7 @@ def score(predictions: Sequence[Prediction], lengths: Sequence[int]) -> Scores:
 
 
 def pair_accuracy(predicted: np.ndarray, actual: np.ndarray, pairs: int = 200_000, seed: int = 0) -> float:
-    """Share of random pairs of unequal answers whose predictions have the same order; a predicted tie counts half."""
+    """Return the share of random pairs of unequal answers whose predictions have their order; a tie counts half."""
     rng = np.random.default_rng(seed)
     first, second = rng.integers(0, len(actual), (2, pairs))
     differs = actual[first] != actual[second]
@@ -62,30 +60,18 @@ def pair_accuracy(predicted: np.ndarray, actual: np.ndarray, pairs: int = 200_00
 FEWEST_OUTCOMES = 30  # of an application: with fewer, rank correlation and coverage are mostly chance; not tuned
 
 
-@dataclass(frozen=True, slots=True)
-class RecentAccuracy:
-    """Scores of an application's recent predictions as they were served; the error is in tokens."""
+def accuracy_by_application(outcomes: Sequence[Outcome]) -> dict[str, Scores]:
+    """Return the scores of each application's predictions as they were served, which show where a model drifts.
 
-    n: int
-    tau: float
-    coverage: float
-    mae: float
-
-
-def accuracy_by_application(outcomes: Sequence[Outcome]) -> dict[str, RecentAccuracy]:
-    """The accuracy of each application with enough outcomes that were predicted and not cut off."""
+    Only answers that were predicted and not cut off count; applications with few of them are left out.
+    """
     by_application = defaultdict(list)
     for outcome in outcomes:
         if not outcome.censored and outcome.predicted_tokens is not None:
-            by_application[outcome.prompt.application].append(outcome)
+            served = Prediction(outcome.predicted_tokens, outcome.predicted_upper_tokens or 0)
+            by_application[outcome.prompt.application].append((served, outcome.generated_tokens))
     return {
-        application: _accuracy(judged)
+        application: score(*zip(*judged, strict=True))
         for application, judged in sorted(by_application.items())
         if len(judged) >= FEWEST_OUTCOMES
     }
-
-
-def _accuracy(outcomes: Sequence[Outcome]) -> RecentAccuracy:
-    served = [Prediction(o.predicted_tokens or 0, o.predicted_upper_tokens or 0) for o in outcomes]
-    scores = score(served, [o.generated_tokens for o in outcomes])
-    return RecentAccuracy(scores.n, scores.tau, scores.coverage, scores.mae)

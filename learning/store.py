@@ -1,8 +1,12 @@
-"""Models as bytes and back: a digest that is checked before anything is read, then plain arrays, never pickle.
+"""Stores learned models as bytes: the digest is checked before anything is read, then plain arrays, never pickle.
 
-skops would be as safe, but importing it takes 2 s of CPU: it asks scikit-learn for every estimator that exists, which
-imports torch. Predictors must start in under 2 s and without torch. So a stored model is a numpy archive of arrays,
-read with pickling off, and only the classes in `KINDS` can be made from it.
+How a model comes into force: `tasks/training/refit_jobs.py` fits a candidate (`learning/retraining/refit.py`), asks
+`learning/retraining/promotion_gate.py`, stores it with `dump` and publishes it (`models/model_versions.py:publish`).
+`tasks/prediction/predictor_in_service.py` and the planner `load` the version that is active there.
+
+skops would be as safe, but importing it takes 2 s of CPU and imports torch, and predictors must start in under 2 s and
+without torch. So a stored model is a numpy archive of arrays, read with pickling off, and only the classes in `KINDS`
+can be made from it.
 """
 
 import hashlib
@@ -10,32 +14,30 @@ import io
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from learning.predictors.cold_start import UserInputLengthPredictor
 from learning.predictors.forest import ForestPredictor
 from learning.predictors.hidden_states import LenTokenPredictor, PooledStatesPredictor
+from learning.predictors.length_predictor import Arrays
 from learning.predictors.paper_forests import SemanticFeaturesPredictor, TaskForestsPredictor
 from learning.predictors.perception import PerceptionPredictor
 from learning.serving_time import ServingTimes
 
-Arrays = dict[str, npt.NDArray[Any]]
-
 
 class Storable(Protocol):
-    """A model whose whole state is arrays."""
+    """A model whose state is arrays."""
 
     def to_arrays(self) -> Arrays:
-        """Its whole state."""
+        """Return the state."""
         ...
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
-        """The model of this state."""
+        """Return the model with this state."""
         ...
 
 
-# What a stored model calls its class. Models in databases have these names, so they stay when a class is renamed.
+# The names of classes in stored models. Models in databases have them, so they stay when a class is renamed.
 KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLengthPredictor,
     "pooled": PooledStatesPredictor,
@@ -46,23 +48,23 @@ KINDS: dict[str, type[Storable]] = {
     "stacked": ForestPredictor,
     "serving_times": ServingTimes,
 }
-KIND = "kind"  # the archive's entry with that name
+KIND = "kind"  # the archive's entry that holds the name
 
 
 class Unreadable(Exception):
-    """Stored bytes that no model can be made of, for whatever reason."""
+    """Stored bytes cannot be read as a model, for whatever reason."""
 
 
 class DigestMismatch(Unreadable):
-    """Stored bytes differ from those that were published; they were not read."""
+    """Stored bytes differ from those that were published, and were not read."""
 
 
 class NotStorable(Unreadable):
-    """A model, or stored bytes, of a kind that the store does not know."""
+    """The store does not know the kind of a model or of stored bytes."""
 
 
 def dump(model: object) -> bytes:
-    """The model as bytes, for `load`; raises NotStorable."""
+    """Return the model as bytes for `load`; raise NotStorable."""
     for kind, cls in KINDS.items():
         if isinstance(model, cls):
             stored = io.BytesIO()
@@ -72,12 +74,12 @@ def dump(model: object) -> bytes:
 
 
 def digest(stored: bytes) -> bytes:
-    """SHA-256 of a stored model."""
+    """Return the SHA-256 digest of a stored model."""
     return hashlib.sha256(stored).digest()
 
 
 def load(stored: bytes, sha256: bytes) -> Any:
-    """The stored model; raises DigestMismatch before anything is read, NotStorable for an unknown kind, Unreadable."""
+    """Return the stored model; raise DigestMismatch before reading, NotStorable for an unknown kind, or Unreadable."""
     if digest(stored) != sha256:
         raise DigestMismatch(f"expected {sha256.hex()[:12]}…, got {digest(stored).hex()[:12]}…")
     try:

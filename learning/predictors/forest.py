@@ -6,18 +6,17 @@ An application's robust regression splits an answer's length into
 
 so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words and, where that
 helps, from the sentence encoder's vector beside them. The forest predicts z from that, the input length and how the
-text looks. A regression between logarithms, which shares what applications have in common, speaks while answers are
-few. Each group of prompts (see `application_models`) blends the three with weights fitted to left-out answers. A part
-that does not help gets almost no weight, so an application whose lengths depend on the input length alone is predicted
-by its regression. Texts whose group does not read the encoder's vector are not encoded.
+text looks. A regression between logarithms, which applications share in part, predicts well while answers are
+few. Each group of prompts (see `application_models`) blends ridge, forest and that regression with weights fitted to
+left-out answers. A part that does not help gets almost no weight, so that an application whose lengths depend on the
+input length alone is predicted by its robust regression. Only texts whose group reads the encoder's vector are encoded.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
 from learning.estimators.application_models import ApplicationModels, fit_application_models
@@ -27,35 +26,45 @@ from learning.features.prompt_features import FeatureMatrix, lexical_features
 from learning.features.text_encoders import Encoder, make_encoder
 from learning.features.text_vectors import read_texts
 from learning.predictors.cold_start import UserInputLengthPredictor
-from learning.predictors.length_predictor import Outcome, Prediction, Prompt, Samples, group_key, summarise
+from learning.predictors.length_predictor import (
+    Arrays,
+    Outcome,
+    Prediction,
+    Prompt,
+    Samples,
+    complete_outcomes,
+    group_key,
+    input_lengths,
+    summarise,
+)
 from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
-FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend: as many as make a group of `application_models`
-# Ridge, forest and the logarithms' regression in equal parts, drawn a little to the group's regression; not tuned
+FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend, as for a group of `application_models`
+# Ridge, forest and regression between logarithms in equal parts, a little shrunk; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
-# The default blend counts as much as this share of the group's answers. Without it, two parts that predict the same
-# could get any weights. It was not tuned; with the weight of thirty answers at least, the first fit on a real model's
-# answers ranked 0.015 better and erred 3 % more.
+# The default blend counts as this share of the group's answers. Without it, two parts that predict the same could get
+# any weights. Not tuned; with the weight of at least thirty answers, the first fit on a real model's answers had a tau
+# 0.015 higher and errors 3 % larger.
 PRIOR_SHARE = 0.05
-# In z, added to the forest's gap from median to upper quantile, because scaling leaves a gap of 0 at 0; not tuned.
+# In z, added to the forest's gap from median to upper quantile, because a gap of 0 cannot be scaled; not tuned.
 LEAST_UPPER_GAP = 0.2
 LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small positive number does
 
 
 @dataclass(slots=True)
 class FittedForest:
-    """Everything that `fit` learned."""
+    """What `fit` learned."""
 
     applications: ApplicationModels
     forest: QuantileForest
     logs: LogRegression
     blends: Floats  # (groups, 3): the weights of ridge, forest and `logs` in the centre of the distribution
-    upper_scales: Floats  # (groups,): how many times wider than the forest's the upper half of the distribution is
+    upper_scales: Floats  # (groups,): the width of the distribution's upper half relative to the forest's
 
 
 class ForestPredictor:
-    """The predictor; with fewer than 30 complete answers it predicts the user input length."""
+    """The predictor `forest`; with fewer than 30 complete answers it predicts the user input length."""
 
     name = "forest"
 
@@ -65,28 +74,26 @@ class ForestPredictor:
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
         """Learn from these outcomes alone."""
-        complete = [o for o in outcomes if not o.censored]
+        prompts, lengths = complete_outcomes(outcomes)
         self.fitted = None
-        if len(complete) < FEWEST_OUTCOMES:
+        if len(prompts) < FEWEST_OUTCOMES:
             return
-        prompts = [o.prompt for o in complete]
-        lengths = np.array([o.generated_tokens for o in complete], np.float64)
         texts = read_texts(prompts, self.encoder, np.ones(len(prompts), bool))
         applications, text_scores = fit_application_models(prompts, lengths, texts)
-        logs, missed = fit_log_regression(*_names_and_inputs(prompts), lengths)
+        logs, log_errors = fit_log_regression(*_names_and_inputs(prompts), lengths)
         groups = applications.groups(prompts)
         base, spread = _regress(applications, groups, prompts)
         z = (lengths - base) / spread
         # leaf and share were not tuned: larger leaves smooth the distribution, smaller shares make trees differ more
         forest, out_of_bag = train_forest(_features(prompts, base, spread, text_scores), z, leaf=5, share=0.33)
-        log_scores = (_within_limits(np.log(np.maximum(lengths, 1)) - missed, prompts) - base) / spread
+        log_scores = (_within_limits(np.log(np.maximum(lengths, 1)) - log_errors, prompts) - base) / spread
         blends, upper_scales = _fit_blends(
             z, spread, (text_scores, log_scores), out_of_bag, groups, len(applications.keys)
         )
         self.fitted = FittedForest(applications, forest, logs, blends, upper_scales)
 
     def predict(self, prompts: Sequence[Prompt]) -> list[Prediction]:
-        """Median and upper quantile of each prompt's generation length."""
+        """Return median and upper quantile of each prompt's generation length."""
         if self.fitted is None or not prompts:
             return UserInputLengthPredictor().predict(prompts)
         return summarise(self._samples(self.fitted, prompts), prompts)
@@ -108,9 +115,9 @@ class ForestPredictor:
         around = np.where(above > 0, scaled, around)
         return np.asarray(base[:, None] + spread[:, None] * (centre[:, None] + around), np.float32)
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored; the encoder by name. The arrays' names are those of models stored earlier."""
-        arrays: dict[str, npt.NDArray[Any]] = {"encoder": np.asarray(self.encoder.name)}
+    def to_arrays(self) -> Arrays:
+        """Return the state for `learning.store`, with the encoder's name; names are those of earlier releases."""
+        arrays: Arrays = {"encoder": np.asarray(self.encoder.name)}
         if self.fitted:
             arrays |= self.fitted.applications.to_arrays() | self.fitted.forest.to_arrays()
             arrays |= self.fitted.logs.to_arrays()
@@ -118,37 +125,37 @@ class ForestPredictor:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ForestPredictor":
-        """The stored predictor, its encoder loaded by name."""
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the stored predictor; its encoder is loaded by name."""
         encoder = make_encoder(str(arrays["encoder"]))
         if "roots" not in arrays:
             return cls(encoder)
         applications, forest = ApplicationModels.from_arrays(arrays), QuantileForest.from_arrays(arrays)
         logs, blends = LogRegression.from_arrays(arrays), arrays["mixes"]
-        if blends.shape[1] < len(DEFAULT_BLEND):  # stored before there was a regression between logarithms
+        if blends.shape[1] < len(DEFAULT_BLEND):  # of releases without the regression between logarithms
             blends = np.column_stack([blends, np.zeros(len(blends))])
         return cls(encoder, FittedForest(applications, forest, logs, blends, arrays["stretches"]))
 
 
 def _regress(applications: ApplicationModels, groups: Ints, prompts: Sequence[Prompt]) -> tuple[Floats, Floats]:
-    """Length and spread that the groups' regressions predict for these prompts."""
-    inputs = np.array([p.input_tokens for p in prompts], np.float64)
+    """Return the length and the spread that the groups' regressions predict for these prompts."""
+    inputs = input_lengths(prompts)
     regression = applications.regression(groups)
     return regression.predict(inputs), regression.spread(inputs)
 
 
 def _names_and_inputs(prompts: Sequence[Prompt]) -> tuple[list[str], Floats]:
-    return [group_key(p.application) for p in prompts], np.array([p.input_tokens for p in prompts], np.float64)
+    return [group_key(p.application) for p in prompts], input_lengths(prompts)
 
 
 def _within_limits(logs: Floats, prompts: Sequence[Prompt]) -> Floats:
-    """Lengths from their logarithms, none above its prompt's limit."""
+    """Return lengths from their logarithms, none above its prompt's limit."""
     limits = np.array([prompt.limit_tokens for prompt in prompts], np.float64)
     return np.asarray(np.exp(np.minimum(logs, np.log(np.maximum(limits, 1)))))
 
 
 def _features(prompts: Sequence[Prompt], base: Floats, spread: Floats, text_scores: Floats) -> FeatureMatrix:
-    predicted = np.column_stack([[p.input_tokens for p in prompts], base, spread, text_scores])
+    predicted = np.column_stack([input_lengths(prompts), base, spread, text_scores])
     return np.concatenate([predicted.astype(np.float32), lexical_features(prompts)], axis=1)
 
 
@@ -160,11 +167,11 @@ def _fit_blends(
     groups: Ints,
     group_count: int,
 ) -> tuple[Floats, Floats]:
-    """Each group's blend of ridge, forest and the regression between logarithms, and the scale of its upper half.
+    """Fit each group's blend of ridge, forest and regression between logarithms, and the scale of its upper half.
 
-    `left_out` are the left-out predictions of the first and the last of them. The blend minimises squared errors in
-    tokens, with no negative weight. The scale makes the upper quantile cover `COVERAGE` of the group's answers (split
-    conformal prediction on out-of-bag samples).
+    `left_out` holds each answer's prediction by a ridge, and by a regression between logarithms, without that answer.
+    The blend minimises squared errors in tokens, with no negative weight. The scale makes the upper quantile cover
+    `COVERAGE` of the group's answers (split conformal prediction on out-of-bag samples).
     """
     text_scores, log_scores = left_out
     median, upper = np.nanquantile(out_of_bag, [0.5, COVERAGE], axis=1)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,22 +54,12 @@ def tune(
 ) -> list[float]:
     """Train the adapters to write each example's second text after its first; return the mean loss of each epoch."""
     model, tokenizer = language_model.model, language_model.tokenizer
-    rng = np.random.default_rng(seed)
-    optimizer = _optimizer(model, rate)
-    model.train()
-    losses = []
-    for _ in range(epochs):
-        batch_losses = []
-        for rows in _batches(rng, len(examples), batch):
-            ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows], language_model.device)
-            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            batch_losses.append(float(loss.detach()))
-        losses.append(float(np.mean(batch_losses)))
-    model.eval()
-    return losses
+
+    def loss(rows: npt.NDArray[np.int64]) -> Any:
+        ids, labels, mask = _padded(tokenizer, [examples[i] for i in rows], language_model.device)
+        return model(input_ids=ids, attention_mask=mask, labels=labels).loss
+
+    return _train(model, _optimizer(model, rate), loss, len(examples), epochs=epochs, batch=batch, seed=seed)
 
 
 def tune_len_token(
@@ -91,15 +81,12 @@ def tune_len_token(
     token = torch.nn.Parameter(known.mean(0))  # starts as the mean of all tokens
     optimizer = _optimizer(model, rate, [token, *head.parameters()])
     targets = torch.tensor(list(bins), device=language_model.device)
-    rng = np.random.default_rng(seed)
-    model.train()
-    for _ in range(epochs):
-        for rows in _batches(rng, len(texts), batch):
-            states = _len_token_states(language_model, [texts[i] for i in rows], token)
-            torch.nn.functional.cross_entropy(head(states), targets[rows.tolist()]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
-    model.eval()
+
+    def loss(rows: npt.NDArray[np.int64]) -> Any:
+        states = _len_token_states(language_model, [texts[i] for i in rows], token)
+        return torch.nn.functional.cross_entropy(head(states), targets[rows.tolist()])
+
+    _train(model, optimizer, loss, len(texts), epochs=epochs, batch=batch, seed=seed)
     arrays = {"token": token, "weight": head.weight, "bias": head.bias}
     return adapter_weights(model) | {name: each.detach().cpu().numpy() for name, each in arrays.items()}
 
@@ -132,9 +119,31 @@ def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parame
     return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
 
 
-def _batches(rng: np.random.Generator, examples: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Return the examples' numbers in random order, in batches of about this size."""
-    return iter(np.array_split(rng.permutation(examples), max(1, examples // batch)))
+def _train(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[npt.NDArray[np.int64]], Any],
+    examples: int,
+    *,
+    epochs: int,
+    batch: int,
+    seed: int,
+) -> list[float]:
+    """Minimise `loss`, a function of the numbers of a batch's examples; return the mean loss of each epoch."""
+    rng = np.random.default_rng(seed)
+    model.train()
+    losses = []
+    for _ in range(epochs):
+        batch_losses = []
+        for rows in np.array_split(rng.permutation(examples), max(1, examples // batch)):
+            batch_loss = loss(rows)
+            batch_loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            batch_losses.append(float(batch_loss.detach()))
+        losses.append(float(np.mean(batch_losses)))
+    model.eval()
+    return losses
 
 
 def _padded(tokenizer: Any, examples: Sequence[tuple[str, str]], device: str) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Every generation length predictor by name."""
+"""Makes every generation length predictor from its name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from learning.predictors.perception import EPOCHS, PerceptionPredictor
 from learning.retraining.training_set import TrainingSetBounds
 
 Form = Literal["number", "len_token"]
-# Answers that a predictor which asks the language model is fitted on, and judged by: each costs a pass of the model.
+# The most answers to fit and to judge a predictor that asks the language model: each costs a pass of the model.
 MOST_MODEL_OUTCOMES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class PerceptionTuning:
-    """How `perception` is tuned: what it says, of which of a prompt's answers, and for how many epochs."""
+    """How `perception` is tuned: the form of its prediction, the target among a prompt's answers, and the epochs."""
 
     form: Form = "number"
     target: Target = "longest"
@@ -45,14 +45,14 @@ def _perception(model: str, tuning: PerceptionTuning) -> LengthPredictor:
     return PerceptionPredictor(model, target=tuning.target, epochs=tuning.epochs)
 
 
-# These ask a causal LM, which is given by its directory or hub id.
+# These ask a causal LM, given by its directory or hub id.
 MODEL_PREDICTORS: dict[str, Callable[[str, PerceptionTuning], LengthPredictor]] = {
     "pooled": lambda model, _: PooledStatesPredictor(model),
     "perception": _perception,
     "perception-only": lambda model, _: PerceptionPredictor(model, "only"),
     "pia": lambda model, _: PerceptionPredictor(model, "in_advance"),
 }
-# These predict before they were fitted to any answer; for the others, a regression on the answers so far does.
+# These need no fit. Until the others are fitted, `RunningRegression` predicts instead.
 NEED_NO_FIT = ("uilo", "pia")
 
 
@@ -65,7 +65,7 @@ class UnknownPredictor(Exception):
 
 
 class NeedsModel(Exception):
-    """A predictor that asks the served model was made without one."""
+    """A predictor that asks the served model needs one, and none was given."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,18 +73,18 @@ class NeedsModel(Exception):
 
 
 def bounds_of(name: str) -> TrainingSetBounds:
-    """How much of the log the predictor of this name is fitted on."""
+    """Return how much of the log the predictor of this name is fitted on."""
     return TrainingSetBounds(outcomes=MOST_MODEL_OUTCOMES) if name in MODEL_PREDICTORS else TrainingSetBounds()
 
 
 def make_predictor(
     name: str, encoder: Encoder, model: str | None = None, tuning: PerceptionTuning = PAPERS_TUNING
 ) -> LengthPredictor:
-    """A predictor of this name that has learned nothing yet; raises UnknownPredictor, NeedsModel."""
+    """Return an unfitted predictor of this name; raise UnknownPredictor or NeedsModel."""
     if name in PREDICTORS:
         return PREDICTORS[name](encoder)
     if name not in MODEL_PREDICTORS:
         raise UnknownPredictor(name)
-    if model is None or "http:" in model or "https:" in model:  # of a server only the tokenizer is at hand
+    if model is None or "http:" in model or "https:" in model:  # of a server there is only the tokenizer
         raise NeedsModel(name)
     return MODEL_PREDICTORS[name](model, tuning)

@@ -1,4 +1,4 @@
-"""Whether a candidate may replace the model in service, and which spans of the log are noise that none can learn."""
+"""Decides whether a candidate replaces the model in service, and finds spans of the log that no model can learn."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ from learning.predictors.length_predictor import LengthPredictor, Outcome, Predi
 from scheduling.request import COVERAGE
 
 SPAN_OUTCOMES = 60  # held-out outcomes of a span: fewer make its tau uncertain, more find shorter noise less; not tuned
-NOISE_TAU_SHARE = 0.5  # a span is noise where no model's tau reaches this share of its usual tau; not tuned
-LEAST_TAU = 0.15  # or this: about two standard errors of tau over 60 answers that do not depend on their prompts
-# A span is no noise where a model fitted on it alone has less than this share of the constant's squared error. At 1,
+NOISE_TAU_SHARE = 0.5  # in a noisy span each model's tau is below this share of its usual one or LEAST_TAU; not tuned
+LEAST_TAU = 0.15  # about two standard errors of tau over 60 answers that do not depend on their prompts
+# A span is learnable if a model fitted on it alone has less than this share of the constant's squared error. At 1,
 # chance would decide; not tuned.
 LEARNABLE_ERROR = 0.95
-CLOSE_TOKENS = 10.0  # the tolerance of III-B: where answers are all of a length, a model cannot beat a constant
-LEAST_TAU_LOSS = 0.01  # of Kendall's tau makes a candidate worse than the model in service; less is chance; not tuned
+CLOSE_TOKENS = 10.0  # the tolerance of III-B: if all answers have one length, no model can beat a constant
+LEAST_TAU_LOSS = 0.01  # a candidate that loses more of Kendall's tau ranks worse; less is chance; not tuned
 
 
 def constant_baseline(outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """For each outcome the median length of its application's other outcomes: a prediction that reads no prompt."""
+    """Predict for each outcome the median length of its application's other outcomes, without reading the prompt."""
     lengths = defaultdict(list)
     for outcome in outcomes:
         lengths[outcome.prompt.application].append(outcome.generated_tokens)
@@ -39,10 +39,10 @@ def _median_of_others(ordered: npt.NDArray[np.int64], length: int) -> Prediction
 def noisy_spans(
     candidate: LengthPredictor, current: LengthPredictor | None, held_out: Sequence[Outcome]
 ) -> list[tuple[float, float]]:
-    """Spans of time, (first, last) in seconds, in which held-out lengths do not depend on their prompts.
+    """Return the spans of time, (first, last) in seconds, in which held-out lengths do not depend on their prompts.
 
     Both models rank such a span worse than others, and the one in service has larger errors than a constant. The
-    candidate's errors do not count: one that was trained on noise predicts it.
+    candidate's errors do not count, because a candidate that was trained on noise predicts it.
     """
     spans = _spans(held_out)
     models = [candidate, current] if current else [candidate]
@@ -56,14 +56,14 @@ def noisy_spans(
 
 
 def is_learnable(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> bool:
-    """Whether the predictor beats a constant on these outcomes and ranks them."""
+    """Return whether the predictor beats a constant on these outcomes and ranks them."""
     error = relative_error(predictor, outcomes)
     return error == 0 or (error < LEARNABLE_ERROR and _score(predictor, outcomes).tau >= LEAST_TAU)
 
 
 def relative_error(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> float:
-    """The mean squared error as a share of the constant baseline's; 0 if it is within the paper's tolerance."""
-    own = _mean_squared_error(_predict(predictor, outcomes), outcomes)
+    """Return the mean squared error as a share of the constant baseline's; 0 within the paper's tolerance."""
+    own = _mean_squared_error(predictor.predict([o.prompt for o in outcomes]), outcomes)
     if own <= CLOSE_TOKENS**2:
         return 0.0
     return own / max(_mean_squared_error(constant_baseline(outcomes), outcomes), 1e-9)
@@ -72,7 +72,7 @@ def relative_error(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> f
 def compare(
     candidate: LengthPredictor, current: LengthPredictor | None, held_out: Sequence[Outcome]
 ) -> dict[str, Scores]:
-    """Scores of the candidate, of the constant baseline and, if there is one, of the model in service."""
+    """Return the scores of the candidate, of the constant baseline and, if there is one, of the model in service."""
     scores = {
         "candidate": _score(candidate, held_out),
         "baseline": score(constant_baseline(held_out), _lengths(held_out)),
@@ -81,7 +81,7 @@ def compare(
 
 
 def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
-    """Whether a candidate with these scores may go into service, and why."""
+    """Return whether a candidate with these scores goes into service, and why."""
     candidate, baseline, current = scores["candidate"], scores["baseline"], scores.get("current")
     if candidate.rmse >= baseline.rmse and candidate.rmse > CLOSE_TOKENS:
         return False, "not better than the constant baseline"
@@ -93,18 +93,14 @@ def promotion_verdict(scores: Mapping[str, Scores]) -> tuple[bool, str]:
 
 
 def _spans(outcomes: Sequence[Outcome]) -> list[Sequence[Outcome]]:
-    """Consecutive spans of at least SPAN_OUTCOMES outcomes, or one of all."""
+    """Return consecutive spans of at least SPAN_OUTCOMES outcomes, or one span of all."""
     count = max(1, len(outcomes) // SPAN_OUTCOMES)
     bounds = np.linspace(0, len(outcomes), count + 1).astype(int)
     return [outcomes[a:b] for a, b in pairwise(bounds.tolist())]
 
 
 def _score(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> Scores:
-    return score(_predict(predictor, outcomes), _lengths(outcomes))
-
-
-def _predict(predictor: LengthPredictor, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    return predictor.predict([o.prompt for o in outcomes])
+    return score(predictor.predict([o.prompt for o in outcomes]), _lengths(outcomes))
 
 
 def _lengths(outcomes: Sequence[Outcome]) -> list[int]:

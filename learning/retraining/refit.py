@@ -1,6 +1,7 @@
-"""Continuous learning (Magnus III-B, III-D): refit a model on the log and judge it on held-out texts.
+"""Continuous learning (Magnus III-B, III-D): refits a model on the log and judges it on held-out texts.
 
-Everything here is a function of the log and of the model in service. Timers, tables and publishing are in `tasks`.
+Everything here is a function of the log and of the model in service. `tasks/training/refit_jobs.py` calls it by the
+clock and publishes the candidates that pass (`learning/store.py` says how a model comes into force).
 """
 
 from collections import defaultdict
@@ -29,10 +30,9 @@ Profiles = Mapping[tuple[str, str], ServingCurves]  # the curves that workers me
 
 # One text in five is held out, so 40 to train on come with about 10 to judge by. With fewer of either, chance decides;
 # more delay the first model. Not tuned.
-FEWEST_TRAINING = 40
-FEWEST_HELD_OUT = 10
-MOST_HELD_OUT = 1024  # the newest judge: more make a verdict surer, but slower and older; not tuned
-HELD_OUT_EVERY = 5  # batches: one in five only judges, as of texts
+FEWEST_TRAINING, FEWEST_HELD_OUT = 40, 10
+MOST_HELD_OUT = 1024  # the newest held-out texts judge: more make a verdict surer, but slower and older; not tuned
+HELD_OUT_EVERY = 5  # one batch in five is held out, as of texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Candidate:
     publish: bool
     reason: str
     scores: dict[str, Any]
-    data: dict[str, Any]  # how much it was trained and judged on, and from when to when
+    data: dict[str, Any]  # the numbers and the time span of the entries that trained and judged it
 
 
 def refit(
@@ -59,7 +59,7 @@ def refit(
     """Fit `untrained` on the log's outcomes and judge it.
 
     Returns None if no request that ended after `since` had an error worth learning from, or if there are too few
-    outcomes. `data["until"]` is what the next call's `since` should be.
+    outcomes. `data["until"]` is the `since` of the next call.
     """
     bounds = bounds or TrainingSetBounds()
     complete = sorted(known_lengths(outcomes), key=lambda o: o.at)
@@ -99,7 +99,7 @@ def _worth_learning(outcome: Outcome, rule: ErrorRule) -> bool:
 def _split(
     complete: Sequence[Outcome], bounds: TrainingSetBounds, now: float, rule: ErrorRule
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """The outcomes to train on, and those to judge by."""
+    """Return the outcomes to train on, and those to judge by."""
     training = select_entries(
         [o for o in complete if not is_held_out(o.prompt)],
         bounds,
@@ -120,11 +120,11 @@ def _enough(training: Sequence[Outcome], held_out: Sequence[Outcome]) -> bool:
 
 
 def _learnable_alone(untrained: LengthPredictor, complete: Sequence[Outcome], span: tuple[float, float]) -> bool:
-    """Whether a model trained on this span alone predicts it: then it is new traffic, not noise."""
+    """Return whether a model trained on this span alone predicts it: then the span is new traffic, not noise."""
     first, last = span
     inside = [o for o in complete if first <= o.at <= last]
-    training = [o for o in inside if not is_held_out(o.prompt)]
     held_out = [o for o in inside if is_held_out(o.prompt)]
+    training = [o for o in inside if not is_held_out(o.prompt)]
     if not _enough(training, held_out):
         return False
     untrained.fit(training)
@@ -141,7 +141,7 @@ def refit_serving_times(
     bounds: TrainingSetBounds | None = None,
     rule: ErrorRule = SERVING_RULE,
 ) -> Candidate | None:
-    """Refit the serving time estimators on the log's batches and judge them; returns None as `refit` does."""
+    """Refit the serving time estimators on the log's batches and judge them; return None as `refit` does."""
     bounds = bounds or TrainingSetBounds()
     ordered = sorted(batches, key=lambda b: b.at)
     rule = rule.scaled_to([b.serving_s for b in ordered])
@@ -168,7 +168,7 @@ def refit_serving_times(
 
 
 def _is_held_out(batch: ServedBatch) -> bool:
-    """Whether this batch is never trained on: one in five, chosen for ever by a hash, because batches have no text."""
+    """Return whether no model is trained on this batch: one in five, always the same, chosen by a hash."""
     return crc32(f"{batch.worker} {batch.at:.6f}".encode()) % HELD_OUT_EVERY == 0
 
 
@@ -194,8 +194,9 @@ def _errors(expected_s: Sequence[float], batches: Sequence[ServedBatch]) -> dict
 
 def _serving_verdict(scores: Mapping[str, Mapping[str, float]], replaces: bool) -> tuple[bool, str]:
     candidate, current, baseline = (scores[name]["rmse_s"] for name in ("candidate", "current", "baseline"))
+    in_service = "the version in service" if replaces else "the profile"
     if candidate > current:
-        return False, "larger errors than " + ("the version in service" if replaces else "the profile")
+        return False, f"larger errors than {in_service}"
     if candidate > baseline:
         return False, "not better than the constant baseline"
-    return True, "not worse than " + ("the version in service" if replaces else "the profile")
+    return True, f"not worse than {in_service}"

@@ -1,29 +1,21 @@
-"""What a refit is trained on: a bounded, recent part of the log, of every application, without held-out texts."""
+"""Selects what a refit learns from: recent answers of every application, without held-out texts and small errors."""
 
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from learning.predictors.length_predictor import Outcome, Prompt
+from learning.serving_time import ServedBatch
 from scheduling.request import COVERAGE
 
-HELD_OUT_SHARE = 0.2  # of texts: more judge a candidate better and teach it less; not tuned
+HELD_OUT_SHARE = 0.2  # of texts: a larger share judges a candidate better and teaches it less; not tuned
 
 
-class LogEntry(Protocol):
-    """Anything in the log that has the time when it ended."""
-
-    @property
-    def at(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-
-Logged = TypeVar("Logged", bound=LogEntry)
+Logged = TypeVar("Logged", Outcome, ServedBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +30,7 @@ class TrainingSetBounds:
 
 
 def is_held_out(prompt: Prompt) -> bool:
-    """Whether requests with this input text are never trained on: one text in five, chosen by its hash for ever."""
+    """Return whether no model is trained on this input text: one text in five, always the same, chosen by its hash."""
     first = hashlib.sha256(prompt.input.encode("utf-8", "replace")).digest()[:4]
     return int.from_bytes(first, "big") < HELD_OUT_SHARE * 2**32
 
@@ -50,11 +42,11 @@ def select_entries(
     group: Callable[[Logged], Hashable],
     preferred: Callable[[Logged], bool] = lambda _: False,
 ) -> list[Logged]:
-    """The newest entries within the bounds, oldest first, with an equal share of the set for each group.
+    """Return the newest entries within the bounds, oldest first, with an equal share of the set for each group.
 
-    What small groups leave of their share goes to the others. A group that has more entries than its share fills
-    half of it with `preferred` entries first: wrong predictions teach more than right ones, but a set of
-    wrong ones alone would teach that every answer is an exception.
+    What small groups leave of their share goes to the others. A group with more entries than its share fills half of it
+    with `preferred` entries first: wrong predictions teach more than right ones, but wrong ones alone would teach that
+    every answer is an exception.
     """
     by_group = defaultdict(list)
     for entry in sorted(logged, key=lambda e: e.at, reverse=True):
@@ -71,7 +63,7 @@ def select_entries(
 
 
 def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged], bool]) -> list[Logged]:
-    """`count` entries of one group: the newest, but up to half of them the newest `preferred` ones."""
+    """Return `count` entries of one group: up to half of them the newest `preferred` ones, then the newest others."""
     if len(newest_first) <= count:
         return newest_first
     first = [i for i, entry in enumerate(newest_first) if preferred(entry)][: count // 2]
@@ -81,10 +73,12 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
 
 
 def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes to learn from, none of them censored, in the order given.
+    """Return the outcomes to learn from, none of them censored, in the order given.
 
-    Left out are answers that were cancelled or failed, and those cut off by a limit that the application's complete
-    answers often exceed: they would teach the limits that some clients set.
+    Where many answers reach their limit, those that end by themselves are short, and alone would teach that answers are
+    short. Predictions end at the limit too, so an answer that reached it counts as one of that length. Left out are
+    answers that were cancelled or failed, and those cut off by a limit that the application's complete answers often
+    exceed: they would teach the limits that some clients set.
     """
     complete = defaultdict(list)
     for outcome in outcomes:
@@ -101,21 +95,21 @@ def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRule:
-    """An error is worth learning from when it exceeds both an absolute and a relative threshold."""
+    """An error is worth learning from if it exceeds an absolute and a relative threshold (Magnus III-B, III-D)."""
 
     absolute: float
     relative: float
 
     def worth_learning(self, predicted: float, actual: float) -> bool:
-        """Whether the error of this prediction exceeds both thresholds."""
+        """Return whether the error of this prediction exceeds both thresholds."""
         error = abs(predicted - actual)
         return error > self.absolute and error > self.relative * actual
 
     def scaled_to(self, actual: Sequence[float]) -> "ErrorRule":
-        """The same rule for a service whose numbers are much smaller than the paper's.
+        """Return the rule for a service whose numbers may be much smaller than the paper's.
 
-        Where answers have 12 tokens and batches take 0.1 s, no error ever exceeds 10 tokens or 2 s. There the
-        absolute threshold is twice the relative one at the mean. At the paper's scale nothing changes.
+        If answers have 12 tokens and batches take 0.1 s, no error exceeds 10 tokens or 2 s. The absolute threshold is
+        then twice the relative one at the mean. At the paper's scale nothing changes.
         """
         if not actual:
             return self

@@ -4,7 +4,7 @@ The length predictor's job also publishes how well recent predictions ranked the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,10 @@ class RefitJobs:
             return
         predicted = np.array([o.predicted_tokens for o in judged], np.float64)
         actual = np.array([o.generated_tokens for o in judged], np.float64)
-        by_application = {name: asdict(accuracy) for name, accuracy in accuracy_by_application(judged).items()}
+        by_application = {
+            application: {name: getattr(scores, name) for name in ("n", "tau", "coverage", "mae")}
+            for application, scores in accuracy_by_application(judged).items()
+        }
         state = {"n": len(judged), "tau": round(kendall_tau(predicted, actual), 4), "applications": by_application}
         planner_state.write_service_state(connection, "prediction", state)
 
