@@ -10,23 +10,41 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
-
-import psutil
 
 from benchmarks.accept import figures, submit_all
-from benchmarks.accept import figures as submission_figures
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 from benchmarks.api.submissions import connect, post, status_of
+from benchmarks.harness import Json
 from cli.api_client import Client
 from inference.toy.toy_applications import APPLICATIONS
 
-HELD_TOKENS = 40  # of each held answer: enough for many seconds of a worker's time
+P99_MS = 100
+RATE = 50.0  # submissions a second
+PACED_WORKERS = 4  # enough to answer a thousand chats in a minute
 SETTLE_S = 2.0  # after the held calls were sent, so that their own submission does not count
 ANSWERED_WITHIN_S = 600.0
 
 
-class Held:
+@dataclass(frozen=True)
+class Load:
+    """Numbers of waiting chats, streams and idle connections; `tokens` of an answer keep all open long enough."""
+
+    waiting: int
+    streams: int
+    idle: int
+    tokens: int
+
+    def __str__(self) -> str:
+        others = f", {self.streams} streams, {self.idle} idle connections" if self.streams else ""
+        return f"{self.waiting} waiting chats{others}"
+
+
+LOADS = (Load(64, 0, 0, 400), Load(1000, 0, 0, 80), Load(1000, 500, 300, 80))
+FEWER = (Load(8, 0, 0, 200), Load(20, 10, 5, 200))
+WAIT = {"MAGNUS_WAIT_S": "600"}  # longer than the slowest worker of this benchmark takes
+
+
+class HeldChats:
     """Waiting and streaming chats, and how each ended."""
 
     def __init__(self, url: str, key: str, model: str, tokens: int) -> None:
@@ -77,32 +95,23 @@ class Held:
         return int(status[9:12]) if whole else "cut off"
 
 
-async def hold_and_submit(
-    url: str,
-    key: str,
-    model: str,
-    waiting: int,
-    streams: int,
-    idle: int,
-    rate: float,
-    seconds: float,
-    tokens: int = HELD_TOKENS,
-) -> dict[str, Any]:
+async def hold_and_submit(service: MeasuredService, model: str, load: Load, seconds: float) -> Json:
     """Submit requests while calls are held open; returns the submissions' figures, and how the held calls ended."""
-    held, idle_ones = Held(url, key, model, tokens), [await connect(url) for _ in range(idle)]
+    held = HeldChats(service.url, service.key, model, load.tokens)
+    idle_ones = [await connect(service.url) for _ in range(load.idle)]
     opened_at = perf_counter()
-    tasks = [asyncio.create_task(held.wait()) for _ in range(waiting)]
-    tasks += [asyncio.create_task(held.stream()) for _ in range(streams)]
+    tasks = [asyncio.create_task(held.wait()) for _ in range(load.waiting)]
+    tasks += [asyncio.create_task(held.stream()) for _ in range(load.streams)]
     await asyncio.sleep(SETTLE_S)
     open_before = sum(not task.done() for task in tasks)
-    latencies, failures = await submit_all(url, key, rate, seconds, seed=2)
-    open_after, memory = sum(not task.done() for task in tasks), memory_mib(urlsplit(url).port or 80)
+    latencies, failures = await submit_all(service.url, service.key, RATE, seconds, seed=2)
+    open_after, memory = sum(not task.done() for task in tasks), service.memory_mib()
     await asyncio.gather(*tasks)
     answered_s = perf_counter() - opened_at
     for _, writer in idle_ones:
         writer.close()
     first = sorted(held.first_text_s)
-    return figures(latencies, failures, rate, seconds) | {
+    return figures(latencies, failures, RATE, seconds) | {
         "open_before": open_before,
         "open_after": open_after,
         "memory_mib": memory,
@@ -110,36 +119,6 @@ async def hold_and_submit(
         "held_answered_s": answered_s,
         "first_text_s": {"p50": first[len(first) // 2], "max": first[-1]} if first else None,
     }
-
-
-def memory_mib(port: int) -> float:
-    """The resident memory of all processes of this host that listen on this port."""
-    pids = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.pid}
-    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
-
-
-P99_MS = 100
-RATE = 50.0  # submissions a second, as in `benchmarks.api.waiting_chats`
-PACED_WORKERS = 4  # enough to answer a thousand chats in a minute
-
-
-@dataclass(frozen=True)
-class Load:
-    """Numbers of waiting chats, streams and idle connections; `tokens` of an answer keep all open long enough."""
-
-    waiting: int
-    streams: int
-    idle: int
-    tokens: int
-
-    def __str__(self) -> str:
-        others = f", {self.streams} streams, {self.idle} idle connections" if self.streams else ""
-        return f"{self.waiting} waiting chats{others}"
-
-
-LOADS = (Load(64, 0, 0, 400), Load(1000, 0, 0, 80), Load(1000, 500, 300, 80))
-FEWER = (Load(8, 0, 0, 200), Load(20, 10, 5, 200))
-WAIT = {"MAGNUS_WAIT_S": "600"}  # longer than the slowest worker of this benchmark takes
 
 
 def measure(short: bool) -> MeasuredFigure:
@@ -156,25 +135,18 @@ def measure(short: bool) -> MeasuredFigure:
     return measured
 
 
-def _alone(service: MeasuredService, seconds: float) -> dict[str, Any]:
+def _alone(service: MeasuredService, seconds: float) -> Json:
     asyncio.run(submit_all(service.url, service.key, RATE, 2.0, seed=3))  # opens connections, fills caches
     latencies, failures = asyncio.run(submit_all(service.url, service.key, RATE, seconds, seed=1))
-    memory = memory_mib(urlsplit(service.url).port or 80)
-    return submission_figures(latencies, failures, RATE, seconds) | {"memory_mib": memory}
+    return figures(latencies, failures, RATE, seconds) | {"memory_mib": service.memory_mib()}
 
 
 def _judge(
-    measured: MeasuredFigure,
-    service: MeasuredService,
-    load: Load,
-    seconds: float,
-    workers: str,
-    alone: dict[str, Any],
+    measured: MeasuredFigure, service: MeasuredService, load: Load, seconds: float, workers: str, alone: Json
 ) -> None:
     with Client(service.url, service.key) as client:
         model = client.model()
-    held = (load.waiting, load.streams, load.idle)
-    beside = asyncio.run(hold_and_submit(service.url, service.key, model, *held, RATE, seconds, load.tokens))
+    beside = asyncio.run(hold_and_submit(service, model, load, seconds))
     name, calls = f"{load}, {workers}", load.waiting + load.streams
     measured.figures[name] = beside
     good = sum(beside["held_ended"].get(kind, 0) for kind in ("waiting: 200", "streams: 200"))

@@ -211,14 +211,14 @@ def _put_in_force(service: ServiceUnderTest, policy: str) -> None:
 def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Look for the text of a prompt in logs, metrics, messages and Flower's pages while processes break."""
     word = f"canary{uuid.uuid4().hex}"
-    heard: list[str] = []
+    messages: list[str] = []
     with redis.Redis.from_url(service.facts.redis_url) as broker, broker.monitor() as monitor:
         ended = threading.Event()
 
         def listen() -> None:
             with contextlib.suppress(Exception):  # reading ends with an error when the connection is closed below
                 for command in monitor.listen():
-                    heard.append(str(command))
+                    messages.append(str(command))
                     if ended.is_set():
                         return
 
@@ -240,15 +240,15 @@ def canary(service: ServiceUnderTest, size: Size) -> list[Row]:
         ended.set()
     places = {f"logs/{path.name}": path.read_text(errors="replace") for path in (service.state_dir / "logs").iterdir()}
     places |= {path.name: path.read_text(errors="replace") for path in service.state_dir.glob("*.json")}
-    places |= {"valkey's file": _text_below(service.state_dir / "valkey"), "messages": "\n".join(heard)}
+    places |= {"valkey's file": _text_below(service.state_dir / "valkey"), "messages": "\n".join(messages)}
     places["metrics"] = httpx.get(f"{service.url}/metrics").text
     credentials = (service.facts.dashboard_user, service.facts.dashboard_password)
     for page in ("workers", "tasks", "broker", "api/tasks", "metrics"):
         with contextlib.suppress(httpx.HTTPError):
             places[f"Flower's {page}"] = httpx.get(f"{service.facts.flower_url}/{page}", auth=credentials).text
     found = sorted(place for place, content in places.items() if word in content)
-    measured = f"in {found or 'none'} of {len(places)} places, {len(heard)} messages heard"
-    return [Row("canary text outside the database", "nowhere", measured, not found and bool(heard))]
+    measured = f"in {found or 'none'} of {len(places)} places, {len(messages)} messages heard"
+    return [Row("canary text outside the database", "nowhere", measured, not found and bool(messages))]
 
 
 def _cancel_statements(service: ServiceUnderTest, seconds: float) -> None:

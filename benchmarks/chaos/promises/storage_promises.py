@@ -133,9 +133,9 @@ def _refused(state_dir: Path, promise: str, *options: str) -> Row:
         ended = until(lambda: process.poll() is not None, REFUSED_WITHIN_S)
     finally:
         stop((program, process))
-    said = log.read_text(errors="replace").strip()
-    error = next((line for line in said.splitlines() if "rror" in line), said[-200:])
-    clear = ended and process.returncode not in (0, None) and "Traceback" not in said and bool(said)
+    output = log.read_text(errors="replace").strip()
+    error = next((line for line in output.splitlines() if "rror" in line), output[-200:])
+    clear = ended and process.returncode not in (0, None) and "Traceback" not in output and bool(output)
     measured = f"ended after {time.monotonic() - began:.1f} s: {error[:160]}" if ended else "still running after 60 s"
     return Row(promise, "a clear error, no traceback, within 60 s", measured, clear)
 
@@ -220,7 +220,7 @@ def _schema(service: ServiceUnderTest) -> Row:
     create_database(url)
     upgrade(url)
     engine = make_engine(url, pool_size=1, name="chaos")
-    said = "downgraded to base and upgraded, no difference"
+    output = "downgraded to base and upgraded, no difference"
     try:
         with engine.begin() as connection:
             config = alembic_config(connection)
@@ -228,7 +228,7 @@ def _schema(service: ServiceUnderTest) -> Row:
             command.upgrade(config, "head")
             command.check(config)
     except CommandError as error:
-        said = str(error)
+        output = str(error)
     finally:
         engine.dispose()
-    return Row("migrations: downgrade, upgrade, alembic check", "agree", said[:160], said.startswith("downgraded"))
+    return Row("migrations: downgrade, upgrade, alembic check", "agree", output[:160], output.startswith("downgraded"))
