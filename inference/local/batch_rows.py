@@ -1,4 +1,4 @@
-"""A row of the running batch, as the host knows it: its tokens so far, and why it finished."""
+"""A row of the running batch in host memory: its tokens so far, its limits, and why it finished."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from inference.local.sampling import uniform_numbers
 from inference.sequences import FinishedSequence, FinishReason, Sequence, TokenLogprob
 from scheduling.batch_partition import groups_by_padding
 
-PASS_TOKENS = 64  # a forward pass costs as much as so many tokens more in one (45 to 67 with 0.7 M to 30 M parameters)
+PASS_TOKENS = 64  # tokens in a pass that cost as much as one more pass (45 to 67 with 0.7 M to 30 M parameters)
 
 
 class BatchRow:
@@ -36,9 +36,9 @@ class BatchRow:
     def __init__(
         self, sequence: Sequence, entry_number: int, max_positions: int, matcher: LLMatcher | None = None
     ) -> None:
-        """`entry_number` orders rows by when they entered the engine; raises SequenceTooLong.
+        """Raises SequenceTooLong; `entry_number` orders rows by when they entered the engine.
 
-        `matcher` holds the answer to a format, and has read what was generated before.
+        `matcher` holds the answer to a format, and has consumed the tokens generated before.
         """
         if sequence.length >= max_positions:
             raise SequenceTooLong(sequence.id, sequence.length, max_positions)
@@ -48,10 +48,12 @@ class BatchRow:
         self.limit = min(sequence.limit, max_positions - len(sequence.prompt_ids))
         self.uniforms = [] if sequence.sampling.greedy else uniform_numbers(sequence.sampling, sequence.limit)
         self.matcher = matcher
-        self.seen: Tensor | None = None  # [vocabulary] which tokens the prompt and the answer have, if that matters
+        self.seen: Tensor | None = (
+            None  # [vocabulary] whether prompt or answer have a token, once a penalty asks for it
+        )
         self.logprobs = list(sequence.logprobs)  # of `generated`, if they are wanted
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
-        self.asks_of_logits = (  # so that a step needs one look at the rows that ask for nothing
+        self.asks_of_logits = (  # computed once, so that a step checks one attribute of each row
             matcher is not None
             or sequence.top_logprobs is not None
             or sequence.sampling.repetition_penalty != 1
@@ -62,32 +64,32 @@ class BatchRow:
 
     @property
     def running(self) -> bool:
-        """Whether it gets another token."""
+        """Whether the row gets another token."""
         return self.finish_reason is None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Prompt and answer so far: what a prefill computes."""
+        """The tokens of the prompt and of the answer so far, which a prefill computes."""
         return (*self.sequence.prompt_ids, *self.generated)
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens that the KV cache holds while it runs: all but the newest, which the next forward pass writes."""
+        """Tokens of the row in the KV cache: all but the newest, which the next forward pass writes."""
         return len(self.sequence.prompt_ids) + len(self.generated) - 1
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
-        """The tokens that end its answer, of a model whose ends of sequence are `eos_ids`."""
+        """Returns the tokens that end this row's answer: the model's `eos_ids`, or what the request asks for."""
         asked = self.sequence
         if not asked.ignore_eos and not asked.stop_token_ids:
             return eos_ids
         return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else eos_ids)
 
     def refuse(self, why: str) -> None:
-        """It can never be answered here."""
+        """Finishes a row that this engine can never answer."""
         self.finish_reason, self.refusal = "refused", why
 
     def append(self, token: int, eos_ids: frozenset[int], detokenizer: Detokenizer) -> bool:
-        """Add the next token; returns whether it was the last one."""
+        """Adds the next token; returns whether it was the last one."""
         self.generated.append(token)
         self.new_tokens += 1
         if self.seen is not None:
@@ -103,7 +105,7 @@ class BatchRow:
         return self.finish_reason is not None
 
     def result(self) -> FinishedSequence:
-        """What the caller gets; the reason of a running row is `unfinished`."""
+        """Returns the row as callers get it; the reason of a running row is `unfinished`."""
         return FinishedSequence(
             self.sequence.id,
             tuple(self.generated),
@@ -115,12 +117,12 @@ class BatchRow:
 
 
 def matcher_error(matcher: LLMatcher) -> str:
-    """Why an answer cannot be held to its format any longer."""
+    """Returns the first line of the error because of which a matcher gave up."""
     return f"its format cannot be kept to: {matcher.get_error().partition(chr(10))[0]}"
 
 
 def of_similar_length(rows: Iterable[BatchRow]) -> list[list[BatchRow]]:
-    """Rows grouped for prefill so that the padding of a group costs less than one more forward pass would."""
+    """Groups rows for prefill so that the padding of a group costs less than one more forward pass."""
     joiners = list(rows)
     groups = groups_by_padding([len(row.token_ids) for row in joiners], PASS_TOKENS)
     return [[joiners[index] for index in group] for group in groups]

@@ -24,11 +24,11 @@ class RunTally:
         self._decode_s = 0.0
 
     def count_memory(self, kv_bytes: int) -> None:
-        """The cache now holds so many bytes."""
+        """Counts the bytes that the cache holds now."""
         self._peak_kv_bytes = max(self._peak_kv_bytes, kv_bytes)
 
     def count_prefill(self, lengths: Sequence[int], seconds: float) -> None:
-        """One padded prefill computed prompts of these lengths and gave each row a token."""
+        """Counts a padded prefill of prompts of these lengths, which gave each row a token."""
         padded = len(lengths) * max(lengths)
         self._length = max(self._length, *lengths)
         self._pad_tokens += padded - sum(lengths)
@@ -37,12 +37,12 @@ class RunTally:
         self._count_iteration(len(lengths), len(lengths))
 
     def count_decode(self, rows: int, running: int, seconds: float) -> None:
-        """One decoding step computed a token for each of `rows` rows, of which `running` had not finished."""
+        """Counts a decoding step of `rows` rows, of which `running` had not finished."""
         self._decode_s += seconds
         self._count_iteration(rows, running)
 
     def count_finished(self, new_tokens: int) -> None:
-        """A row finished by itself after so many tokens."""
+        """Counts a row that finished after `new_tokens` tokens."""
         self._generation_length = max(self._generation_length, new_tokens)
 
     def _count_iteration(self, rows: int, running: int) -> None:
@@ -52,7 +52,7 @@ class RunTally:
         self._valid_tokens += running
 
     def figures(self) -> RunFigures:
-        """The sums so far."""
+        """Returns the sums so far."""
         return RunFigures(
             size=self._size,
             length=self._length,
@@ -67,16 +67,16 @@ class RunTally:
         )
 
 
-# A window of iterations ends when the number of rows changes, after so many iterations, or after so many seconds.
+# A window of iterations ends when the number of rows changes, after MOST_STEPS iterations, or after MOST_S seconds.
 # Longer ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
 MOST_STEPS = 16
 MOST_S = 0.25
-KEPT = 1024  # windows that nobody took yet: many seconds of steps; older ones are dropped
+KEPT = 1024  # windows that were not taken yet; older ones are dropped. Any value above some seconds of steps does
 
 
 @dataclass(slots=True)
 class StepSums:
-    """One window: its seconds, and what was computed in it; lengths with padding, in tokens."""
+    """The seconds of one window and what was computed in it; lengths include padding, in tokens."""
 
     began_at: float
     seconds: float = 0.0
@@ -91,7 +91,11 @@ class StepSums:
 
 
 class StepLog:
-    """The engine's thread counts, another one may `take`; instants are those of `perf_counter`."""
+    """Sums of steps over windows of time, from which costs are learned; instants are those of `perf_counter`.
+
+    A window begins at the end of the step before it, so that the time between two steps belongs to it. The engine's
+    thread counts; another thread may call `take`.
+    """
 
     def __init__(self) -> None:
         self._closed: deque[StepSums] = deque(maxlen=KEPT)
@@ -100,7 +104,7 @@ class StepLog:
         self._last_end: float | None = None  # of the last step, while rows are running
 
     def count_prefill(self, rows: int, length: int, began_at: float, now: float) -> None:
-        """One padded prefill of so many rows and tokens ended: a window of its own."""
+        """Counts a padded prefill of `rows` rows and `length` columns, which is a window of its own."""
         self._close()
         window = self._begin(began_at)
         window.prefilled_tokens, window.prefilled_rows = rows * length, rows
@@ -109,7 +113,7 @@ class StepLog:
         self._close()
 
     def count_decode(self, rows: int, cached: float, began_at: float, now: float) -> None:
-        """One iteration of so many rows, which read so many cached tokens each, ended."""
+        """Counts an iteration of `rows` rows, each of which read `cached` tokens of the cache."""
         if rows != self._rows:
             self._close()
         window = self._window or self._begin(began_at)
@@ -123,12 +127,12 @@ class StepLog:
             self._close()
 
     def pause(self) -> None:
-        """No row is running: what follows is not part of any window."""
+        """Ends the window, because no row is running; time until the next step belongs to no window."""
         self._close()
         self._last_end = None
 
     def take(self) -> list[StepSums]:
-        """The windows that ended since the last call."""
+        """Removes and returns the windows that ended since the last call."""
         return [self._closed.popleft() for _ in range(len(self._closed))]
 
     def _begin(self, began_at: float) -> StepSums:

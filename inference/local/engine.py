@@ -45,10 +45,7 @@ class Engine:
         step_log: StepLog | None = None,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
-        """What its steps take is written into `step_log`, if anybody wants to learn from it.
-
-        `block_tokens` is the size of the blocks that continuous batches have when memory is scarce.
-        """
+        """Writes the seconds of each step into `step_log`, from which a worker learns its costs."""
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
@@ -64,7 +61,7 @@ class Engine:
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until every row finished or `iteration_limit` iterations are done; results in the order given.
+        """Serves a batch until every row finished or `iteration_limit` iterations are done; returns them as given.
 
         After each iteration `on_progress` gets the rows that finished in it; it may read `rows` and call `remove`.
         Raises OutOfMemory; no row is in the engine then.
@@ -88,7 +85,7 @@ class Engine:
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Let rows join the running batch, prefilled in groups of similar length; all join, or none and OutOfMemory.
+        """Lets all rows join the running batch, prefilled in groups of similar length; else raises OutOfMemory.
 
         A preempted row whose keys and values are still parked joins without a prefill.
         """
@@ -103,10 +100,10 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[FinishedSequence]:
-        """Compute one token for each running row; returns the rows that finished since the last step.
+        """Computes one token for each running row; returns the rows that finished since the last step.
 
-        Raises OutOfMemory if a single row exceeds the memory, or if the device itself ran out of it. The rows are still
-        in the engine, to be preempted or removed; those that stay are prefilled again.
+        Raises OutOfMemory if a single row exceeds the budget, or if the device itself has no memory left. The rows are
+        then still in the engine, to be preempted or removed; those that stay are prefilled again.
         """
         batch = self._batch
         with self._typed_out_of_memory():
@@ -117,7 +114,7 @@ class Engine:
         return batch.take_finished()
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """Finish a row at once; None if it is not running."""
+        """Finishes a row at once; returns None if it is not running."""
         self._parking.discard(sequence_id)
         row = self._find(sequence_id)
         if row is None:
@@ -127,7 +124,7 @@ class Engine:
 
     @torch.inference_mode()
     def preempt(self, sequence_id: str) -> Sequence:
-        """Take a row out and return the sequence that `insert` resumes it from; KeyError if it is not running."""
+        """Takes a row out and returns the sequence that `insert` resumes it from; KeyError if it is not running."""
         row = self._find(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
@@ -147,7 +144,7 @@ class Engine:
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """What those of these rows that are running have generated after so many tokens each; rows by their ids."""
+        """Returns, by row id, what each running row has generated after its first `since[id]` tokens."""
         return {
             row.sequence.id: Generated(
                 tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop, row.sequence.continues
@@ -163,7 +160,7 @@ class Engine:
 
     @property
     def figures(self) -> RunFigures:
-        """What the last `run` cost, or everything since rows were inserted into an empty engine."""
+        """The figures of the last `run`, or of everything since rows were inserted into an empty engine."""
         return self._batch.tally.figures()
 
     def _new_rows(self, sequences: Several[Sequence]) -> list[BatchRow]:
@@ -185,7 +182,7 @@ class Engine:
         self._preempted = [other for other in self._preempted if other is not row]
 
     def _join(self, rows: list[BatchRow]) -> None:
-        """Put rows at the indices of finished rows and behind the last row: parked rows by copy, others by prefill."""
+        """Puts rows at the indices of finished rows, then behind the last row; copies parked rows, prefills others."""
         batch = self._batch
         free = [index for index, row in enumerate(batch.rows) if not row.running]
         for index in free:
@@ -194,7 +191,7 @@ class Engine:
         groups = of_similar_length(row for row in rows if row not in parked)
         indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))]
         in_order = [*parked, *chain.from_iterable(groups)]
-        # for all of them at once, or for none
+        # one reservation for all rows, so that all of them join or none
         batch.reserve({index: len(row.token_ids) for index, row in zip(indices, in_order, strict=False)})
         for row in parked:
             index = indices.pop(0)
@@ -205,7 +202,7 @@ class Engine:
             del indices[: len(group)]
 
     def _preempt_and_resume(self) -> None:
-        """Preempt the youngest rows until the next token stays below the threshold; resume rows that fit again."""
+        """Preempts the youngest rows until the next token stays below the threshold; resumes rows that fit again."""
         batch = self._batch
         while len(batch.rows) > 1 and not self._below_threshold(batch.rows, growth=1):
             youngest = max(batch.rows, key=lambda row: row.entry_number)
@@ -214,7 +211,7 @@ class Engine:
             self._preempted.insert(0, youngest)
         while self._preempted:
             first = self._preempted[0]
-            # One block more a row than it needs now, so that none is preempted again at once.
+            # Each row is counted with one more block than it needs now, so that no row is preempted again at once.
             if batch.rows and not self._below_threshold([*batch.rows, first], growth=BLOCK_TOKENS):
                 break
             self._join([first])
@@ -224,17 +221,17 @@ class Engine:
         return self._kv.needed_bytes([row.cached_tokens + growth for row in rows]) <= self._threshold_bytes
 
     def _park(self, row: BatchRow) -> None:
-        """Copy a row's keys and values to host memory if that is expected to take less time than a second prefill."""
-        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # of a parked row nobody would compute them
+        """Copies a row's keys and values to host memory if that is expected to take less time than a second prefill."""
+        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # these are computed in a prefill only
             index, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
             self._parking.park(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)
 
     @contextmanager
     def _typed_out_of_memory(self, joining: Several[BatchRow] = ()) -> Iterator[None]:
-        """Turn the cache's and the device's errors into OutOfMemory, and take the joining rows out again.
+        """Turns the cache's and the device's errors into OutOfMemory, and takes the joining rows out again.
 
-        If the device itself ran out, the cache is released, and the rows that were running wait to be prefilled again.
+        If the device has no memory left, the cache is released, and running rows wait to be prefilled again.
         """
         try:
             yield

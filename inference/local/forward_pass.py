@@ -1,6 +1,6 @@
-"""The two forward passes of decoding, as functions of a model and tensors: `prefill` and `decode_one_token`.
+"""The forward passes of decoding, as functions of a model and tensors.
 
-`prefill_alone` is the first of them for a row of which the logits at each place are wanted.
+`prefill` computes prompts, `prefill_alone` one prompt with all its logits, `decode_one_token` the next tokens.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Cursor:
     def from_host(
         cls, kv: KvCache, tokens: Sequence[int], positions: Sequence[int], running: Sequence[bool]
     ) -> "Cursor":
-        """A cursor from lists with one entry for each row."""
+        """Returns a cursor from lists with one entry for each row."""
         layout, device = kv.layout, kv.layout.device
         columns = torch.tensor(positions, device=device)[:, None]
         hidden = torch.arange(kv.arrangement.columns, device=device) >= columns
@@ -44,13 +44,13 @@ class Cursor:
         )
 
     def advance(self) -> None:
-        """Move each running row one token further."""
+        """Moves each running row one token further."""
         self.positions += self.increments
         self.slots.view(len(self.positions), -1).add_(self.increments)
 
 
 def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Fill the cache's `rows` with prompts, padded on the right; returns logits [rows, vocabulary] of the next token.
+    """Fills the cache's `rows` with prompts, padded on the right; returns logits [rows, vocabulary] of the next token.
 
     The padding needs no mask: a causal model attends to nothing behind a token.
     """
@@ -65,7 +65,7 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
 
 
 def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:
-    """Fill one row of the cache with a prompt; returns logits [tokens, vocabulary]: of the token behind each."""
+    """Fills one row of the cache with a prompt; returns logits [tokens, vocabulary] of the token after each."""
     device = kv.layout.device
     kv.prepare_prefill([row], [len(prompt)])
     tokens, positions = torch.tensor([prompt], device=device), torch.arange(len(prompt), device=device)[None, :]
@@ -73,7 +73,7 @@ def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> T
 
 
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
-    """Feed each row its last token; returns logits [rows, vocabulary] of the next one and advances the cursor."""
+    """Feeds each row its last token; returns logits [rows, vocabulary] of the next one and advances the cursor."""
     cursor.width += 1
     cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
     width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Neighbouring rows, read up to the width of the longest of them."""
+    """Neighbouring rows of a rectangle that attention reads in one call, up to the width of the longest of them."""
 
     start: int
     stop: int
@@ -20,7 +20,7 @@ class Piece:
 
 
 def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]:
-    """Divide the rows so that a piece has at most `most_hidden` tokens of hidden columns, or is one row."""
+    """Divides the rows so that a piece has at most `most_hidden` tokens of hidden columns, or is one row."""
     pieces, hidden = [Piece(0, 1, lengths[0])], 0
     for row, length in enumerate(lengths[1:], 1):
         last = pieces[-1]
@@ -42,23 +42,23 @@ class BlockIndex:
     of blocks that a row has.
     """
 
-    block_at: Tensor  # [rows * most] the block at each place; behind a row's last one its first
+    block_at: Tensor  # [rows * most] the block at each place; the row's first block at places behind its last one
     place_of: Tensor  # [blocks] the place of each block; 0 if it is free
     row_of: Tensor  # [blocks] the row of each block; 0 if it is free
-    by_row: Tensor  # [blocks that are not free] those of the first row, of the second one, ...
+    by_row: Tensor  # [blocks that are not free] the blocks of row 0, then of row 1, ...
     starts: Tensor  # [rows] where each row begins in `by_row`
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Blocks that hold so many tokens of one row."""
+    """Returns the number of blocks that hold `tokens` tokens of one row."""
     return -(-tokens // block_tokens)
 
 
 class BlockTables:
     """The blocks of each row in the order of its tokens, near the beginning of the pool.
 
-    For attention reads all blocks up to the last one in use. So the lowest free block is taken first, and when many
-    rows have left, `closed_gaps` moves the last blocks to where those were.
+    Attention reads all blocks up to the last one in use. So the lowest free block is taken first, and after many rows
+    have left, `closed_gaps` moves the last blocks into the gaps.
     """
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
@@ -77,10 +77,7 @@ class BlockTables:
         return max(map(len, self.rows), default=0) * self.block_tokens
 
     def grow(self, lengths: Sequence[int]) -> bool | None:
-        """Let each row hold at least so many tokens; returns whether that took blocks.
-
-        None if too few are free; none is taken then.
-        """
+        """Gives row i blocks for lengths[i] tokens; returns whether that took blocks, or None if too few are free."""
         wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
         missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
         if sum(missing) > len(self._free):
@@ -91,14 +88,17 @@ class BlockTables:
         return any(missing)
 
     def clear(self, row: int) -> list[int]:
-        """Free a row's blocks; returns them. The row keeps its index."""
+        """Frees and returns the blocks of a row, which keeps its index."""
         blocks, self.rows[row] = self.rows[row], []
         for block in blocks:
             heappush(self._free, block)
         return blocks
 
     def closed_gaps(self) -> tuple[list[int], list[int]]:
-        """Which blocks move, and where to, once a third of those up to the last one in use are free; mostly none."""
+        """Moves the last blocks into gaps once a third of the blocks up to the last one in use are free.
+
+        Returns the blocks that move and where each of them moves to.
+        """
         end, taken = 1 + max((max(row) for row in self.rows if row), default=-1), self.taken
         if 2 * end <= 3 * taken:
             return [], []
@@ -111,7 +111,7 @@ class BlockTables:
         return moved, gaps
 
     def index(self, device: torch.device) -> BlockIndex:
-        """The indices for attention; each row has a block at least."""
+        """Returns the indices for attention; every row must have a block."""
         counts = [len(row) for row in self.rows]
         most = max(counts)
         starts = torch.tensor([0, *accumulate(counts[:-1])], device=device)
@@ -126,7 +126,7 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Blocks at the beginning of tensors [slots, dim], and whose they are; a slot is one head's part of a token."""
+    """The blocks at the beginning of tensors [slots, dim] and their rows; a slot is one head's part of a token."""
 
     heads: int
     device: torch.device
@@ -136,7 +136,7 @@ class Arrangement:
 
     @property
     def columns(self) -> int:
-        """Tokens that a row can hold, in blocks the longest row."""
+        """Tokens that a row can hold; with several blocks a row, those of the longest row."""
         return self.block_tokens if self.tables is None else self.tables.columns
 
     @property
@@ -145,19 +145,19 @@ class Arrangement:
         return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
 
     def by_block(self, tensor: Tensor) -> Tensor:
-        """The [blocks, heads, block tokens, dim] that these blocks have of a tensor of slots."""
+        """Returns the view [blocks, heads, block tokens, dim] of a tensor of slots."""
         held = tensor[: self.blocks * self.heads * self.block_tokens]
         return held.view(self.blocks, self.heads, self.block_tokens, tensor.shape[-1])
 
     def slots_at(self, positions: Sequence[int]) -> Tensor:
-        """Where row i writes its token at positions[i], [rows * heads]; one more is the next position in its block."""
+        """Returns the slots of row i's token at positions[i], [rows * heads]; a block's next position is one more."""
         size = self.block_tokens
         first = [self._block_of(row, at) * self.heads * size + at % size for row, at in enumerate(positions)]
         heads = torch.arange(self.heads, device=self.device) * size
         return (torch.tensor(first, device=self.device)[:, None] + heads).view(-1)
 
     def slots_of(self, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Where these rows' first tokens are, so many each: first by row, then by head."""
+        """Returns the slots of the first lengths[i] tokens of rows[i], in the order of rows, then of heads."""
         size, heads = self.block_tokens, torch.arange(self.heads, device=self.device)[:, None]
         slots = [torch.empty(0, dtype=torch.long, device=self.device)]
         for row, length in zip(rows, lengths, strict=True):

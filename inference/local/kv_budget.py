@@ -22,7 +22,7 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone has them
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """A key and a value for each head of each layer."""
+    """The shape of what is cached for one token: a key and a value for each head of each layer."""
 
     layers: int
     heads: int
@@ -38,7 +38,7 @@ class KvLayout:
 
 
 def zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of zeros; on a CPU the system provides each page of it when it is first written.
+    """Returns a tensor of zeros; on a CPU the system provides each page when it is first written.
 
     Those pages stay. Memory that grows by new tensors pays for new pages at each growth, which took seconds of a CPU
     worker's time where copying took a tenth of one (docs/results/engines.md).
@@ -53,7 +53,7 @@ def zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> 
 
 
 def kv_budget_bytes(configured: str, device: torch.device) -> int:
-    """Bytes of a size such as 20GiB, or of "auto" on this device, whose model is loaded.
+    """Returns the bytes Θ of a size such as 20GiB, or of "auto" on a device whose model is loaded (Magnus Eq. 1).
 
     Raises UnreadableBudget, or BudgetTooLarge for more than the device's memory.
     """
@@ -70,7 +70,7 @@ def kv_budget_bytes(configured: str, device: torch.device) -> int:
 
 
 def host_memory_bytes() -> int:
-    """The memory of this machine, in use or not."""
+    """Returns the bytes of memory that this machine has, in use or not."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -80,6 +80,6 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def require_a_row(budget_bytes: int, token_bytes: int) -> None:
-    """Raise BudgetTooSmall if a cache of that budget holds not even one row of the least columns that are allocated."""
+    """Raises BudgetTooSmall if the budget holds no row of COLUMN_STEP tokens, the least that is allocated."""
     if budget_bytes < COLUMN_STEP * token_bytes:
         raise BudgetTooSmall(budget_bytes, COLUMN_STEP, token_bytes)

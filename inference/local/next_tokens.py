@@ -18,20 +18,20 @@ from inference.sequences import JsonFormat, TokenLogprob
 
 
 class FormatMasks:
-    """A vocabulary's tokens by their bytes; makes one matcher a row."""
+    """The bytes of a vocabulary's tokens, from which each row gets a matcher for its JSON format (llguidance)."""
 
     def __init__(self, vocabulary: LLTokenizer) -> None:
         self._vocabulary = vocabulary
 
     def matcher(self, format: JsonFormat, generated_ids: Sequence[int]) -> LLMatcher:
-        """Of an answer that has these tokens already; it may be in error, which `LLMatcher.is_error` says."""
+        """Returns the matcher of an answer that has these tokens already; check its `is_error`."""
         matcher = LLMatcher(self._vocabulary, grammar_of(format), log_level=0, limits=LIMITS)
         matcher.consume_tokens(list(generated_ids))
         return matcher
 
 
 def format_masks_of(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
-    """None if the tokenizer's tokens are unknown to llguidance, or if no token ends an answer."""
+    """Returns None if llguidance cannot read the tokenizer, or if no token ends an answer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not eos_ids:
         return None
@@ -43,24 +43,24 @@ def format_masks_of(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int
 
 
 def allowed_tokens(matcher: LLMatcher, vocabulary_size: int) -> Tensor:
-    """Which tokens may come next, [vocabulary] of bool on the CPU."""
+    """Returns which tokens may come next, [vocabulary] of bool on the CPU."""
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     return torch.from_numpy(np.unpackbits(bits, bitorder="little")[:vocabulary_size].view(np.bool_))
 
 
-# Of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
+# The log probability of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
 
 
 def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
-    """The next token of each row, [rows], from logits [rows, vocabulary]; those of finished rows mean nothing.
+    """Returns the next token of each row, [rows], from logits [rows, vocabulary]; those of finished rows are arbitrary.
 
-    Log probabilities, where they are wanted, are those of the model, before anything is ruled out.
+    Log probabilities are the model's own, before penalties and formats change the logits.
     """
     asking = [index for index, row in enumerate(rows) if row.asks_of_logits and row.running]
-    told = [index for index in asking if rows[index].sequence.top_logprobs is not None]
+    with_logprobs = [index for index in asking if rows[index].sequence.top_logprobs is not None]
     changed = [index for index in asking if _changes_logits(rows[index])]
-    models_own = logits[told] if told else logits
+    unchanged = logits[with_logprobs] if with_logprobs else logits
     if changed:
         logits[changed] = adjusted(logits[changed], [rows[index] for index in changed], eos_ids).to(logits.dtype)
     tokens = greedy(logits)
@@ -69,10 +69,10 @@ def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int
         those = [rows[index] for index in sampled]
         uniforms = [row.uniforms[len(row.generated)] for row in those]
         tokens[sampled] = sample(logits[sampled], [row.sequence.sampling for row in those], uniforms)
-    if told:
-        chosen = tokens[told].tolist()
-        wanted = [rows[index].sequence.top_logprobs or 0 for index in told]
-        for index, logprob in zip(told, log_probabilities(models_own, chosen, wanted), strict=True):
+    if with_logprobs:
+        chosen = tokens[with_logprobs].tolist()
+        wanted = [rows[index].sequence.top_logprobs or 0 for index in with_logprobs]
+        for index, logprob in zip(with_logprobs, log_probabilities(unchanged, chosen, wanted), strict=True):
             rows[index].logprobs.append(logprob)
     return tokens
 
@@ -83,7 +83,7 @@ def _changes_logits(row: BatchRow) -> bool:
 
 
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
-    """The logits in float32 with repetitions made less likely, and what may not come next at minus infinity.
+    """Returns the logits in float32 with repetition penalties, and tokens that may not come next at minus infinity.
 
     A row whose format leaves no token, or whose matcher gives up, keeps its logits; `append` refuses it then.
     """
@@ -100,7 +100,7 @@ def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) 
 
 
 def penalised(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Scores [vocabulary] with those of the tokens that were `seen` made less likely, as transformers does it."""
+    """Returns scores [vocabulary] with transformers' repetition penalty on the tokens that were `seen`."""
     # in float64, where no penalty that float32 holds makes a logit overflow or vanish
     lower = torch.where(scores < 0, scores.double() * penalty, scores.double() / penalty).clamp_(-1e38, 1e38)
     return torch.where(seen & scores.isfinite(), lower.float(), scores)
@@ -118,9 +118,9 @@ def _within(ids: Collection[int], vocabulary: int) -> list[int]:
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], wanted: Sequence[int]) -> list[TokenLogprob]:
-    """The log probability of a token at each place, logits [places, vocabulary], and those `wanted` most likely there.
+    """Returns the log probability of tokens[i] at place i of logits [places, vocabulary].
 
-    The likeliest tokens are in the order of their probabilities.
+    Each has the wanted[i] likeliest tokens at its place beside it, the likeliest first.
     """
     known = below_the_likeliest(logits).log_softmax(-1).clamp_(min=LEAST_LOGPROB)
     values, ids = known.topk(min(max(wanted, default=0), known.shape[-1]), dim=-1)

@@ -48,7 +48,7 @@ class RunningBatch:
         self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
     def prefill(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Let rows join at these indices; one padded forward pass gives each of them a token."""
+        """Lets rows join at these indices; one padded forward pass gives each of them a token."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
         self.reserve(dict(zip(indices, map(len, prompts), strict=True)))
@@ -61,7 +61,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
-        """Logits of the next token; a row whose prompt's log probabilities are wanted has a forward pass of its own."""
+        """Returns logits of the next tokens; a row that asks for its prompt's log probabilities is computed alone."""
         model, kv = self.loaded.decoder, self.kv
         if not any(row.sequence.prompt_logprobs for row in rows):
             return prefill(model, kv, indices, prompts, self.loaded.pad_id)
@@ -78,7 +78,7 @@ class RunningBatch:
         return torch.stack(logits)
 
     def decode(self) -> None:
-        """Compute a token for every row; finished rows are computed as well, and their tokens dropped."""
+        """Computes a token for every row, also for finished ones, whose tokens are dropped."""
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
@@ -90,7 +90,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _read_tokens(self, cursor: Cursor) -> float:
-        """Cached tokens that a step reads for each row, as policies count them: of the longest or of the mean row."""
+        """Returns the cached tokens that a step reads a row: in a rectangle the longest row's, in blocks the mean row's."""
         if not self.kv.in_blocks:
             return cursor.width
         return sum(row.cached_tokens for row in self.rows) / len(self.rows)
@@ -100,7 +100,7 @@ class RunningBatch:
             self._step_log.pause()
 
     def _prepare_decode(self) -> Cursor:
-        """The rows' cursor, with memory reserved for one more token of each row."""
+        """Reserves memory for one more token of each row; returns the rows' cursor."""
         self.reserve({index: row.cached_tokens + 1 for index, row in enumerate(self.rows)})
         if self._cursor is None:
             self._cursor = Cursor.from_host(
@@ -112,7 +112,7 @@ class RunningBatch:
         return self._cursor
 
     def _retire(self, rows: Several[BatchRow], tokens: Tensor) -> int:
-        """Give each running row its token and collect the rows that finish; returns how many rows were running."""
+        """Gives each running row its token and collects the rows that finish; returns how many rows were running."""
         running = 0
         for row, token in zip(rows, tokens.tolist(), strict=True):
             if row.running:
@@ -124,7 +124,7 @@ class RunningBatch:
         return running
 
     def reserve(self, tokens: Mapping[int, int]) -> None:
-        """Let rows and joiners at these indices hold so many tokens; BudgetExceeded, and nothing changed, if not."""
+        """Reserves memory for tokens[i] tokens of row i; raises BudgetExceeded, and then nothing has changed."""
         cached = dict(enumerate(row.cached_tokens if row.running else 0 for row in self.rows))
         held = {**cached, **tokens}
         if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()]):
@@ -132,13 +132,13 @@ class RunningBatch:
         self.tally.count_memory(self.kv.nbytes)
 
     def add(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Add rows that the cache already holds: in place of finished rows, or behind the last row."""
+        """Adds rows that the cache already holds, in place of finished rows or behind the last row."""
         for row, index in zip(rows, indices, strict=True):
             self.rows[index : index + 1] = [row]
         self._cursor = None
 
     def take_finished(self) -> list[FinishedSequence]:
-        """The rows that finished by themselves since the last call."""
+        """Returns the rows that finished since the last call, without those that were removed."""
         finished, self.finished = self.finished, []
         return finished
 
@@ -147,24 +147,24 @@ class RunningBatch:
         return any(row.running for row in self.rows)
 
     def reset(self, continuous: bool = False) -> None:
-        """Start a new run: no rows, new figures; a static batch is a rectangle, as the papers count its memory."""
+        """Starts a new run without rows; a static batch has a rectangle of memory, as the papers count it."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
         self.kv.clear(in_blocks=continuous and self.loaded.fused)
         self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:
-        """Finish a row from outside; like any finished row it keeps its index for now."""
+        """Finishes a row that a caller removed; it keeps its index until it is replaced or compacted."""
         row.finish_reason, self._cursor = "removed", None
 
     def compact(self) -> None:
-        """Move the last rows to the indices of finished ones, and rows together in the memory."""
+        """Moves the last rows to the indices of finished ones, and closes gaps in the memory."""
         for row in [row for row in reversed(self.rows) if not row.running]:
             self.drop(row)
         if self.kv.close_gaps():
             self._cursor = None
 
     def drop(self, row: BatchRow) -> None:
-        """Drop a row; the last row moves to its index."""
+        """Drops a row; the last row moves to its index."""
         index, last = self.rows.index(row), self.rows.pop()
         self.kv.remove_row(index, len(self.rows), last.cached_tokens)
         if last is not row:
@@ -172,7 +172,7 @@ class RunningBatch:
         self._cursor = None
 
     def release_cache(self) -> list[BatchRow]:
-        """Free the cache and return the rows that were running in it."""
+        """Frees the cache and returns the rows that were running in it."""
         self.kv.release()
         rows, self.rows, self._cursor = self.rows, [], None
         return [row for row in rows if row.running]

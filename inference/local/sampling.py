@@ -10,14 +10,14 @@ from torch import Tensor
 
 from inference.sequences import Sampling
 
-# Truncation first looks among so many of the likeliest tokens: 32 rows of 1,280 scores take 0.6 ms, 2.1 ms if all
+# Truncation first looks among this number of the likeliest tokens: 32 rows of 1,280 scores take 0.6 ms, 2.1 ms if all
 # scores are sorted.
 CANDIDATES = 64
 HIGHEST = torch.finfo(torch.float32).max
 
 
 def uniform_numbers(sampling: Sampling, limit: int) -> list[float]:
-    """The random numbers in [0, 1) of a row: its k-th token is always sampled with the k-th number of its seed.
+    """Returns a row's random numbers in [0, 1): its k-th token is always sampled with the k-th number of its seed.
 
     So its text depends neither on the other rows of the batch nor on where it was sliced or preempted.
     """
@@ -26,7 +26,7 @@ def uniform_numbers(sampling: Sampling, limit: int) -> list[float]:
 
 
 def greedy(logits: Tensor) -> Tensor:
-    """The likeliest token of each row, [rows]; of equals the first."""
+    """Returns the likeliest token of each row, [rows]; the first one among equals."""
     if logits.device.type == "cpu":
         ids: np.ndarray[Any, np.dtype[np.int64]] = logits.float().numpy().argmax(-1)
         # 8 µs where torch's takes 385 (float32, 16 rows, a vocabulary of 8,192), 0.8 ms of CPU time where torch's takes
@@ -36,7 +36,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> Tensor:
-    """A token for each row, [rows]: the inverse of its cumulative distribution at its own number in [0, 1).
+    """Samples a token for each row, [rows]: the inverse of its cumulative distribution at its own number in [0, 1).
 
     Temperature, then min-p as vLLM applies it, then top-k, then top-p as transformers does. A token whose logit is
     minus infinity or no number is never drawn, unless no token of its row has any other logit.
@@ -58,16 +58,16 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
 
 
 def below_the_likeliest(logits: Tensor) -> Tensor:
-    """The logits in float32, less the largest of their row: at most 0, so that no temperature can make them overflow.
+    """Returns the logits in float32 less the largest of their row, so that no temperature can make them overflow.
 
-    What is no number counts as minus infinity. A row of nothing else becomes all zeros.
+    NaN counts as minus infinity; a row without any finite logit becomes all zeros.
     """
     scores = logits.float().nan_to_num(nan=-torch.inf, posinf=HIGHEST, neginf=-torch.inf)
     return (scores - scores.amax(-1, keepdim=True)).nan_to_num_(nan=0.0, neginf=-torch.inf)
 
 
 def truncate(scores: Tensor, samplings: Sequence[Sampling], candidates: int = CANDIDATES) -> Tensor:
-    """Scores [rows, vocabulary] with those outside each row's top-k and top-p at minus infinity.
+    """Returns scores [rows, vocabulary] with those outside each row's top-k and top-p at minus infinity.
 
     A row is truncated among its likeliest `candidates` if they contain its top-k or its top-p, else among all tokens.
     """
@@ -80,7 +80,7 @@ def truncate(scores: Tensor, samplings: Sequence[Sampling], candidates: int = CA
 
 
 def _truncate_among(scores: Tensor, samplings: Sequence[Sampling], candidates: int) -> tuple[Tensor, Tensor]:
-    """The truncated scores, and for which rows, [rows], so many candidates were enough."""
+    """Returns the truncated scores and, [rows], whether that many candidates were enough for a row."""
     vocabulary = scores.shape[-1]
     ordered, order = scores.topk(candidates, dim=-1)
     rank = torch.arange(candidates, device=scores.device)
