@@ -90,7 +90,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _read_tokens(self, cursor: Cursor) -> float:
-        """Returns the cached tokens that a step reads a row: in a rectangle the longest row's, in blocks the mean row's."""
+        """Returns the cached tokens that a step reads a row: the longest row's, in blocks the mean of the rows."""
         if not self.kv.in_blocks:
             return cursor.width
         return sum(row.cached_tokens for row in self.rows) / len(self.rows)
