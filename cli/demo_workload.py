@@ -1,26 +1,26 @@
-"""The demo's requests and their arrival times: a Poisson process, open loop, so that a slow service gets no fewer."""
+"""The demo's requests and their arrival times: a Poisson process, which does not slow down for a slow service."""
 
 import random
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import cycle, islice, zip_longest
+from itertools import accumulate, cycle, islice, zip_longest
 from pathlib import Path
 
 from cli.api_client import Client, Json
 from inference.toy.toy_applications import ToyRequest, toy_requests
 
 REAL_INSTRUCTIONS = Path(__file__).with_name("demo_instructions.toml")
-SENDERS = 16  # calls in flight at once; more would only compete with the service for the same cores. Not tuned
+SENDERS = 16  # calls in flight at once; more would compete with the service for the same cores; not tuned
 TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other requests; any value but 0 does
 
 
 @dataclass(frozen=True)
 class RealRequest:
-    """A request to a real language model; the limit keeps the demo short, without one the service's holds."""
+    """A request to a real language model; its limit keeps the demo short, None stands for the service's limit."""
 
     application: str
     instruction: str
@@ -40,17 +40,12 @@ class DemoArrival:
 
 
 def poisson_arrivals(requests: int, rate: float, seed: int, median_words: float = 10.0) -> list[DemoArrival]:
-    """Toy requests whose gaps are exponentially distributed, `rate` requests a second on average."""
-    generator = random.Random(seed)
-    at_s, arrivals = 0.0, []
-    for request in toy_requests(requests, seed, median_words=median_words):
-        at_s += generator.expovariate(rate)
-        arrivals.append(DemoArrival(request, at_s))
-    return arrivals
+    """Return toy requests, `rate` a second on average, with exponentially distributed gaps."""
+    return _spaced(toy_requests(requests, seed, median_words=median_words), rate, random.Random(seed))
 
 
 def real_requests() -> list[RealRequest]:
-    """All real instructions, the applications taken in turn."""
+    """Return all real instructions, the applications in turn."""
     applications = tomllib.loads(REAL_INSTRUCTIONS.read_text(encoding="utf-8"))["application"]
     by_application = [
         [RealRequest(app["name"], app["instructions"], text, app["max_output_tokens"]) for text in app["inputs"]]
@@ -60,34 +55,32 @@ def real_requests() -> list[RealRequest]:
 
 
 def real_arrivals(requests: int, rate: float, seed: int) -> list[DemoArrival]:
-    """Real instructions in random order, from the first again once all are used; gaps as in `poisson_arrivals`."""
+    """Return real instructions in random order, repeated once all are used, with gaps as in `poisson_arrivals`."""
     generator = random.Random(seed)
     drawn = real_requests()
     generator.shuffle(drawn)
-    at_s, arrivals = 0.0, []
-    for request in islice(cycle(drawn), requests):
-        at_s += generator.expovariate(rate)
-        arrivals.append(DemoArrival(request, at_s))
-    return arrivals
+    return _spaced(islice(cycle(drawn), requests), rate, generator)
+
+
+def _spaced(requests: Iterable[DemoRequest], rate: float, generator: random.Random) -> list[DemoArrival]:
+    requests = list(requests)
+    times = accumulate(generator.expovariate(rate) for _ in requests)
+    return [DemoArrival(request, at_s) for request, at_s in zip(requests, times, strict=True)]
 
 
 def training_examples(examples: int, arrivals: list[DemoArrival], seed: int) -> Iterator[dict[str, str]]:
-    """Toy requests with their answers, as `magnus train` reads them, without any that `arrivals` will submit."""
+    """Yield toy requests with their answers for `magnus train`, except requests that are among `arrivals`."""
     submitted = {(arrival.request.instruction, arrival.request.input) for arrival in arrivals}
     for toy in toy_requests(examples, seed + TRAINING_SEED_OFFSET):
         if (toy.instruction, toy.input) not in submitted:
-            yield {
-                "application": toy.application,
-                "instructions": toy.instruction,
-                "input": toy.input,
-                "output": toy.output,
-            }
+            texts = {"instructions": toy.instruction, "input": toy.input, "output": toy.output}
+            yield {"application": toy.application, **texts}
 
 
 def send_all(
     client: Client, arrivals: list[DemoArrival], stopping: threading.Event, sent: Callable[[str, DemoRequest], None]
 ) -> list[Future[None]]:
-    """Submit each request at its time, from a thread pool; `sent` gets its id and it. Returns when all have ended."""
+    """Submit each request at its time from a thread pool and call `sent` with its id; return when all calls ended."""
     model = client.model()
     started_at = time.monotonic()
 

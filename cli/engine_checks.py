@@ -1,4 +1,4 @@
-"""What `magnus doctor --engine URL` finds out about a server of others: what it can do, and what is lost without."""
+"""`magnus doctor --engine URL`: reports what an inference server can do, and what is lost where it cannot."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from settings import Settings
 
 
 def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
-    """Every ability, then every loss; a remedy only where the server cannot be used as it is."""
+    """Yield a finding for every ability, then for every loss; only one that makes the server unusable has a remedy."""
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
     try:
         server = connect(url, key=key, model=settings.model_name)

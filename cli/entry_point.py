@@ -1,6 +1,6 @@
-"""The installed `magnus`: makes our own modules the first that Python finds, then runs the command.
+"""The installed `magnus`: puts our modules first on Python's path, then runs the command.
 
-A wheel keeps them inside the package `magnus_service` (setup.py), a checkout in its root: in both the parent of `cli/`.
+They are in the parent of `cli/`: the package `magnus_service` of a wheel (setup.py), or the root of a checkout.
 """
 
 import sys
@@ -10,9 +10,9 @@ OUR_MODULES = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Run `magnus`, whatever lies in the working directory or on PYTHONPATH."""
+    """Run `magnus`, whatever modules are in the working directory or on PYTHONPATH."""
     sys.path.insert(0, str(OUR_MODULES))
-    # imported here because only now Python finds it
+    # imported here because Python finds it only now
     from cli.main import main as run
 
     run()

