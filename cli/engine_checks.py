@@ -33,7 +33,7 @@ def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
         "abort": able.abort,
         "priority": able.priority,
         "sampling of each request": able.own_sampling,
-        "top_k": able.top_k,
+        "top_k": "top_k" in able.options,
         "logprobs": able.logprobs,
         "response_format": able.response_format,
         "prefix cache": able.prefix_cache,

@@ -1,46 +1,64 @@
 """A request's prompt before its encoding; the web process counts with it what the worker prefills. Imports no torch."""
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from inference.request_tokens import RequestTokens, Turn
+from request_body import RequestBody, StoredCall, StoredTool, StoredTurn
 
-Message = Mapping[str, Any]  # as chat templates take it: role, content, tool_calls, tool_call_id, name
+NOTHING_ASKED = RequestBody()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPrompt:
-    """Either instructions and input, or a conversation, or with `raw` or `ids` what the model reads as it is.
+    """Instructions and input, unless `body` has a conversation, functions, or a prompt that the model reads as it is.
 
-    `messages` has the conversation's messages; with `tools`, definitions of functions, it has all of them.
+    For a conversation, `input` is its transcript.
     """
 
     instructions: str
     input: str
-    messages: tuple[Message, ...] = ()
-    tools: tuple[Message, ...] = ()
-    raw: bool = False
-    ids: tuple[int, ...] = ()
-
-    @property
-    def uses_tools(self) -> bool:
-        """Whether it has definitions, calls or results of tools."""
-        return bool(self.tools) or any(
-            message["role"] == "tool" or message.get("tool_calls") for message in self.messages
-        )
+    body: RequestBody = NOTHING_ASKED
 
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The conversation as (role, content)."""
-        return tuple((message["role"], message["content"]) for message in self.messages)
+        return tuple((message.role, message.content) for message in self.body.messages)
 
     def encode(self, tokens: RequestTokens) -> list[int]:
-        """Its token ids; raises jinja2's TemplateError if the model's chat template refuses it."""
-        if self.ids:
-            return list(self.ids)
-        if self.raw:
+        """Returns its token ids; raises jinja2's TemplateError if the model's chat template refuses it."""
+        if self.body.prompt_ids:
+            return list(self.body.prompt_ids)
+        if self.body.raw:
             return tokens.encode_raw(self.input)
-        if self.uses_tools:
-            return tokens.encode_messages(self.messages, self.tools)
+        if self.body.uses_tools:
+            messages = [template_message(message) for message in self.body.messages]
+            return tokens.encode_messages(messages, [template_tool(tool) for tool in self.body.offered_tools])
         return tokens.encode_request(self.instructions, self.input, self.turns)
+
+
+def template_message(turn: StoredTurn) -> dict[str, Any]:
+    """A message as chat templates take it; the arguments of calls are objects there."""
+    message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    if turn.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            for call in turn.tool_calls
+        ]
+    if turn.tool_call_id is not None:
+        message["tool_call_id"] = turn.tool_call_id
+    return message
+
+
+def template_tool(tool: StoredTool) -> dict[str, Any]:
+    """A function's definition as chat templates take it."""
+    return {"type": "function", "function": tool.model_dump(exclude={"strict"}, exclude_none=True)}
+
+
+def _arguments(call: StoredCall) -> Any:
+    try:
+        found = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments
+    return found if isinstance(found, dict) else call.arguments

@@ -11,6 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference.sequences import JsonFormat
+from request_body import RequestBody, StoredTool
+
 OPENING = "<tool_call>"
 TAGGED = re.compile(rf"{OPENING}(.*?)(?:</tool_call>|$)", re.DOTALL)
 MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")  # in front of calls that are the whole answer
@@ -78,20 +81,29 @@ def _calls(text: str) -> list[ToolCall]:
     return calls
 
 
-def forced_call_schema(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """A JSON Schema of one call of the tool of this name, or of any of these functions."""
+def required_format(body: RequestBody) -> JsonFormat | None:
+    """The format that an answer is held to: that of a call that it must make, or what the client asked for."""
+    if body.tool_choice.mode == "required":
+        return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
+    if body.format is None:
+        return None
+    return JsonFormat(None if body.format.schema_ is None else json.dumps(body.format.schema_))
+
+
+def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[str, Any]:
+    """A JSON Schema of one call of the tool of this name, or without a name of any of these functions."""
     calls = [
         {
             "type": "object",
             "properties": {
-                "name": {"const": tool["name"]},
+                "name": {"const": tool.name},
                 # an id of its own, so that its references go on meaning its own definitions
-                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **(tool.get("parameters") or {})},
+                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **(tool.parameters or {})},
             },
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
         for number, tool in enumerate(tools)
-        if name in (None, tool["name"])
+        if name in (None, tool.name)
     ]
     return calls[0] if len(calls) == 1 else {"anyOf": calls}

@@ -97,7 +97,7 @@ class StoredRequest(Base):
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    # what else the client sent, see `models/request_body.py`; for a conversation its "messages", of which `input` is
+    # what else the client sent, see `request_body.py`; for a conversation its "messages", of which `input` is
     # then the rendered text
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.request import Request
+from scheduling.request import Request, lacking
 
 Mode = Literal["batch", "queue", "continuous"]
 """What a policy assigns: a batch to an idle worker, batches to any worker's queue, or rows to running batches."""
@@ -63,7 +63,7 @@ class Worker:
 
     def can_serve(self, requests: Iterable[Request]) -> bool:
         """Whether its engine can do what these requests need."""
-        return not any(self.lacks & request.needs for request in requests)
+        return not any(lacking(request.needs, self.lacks) for request in requests)
 
     def given(self, assignment: "Assignment", now: float) -> "Worker":
         """The worker as it will be with this assignment, too."""

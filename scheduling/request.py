@@ -1,6 +1,6 @@
 """What a policy knows of a request: lengths and instants, never a text; and what becomes of it when memory runs out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 # Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
@@ -20,6 +20,11 @@ BACKGROUND_PRIORITY = -1000
 def is_background(priority: int) -> bool:
     """Whether a request of this priority is served only with capacity that others leave."""
     return priority < BACKGROUND_PRIORITY / 2
+
+
+def lacking(needs: Iterable[str], lacks: Iterable[str]) -> list[str]:
+    """The abilities that a request needs and an engine lacks, by name in alphabetical order."""
+    return sorted(set(needs).intersection(lacks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,79 +6,74 @@ Everything that it needs comes as an argument; it reads none of Flask's globals.
 import hashlib
 import json
 import re
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
+import structlog
 from pydantic import BaseModel
+from sqlalchemy.exc import SQLAlchemyError
 
+from inference.model_prompt import ModelPrompt
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
 from models.planning.queue_position import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tables import RequestStatus
+from models.upkeep import unstored_requests
+from request_body import RequestBody, readable_body, stored_form
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
-from webapp.client_prompt import ClientPrompt, application_name
+from webapp.client_prompt import application_name
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options.answer_options import NO_OPTIONS, AnswerOptions
+from webapp.options import check_options
 from webapp.waiting.client_connection import Patience
 from webapp.waiting.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")  # as the OpenAPI document says; clients send a UUID
 
-MOST_SEEDS = 2**31  # every engine takes a seed below; any number does that makes two alike rare
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldNames:
+    """The client's names of the fields of its call, by which errors name them."""
+
+    prompt: str = "input"
+    limit: str = "max_output_tokens"
+    format: str = "response_format"
+    logprobs: str = "logprobs"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a client asks for, whichever call it used; the names that end in `_param` are that call's field names.
-
-    `format` and `top_logprobs` are None where nothing is asked for.
-    """
+    """What a client asks for, whichever call it used; `sent` is the body of that call."""
 
     tenant: str
     idempotency_key: str | None
     model: str
-    prompt: ClientPrompt
+    prompt: ModelPrompt
+    body: RequestBody
+    sent: BaseModel
     limit_tokens: int | None
-    metadata: Mapping[str, str]
-    background: bool
-    temperature: float | None
-    top_p: float | None
-    top_k: int
-    seed: int | None
-    stop: list[str]
-    priority: int
-    deadline_s: float | None
-    body: BaseModel
-    stream: bool = False
-    prompt_param: str = "input"
-    limit_param: str = "max_output_tokens"
-    format: dict[str, Any] | None = None
-    format_param: str = "response_format"
-    top_logprobs: int | None = None
-    logprobs_param: str = "logprobs"
-    options: AnswerOptions = NO_OPTIONS
+    priority: int = 0
+    deadline_s: float | None = None
+    names: FieldNames = FieldNames()
 
     @property
     def needs(self) -> dict[str, str]:
-        """What its engine must be able to do, by the names that workers use, with the fields that ask for it."""
-        asked = {
-            "temperature": ("temperature", bool(self.temperature)),
-            "top_k": ("magnus.top_k", bool(self.temperature and self.top_k)),
-            "response_format": (self.format_param, self.format is not None),
-            "logprobs": (self.logprobs_param, self.top_logprobs is not None),
+        """Returns what its engine must be able to do, by ability, with the client's field that asks for it."""
+        names = self.names
+        fields = {
+            "top_k": "magnus.top_k",
+            "response_format": "tool_choice" if self.body.tool_choice.mode == "required" else names.format,
+            "logprobs": names.logprobs,
+            "raw_prompt": names.prompt,
+            "tools": "tools" if self.body.offered_tools else names.prompt,
+            "prompt_logprobs": "echo",
         }
-        if self.options.tool_choice.mode == "required":
-            asked["response_format"] = ("tool_choice", True)
-        own = {ability: param for ability, (param, is_asked) in asked.items() if is_asked}
-        return own | self.options.needs(
-            self.prompt, self.prompt_param, sampled=bool(self.temperature), logprobs=self.top_logprobs is not None
-        )
+        return {ability: fields.get(ability, ability) for ability in self.body.needs}
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
@@ -89,7 +84,7 @@ def submit(context: AppContext, submission: Submission) -> RequestView:
 def store(context: AppContext, submission: Submission, new: NewRequest, part: str = "") -> RequestView:
     """Store a checked request; `part` tells the requests of one call apart, and is added to its Idempotency-Key."""
     key = checked_key(submission.idempotency_key)
-    digest = None if key is None else canonical_digest(submission.body)
+    digest = None if key is None else canonical_digest(submission.sent)
     key = None if key is None else key + part
     context.backlog_limit.admit(new.tenant, new.prompt_tokens, time.monotonic())
     with context.sessions() as session:
@@ -195,62 +190,45 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
 
     `snapshot` says what the workers cannot do, as far as that is known.
     """
+    body, names = submission.body, submission.names
     limits.check_model(submission.model)
-    limit_tokens = limits.output_limit(submission.limit_tokens, param=submission.limit_param)
-    submission.options.check(limit_tokens, submission.format, submission.format_param)
-    counts = limits.count_tokens(submission.prompt, param=submission.prompt_param)
+    limit_tokens = limits.output_limit(submission.limit_tokens, param=names.limit)
+    check_options(body, limit_tokens, names.format)
+    counts = limits.count_tokens(submission.prompt, param=names.prompt)
     largest_tokens = snapshot.largest_tokens.get(limits.model_name) if snapshot else None
-    limits.check_workers(counts.prompt_tokens, largest_tokens, param=submission.prompt_param)
-    lacking = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
-    limits.check_needs(submission.needs, lacking)
+    limits.check_workers(counts.prompt_tokens, largest_tokens, param=names.prompt)
+    lacks = snapshot.lacking.get(limits.model_name, ()) if snapshot else ()
+    limits.check_needs(submission.needs, lacks)
     return NewRequest(
         tenant=submission.tenant,
         model=limits.model_name,
-        application=application_name(submission.metadata, submission.prompt.instructions),
+        application=application_name(body.metadata, submission.prompt.instructions),
         instructions=submission.prompt.instructions,
         input=submission.prompt.input,
-        body=stored_body(submission),
+        body=stored_form(body),
         prompt_tokens=counts.prompt_tokens,
         input_tokens=counts.input_tokens,
         limit_tokens=limit_tokens,
         priority=submission.priority,
         deadline_s=submission.deadline_s,
-        needs=tuple(submission.needs),
+        needs=body.needs,
     )
 
 
-def stored_body(submission: Submission) -> dict[str, Any]:
-    """The row's `body`; greedy decoding is the default.
+def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
+    """Deletes the texts of those of these final requests that have `store: false`.
 
-    What is streamed has a seed: after the loss of a worker the same text is generated again.
+    If the database is away, upkeep does it later: the client has its answer.
     """
-    seed = submission.seed
-    if submission.stream and submission.temperature and seed is None:
-        seed = secrets.randbelow(MOST_SEEDS)
-    body: dict[str, Any] = {
-        "metadata": dict(submission.metadata),
-        "background": submission.background,
-        "sampling": {
-            "temperature": submission.temperature or 0.0,
-            "top_p": 1.0 if submission.top_p is None else submission.top_p,
-            "top_k": submission.top_k,
-            "seed": seed,
-            **submission.options.sampling,
-        },
-        "stop": submission.stop,
-        **submission.options.body,
-    }
-    if submission.stream:
-        body["stream"] = True
-    if submission.prompt.raw:
-        body |= {"raw": True} | ({"prompt_ids": list(submission.prompt.ids)} if submission.prompt.ids else {})
-    if submission.prompt.messages:
-        body["messages"] = submission.prompt.stored_messages
-    if submission.format is not None:
-        body["format"] = submission.format
-    if submission.top_logprobs is not None:
-        body["top_logprobs"] = submission.top_logprobs
-    return body
+    ids = [view.request.id for view in views if not readable_body(view.request.body).store]
+    if not ids:
+        return
+    try:
+        with context.sessions() as session:
+            unstored_requests.forget(session.connection(), ids)
+            session.commit()
+    except SQLAlchemyError as error:
+        log.warning("not forgotten yet", requests=ids, error=error)
 
 
 def canonical_digest(body: BaseModel) -> bytes:

@@ -54,10 +54,7 @@ class BatchRow:
         self.logprobs = list(sequence.logprobs)  # of `generated`, if they are wanted
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self.asks_of_logits = (  # computed once, so that a step checks one attribute of each row
-            matcher is not None
-            or sequence.top_logprobs is not None
-            or sequence.sampling.repetition_penalty != 1
-            or sequence.min_tokens > 0
+            matcher is not None or sequence.top_logprobs is not None or sequence.sampling.changes_logits
         )
         self.finish_reason: FinishReason | None = None
         self.refusal = ""
@@ -79,7 +76,7 @@ class BatchRow:
 
     def ends(self, eos_ids: frozenset[int]) -> frozenset[int]:
         """Returns the tokens that end this row's answer: the model's `eos_ids`, or what the request asks for."""
-        asked = self.sequence
+        asked = self.sequence.sampling
         if not asked.ignore_eos and not asked.stop_token_ids:
             return eos_ids
         return frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else eos_ids)

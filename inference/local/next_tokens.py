@@ -78,8 +78,8 @@ def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int
 
 
 def _changes_logits(row: BatchRow) -> bool:
-    asked = row.sequence
-    return row.matcher is not None or asked.sampling.repetition_penalty != 1 or len(row.generated) < asked.min_tokens
+    asked = row.sequence.sampling
+    return row.matcher is not None or asked.repetition_penalty != 1 or len(row.generated) < asked.min_tokens
 
 
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
@@ -92,7 +92,7 @@ def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) 
         penalty = row.sequence.sampling.repetition_penalty
         if penalty != 1:
             own.copy_(penalised(own, _seen(row, own), penalty))
-        if len(row.generated) < row.sequence.min_tokens:
+        if len(row.generated) < row.sequence.sampling.min_tokens:
             own[_within(row.ends(eos_ids), len(own))] = -torch.inf
         if row.matcher is not None:
             own.masked_fill_(~allowed_tokens(row.matcher, len(own)).to(own.device), -torch.inf)

@@ -22,6 +22,7 @@ from inference.remote.server_capabilities import ProbedServer
 from inference.remote.server_watch import ServerWatch
 from inference.remote.stream_figures import StreamFigures
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
+from scheduling.request import lacking
 
 # Longest that a step waits for a row to end: what other threads ask for (cancels, joiners) is done between two steps.
 STEP_S = 0.02
@@ -193,15 +194,10 @@ class RemoteEngine:
             self._tasks[sequence.id] = EndableTask(self._serve(row), self._loop)
 
     def refusal(self, sequence: Sequence) -> str | None:
-        """What of this request the server cannot do, by name; None if it can do all."""
-        able, sampling = self.server.capabilities, sequence.sampling
-        if not able.own_sampling and not sampling.greedy:
-            return f"{self.server.kind} at this address samples all rows alike: only temperature 0 can be asked for"
-        if not able.top_k and not sampling.greedy and sampling.top_k:
-            return f"{self.server.kind} has no top_k"
-        if not able.token_ids_in and not sequence.turns:
-            return f"{self.server.kind} takes no token ids, and the prompt is no conversation"
-        return None
+        """Why the server cannot serve this row; None if it can."""
+        needs = sequence.sampling.needs if sequence.turns else (*sequence.sampling.needs, "raw_prompt")
+        lacked = lacking(needs, self.server.capabilities.lacks)
+        return f"{self.server.kind} at this address lacks {' and '.join(lacked)}" if lacked else None
 
     def _new_row(self, sequence: Sequence, iteration_limit: int | None) -> RemoteRow:
         able = self.server.capabilities

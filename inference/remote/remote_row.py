@@ -90,7 +90,7 @@ class RemoteRow:
             if top is not None:
                 known = chunk.logprobs[number]
                 self.logprobs.append(replace(known, likeliest=known.likeliest[:top]))
-            if token in self.sequence.stop_token_ids:  # also here, because not every server has them
+            if token in self.sequence.sampling.stop_token_ids:  # also here, because not every server has them
                 return "eos"
             # also here, because a stop string may have begun before the row was resumed
             if stop and detokenizer is not None and ends_in_stop_string(detokenizer, self.ids, stop):

@@ -8,8 +8,14 @@ from typing import Literal
 from inference.engine_errors import UnreadableTokenizer
 from inference.prompt_format import load_prompt_format
 from inference.remote.server_errors import ServerUnusable
+from request_body import ABILITIES
 
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
+
+# What `losses` has sentences of its own for, or what follows from them.
+NAMED_ELSEWHERE = frozenset(
+    {"temperature", "stop_token_ids", "raw_prompt", "tools", "response_format", "logprobs", "prompt_logprobs"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +28,7 @@ class ServerCapabilities:
     abort: bool = True  # a closed connection ends the row
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
-    top_k: bool = False
-    min_p: bool = False
-    repetition_penalty: bool = False
-    ignore_eos: bool = False
-    min_tokens: bool = False
+    options: frozenset[str] = frozenset()  # the fields of Sampling that it takes beside those
     logprobs: bool = False
     response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
     prefix_cache: bool = False  # how a prompt begins is not computed again
@@ -48,22 +50,16 @@ class ServerCapabilities:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What a request may ask for and this server cannot do, by the name of the request's field."""
+        """What a request may need and this server cannot do, by the names of ABILITIES."""
         able = {
             "temperature": self.own_sampling,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-            "ignore_eos": self.ignore_eos,
-            "min_tokens": self.min_tokens,
             "stop_token_ids": self.token_ids_out,
             "raw_prompt": self.token_ids_in,
             "tools": self.token_ids_in,
             "response_format": self.response_format,
             "logprobs": self.logprobs,
-            "prompt_logprobs": False,
         }
-        return tuple(name for name, has in able.items() if not has)
+        return tuple(name for name in ABILITIES if name not in self.options and not able.get(name))
 
     def losses(self) -> Iterator[str]:
         """What does not work with this server, a sentence each."""
@@ -77,9 +73,7 @@ class ServerCapabilities:
             yield "no priorities in the server: they order our queue only"
         if not self.own_sampling:
             yield "no sampling of its own for each request: requests that ask for a temperature are refused"
-        elif not self.top_k:
-            yield "no top_k: requests that ask for it are refused"
-        missing = [name for name in ("min_p", "repetition_penalty", "ignore_eos", "min_tokens") if name in self.lacks]
+        missing = [name for name in self.lacks if name not in NAMED_ELSEWHERE]
         if missing:
             yield f"no {', '.join(missing)}: requests that ask for one of them are refused"
         if not self.token_ids_in:

@@ -9,6 +9,7 @@ import httpx
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_load import load_from_metrics, slots_of
+from inference.remote.wire_formats import LLAMACPP_OPTIONS, VLLM_OPTIONS
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
@@ -146,11 +147,7 @@ def _vllm(probe: _Probe) -> ProbedServer:
         streamed_usage=True,
         priority=probe.post("/v1/completions", {**trial, "priority": 1}).is_success,
         cache_salt=probe.post("/v1/completions", {**trial, "cache_salt": "a"}).is_success,
-        top_k=True,
-        min_p=True,
-        repetition_penalty=True,
-        ignore_eos=True,
-        min_tokens=True,
+        options=VLLM_OPTIONS,
         logprobs=True,
         response_format=True,
         prefix_cache=load.prefix_cache,
@@ -178,10 +175,7 @@ def _llamacpp(probe: _Probe) -> ProbedServer:
         token_ids_in=True,
         token_ids_out=True,
         streamed_usage=True,
-        top_k=True,
-        min_p=True,
-        repetition_penalty=True,
-        ignore_eos=True,
+        options=LLAMACPP_OPTIONS,
         logprobs=True,
         response_format=True,
         prefix_cache=True,  # each slot keeps its last prompt

@@ -18,6 +18,10 @@ from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 # What llama.cpp's server says in the middle of its streams; a prompt that is too long it refuses with other words.
 CACHE_IS_FULL = "Context size has been exceeded"
 
+# Fields of Sampling that the body for such a server carries, beside temperature, top_p and seed.
+VLLM_OPTIONS = frozenset({"top_k", "min_p", "repetition_penalty", "ignore_eos", "min_tokens"})
+LLAMACPP_OPTIONS = VLLM_OPTIONS - {"min_tokens"}
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -70,12 +74,12 @@ def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
     }
     if sampling.seed is not None:
         body["seed"] = sampling.seed
-    if sequence.ignore_eos:
+    if sampling.ignore_eos:
         body["ignore_eos"] = True
-    if sequence.min_tokens > len(row.generated_ids):
-        body["min_tokens"] = min(sequence.min_tokens - len(row.generated_ids), row.limit)
-    if sequence.stop_token_ids:
-        body["stop_token_ids"] = list(sequence.stop_token_ids)
+    if sampling.min_tokens > len(row.generated_ids):
+        body["min_tokens"] = min(sampling.min_tokens - len(row.generated_ids), row.limit)
+    if sampling.stop_token_ids:
+        body["stop_token_ids"] = list(sampling.stop_token_ids)
     if sequence.priority and server.capabilities.priority:
         body["priority"] = -sequence.priority  # lower goes first there
     if sequence.cache_salt and server.capabilities.cache_salt:
@@ -129,7 +133,7 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": len(prompt) + row.limit,  # all of them; newer servers refuse -1, which means that too
-        "ignore_eos": sequence.ignore_eos,
+        "ignore_eos": sampling.ignore_eos,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "stop": list(sequence.stop),
         "stream": True,

@@ -9,7 +9,7 @@ from models.planning.planner_requests import QueuedRequest
 from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policy import Assignment
-from scheduling.request import Request, reserve_limit
+from scheduling.request import Request, lacking, reserve_limit
 
 
 class PoliciesByModel:
@@ -69,7 +69,7 @@ class PoliciesByModel:
                 self.of(model).out_of_memory(Assignment(worker="", requests=tuple(requests)), now)
 
     def _with_needs_that_count(self, one: QueuedRequest) -> Request:
-        needs = one.request.needs & self.uneven.get(one.model, frozenset())
+        needs = frozenset(lacking(one.request.needs, self.uneven.get(one.model, ())))
         return one.request if needs == one.request.needs else replace(one.request, needs=needs)
 
     def discard(self, request_ids: Iterable[str]) -> None:

@@ -1,6 +1,5 @@
 """A leased batch in a worker process, converted from the database's rows into sequences for the engine."""
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -10,10 +9,11 @@ from jinja2 import TemplateError
 
 from inference.model_prompt import ModelPrompt
 from inference.request_tokens import RequestTokens, Turn
-from inference.sequences import JsonFormat, Sampling, Sequence
-from inference.tool_calls import forced_call_schema
+from inference.sequences import Sequence
+from inference.tool_calls import required_format
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
-from models.request_body import RequestBody, read_body
+from request_body import RequestBody, read_body
+from scheduling.request import lacking
 from tasks.serving.answer_logprobs import unpacked
 
 
@@ -56,9 +56,9 @@ def prepare(
     unservable: list[Unservable] = []
     streamed: set[str] = set()
     for request in batch.prompts:
-        lacking = sorted(set(lacks) & set(request.needs))
-        if lacking:
-            message = f"No engine that serves this model at present can do {' and '.join(lacking)}."
+        lacked = lacking(request.needs, lacks)
+        if lacked:
+            message = f"No engine that serves this model at present can do {' and '.join(lacked)}."
             unservable.append(Unservable(request.id, "unsupported_value", message))
             continue
         try:
@@ -94,42 +94,24 @@ def cache_salt(tenant: str, key: str) -> str:
 
 
 def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTokens, salt_key: str) -> Sequence:
-    prompt = model_prompt(request.instructions, request.input, body)
+    prompt = ModelPrompt(request.instructions, request.input, body)
     return Sequence(
         id=request.id,
         prompt_ids=tuple(prompt.encode(prompt_format)),
         limit=request.limit_tokens,
         generated_ids=request.generated_ids,
-        sampling=Sampling(**body.sampling.model_dump(exclude_none=True)),
+        sampling=body.sampling,
         stop=body.stop,
-        turns=() if body.raw or prompt.uses_tools else prompt.turns or _turns(request),
+        turns=() if body.raw or body.uses_tools else prompt.turns or _turns(request),
         priority=request.priority,
-        format=_format(body),
+        format=required_format(body),
         top_logprobs=body.top_logprobs,
         # of those tokens that the planner lets it keep
         logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
         cache_salt=cache_salt(request.tenant, salt_key),
-        ignore_eos=body.ignore_eos,
-        min_tokens=body.min_tokens,
-        stop_token_ids=body.stop_token_ids,
-        prompt_logprobs=body.echo and body.top_logprobs is not None,
+        prompt_logprobs="prompt_logprobs" in body.needs,
         continues=body.raw,
     )
-
-
-def model_prompt(instructions: str, input: str, body: RequestBody) -> ModelPrompt:
-    """A stored request's prompt."""
-    return ModelPrompt(
-        instructions, input, body.template_messages, body.template_tools, raw=body.raw, ids=body.prompt_ids
-    )
-
-
-def _format(body: RequestBody) -> JsonFormat | None:
-    """What the answer is held to: a call that it must make, or the form that the client asked for."""
-    if body.tool_choice.mode == "required":
-        tools = [tool.model_dump() for tool in body.tools]
-        return JsonFormat(json.dumps(forced_call_schema(tools, body.tool_choice.function)))
-    return None if body.format is None else JsonFormat(body.format.schema_text)
 
 
 def _turns(request: TakenRequest) -> tuple[Turn, ...]:

@@ -6,7 +6,8 @@ from threading import Lock
 from typing import Any
 
 from inference.local.engine import Engine
-from inference.sequences import Sampling, Sequence
+from inference.sequences import Sequence
+from request_body import Sampling
 from tests.integration.stub_engine_server import StubHandler, StubServer
 
 SLICE_TOKENS = 8  # computed for one row before another gets its turn
@@ -28,14 +29,19 @@ def answers_of(engine: Engine) -> Callable[[StubHandler, dict[str, Any]], None]:
 
     def answer(handler: StubHandler, body: dict[str, Any]) -> None:
         handler.begin_stream()
-        sampling = Sampling(body["temperature"], body["top_p"], body["top_k"], body.get("seed"))
+        sampling = Sampling(
+            body["temperature"],
+            body["top_p"],
+            body["top_k"],
+            body.get("seed"),
+            ignore_eos=body.get("ignore_eos", False),
+        )
         row = Sequence(
             "row",
             tuple(body["prompt"]),
             body["max_tokens"],
             sampling=sampling,
             stop=tuple(body["stop"]),
-            ignore_eos=body.get("ignore_eos", False),
         )
         reason = None
         while reason is None:

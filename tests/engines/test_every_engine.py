@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inference.sequences import FinishedSequence, JsonFormat, Sampling, Sequence
+from inference.sequences import FinishedSequence, JsonFormat, Sequence
 from inference.toy.toy_applications import draw_request
+from request_body import Sampling
 from tasks.serving.streaming.live_rows import LiveRows
 from tasks.serving.streaming.token_publisher import LiveTexts
 from tests.engines.tested_engines import REQUESTS, EngineUnderTest
@@ -66,10 +67,10 @@ def test_a_stop_string_ends_a_row(tested, right_answers):
     assert row.tokens < whole.tokens
 
 
-def seeded(tested, name: str, seed: int, top_k: int = 0, limit: int = 30, **options):
+def seeded(tested, name: str, seed: int, top_k: int = 0, limit: int = 30, ignore_eos: bool = False):
     """A row whose next token the toy model does not know, at the highest temperature that clients may ask for."""
-    sampling = Sampling(temperature=2.0, top_k=top_k, seed=seed)
-    return tested.sequence(name, "Repeat the text.", "qwxz pfft 93847 zzgh", sampling=sampling, limit=limit, **options)
+    sampling = Sampling(temperature=2.0, top_k=top_k, seed=seed, ignore_eos=ignore_eos)
+    return tested.sequence(name, "Repeat the text.", "qwxz pfft 93847 zzgh", sampling=sampling, limit=limit)
 
 
 def test_a_seed_gives_the_same_text_in_any_company_and_another_seed_another(tested):
@@ -244,7 +245,7 @@ def test_an_answer_keeps_to_the_format_that_was_asked_for(tested, server):
 def test_what_a_row_generates_can_be_read_between_steps(tested):
     first, *others = long_rows(tested)[:3]
     if tested.ignores_eos:
-        first = replace(first, ignore_eos=True, limit=ENDLESS)
+        first = replace(first, sampling=replace(first.sampling, ignore_eos=True), limit=ENDLESS)
     for _ in range(5):  # a busy machine may let a server's whole answer arrive between two steps
         pieces, row = read_while_it_runs(tested, [first, *others])
         assert {row_id for row_id, _, _ in pieces} <= {first.id}

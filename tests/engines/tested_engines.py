@@ -56,7 +56,7 @@ class EngineUnderTest:
     @property
     def ignores_eos(self) -> bool:
         """Whether a row can be told to go on to its limit."""
-        return not isinstance(self.engine, RemoteEngine) or self.engine.server.capabilities.ignore_eos
+        return not isinstance(self.engine, RemoteEngine) or "ignore_eos" in self.engine.server.capabilities.options
 
     def sequence(self, id: str, instructions: str, input: str, limit: int = LIMIT, **options: Any) -> TokenSequence:
         """A row as a worker makes it: the prompt as token ids and as turns."""

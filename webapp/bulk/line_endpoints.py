@@ -34,9 +34,9 @@ class LineEndpoint:
         submissions = self.submissions(self.body.model_validate(body), tenant, limits)
         if len(submissions) > 1:
             raise InvalidRequest("A line of a batch has one prompt and one answer.", param="n", code=UNSUPPORTED)
-        if submissions[0].stream:
+        if submissions[0].body.stream:
             raise InvalidRequest("A line of a batch cannot be streamed.", param="stream", code=UNSUPPORTED)
-        if not submissions[0].options.store:
+        if not submissions[0].body.store:
             raise InvalidRequest("The answer to a line of a batch is stored.", param="store", code=UNSUPPORTED)
         return submissions[0]
 
@@ -47,7 +47,8 @@ def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> S
 
 def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
     # a batch tells of its own end, and not of each line's as of a response in the background
-    return [replace(response_submission(body, tenant, limits), background=False)]
+    submission = response_submission(body, tenant, limits)
+    return [replace(submission, body=submission.body.model_copy(update={"background": False}))]
 
 
 ENDPOINTS: Mapping[str, LineEndpoint] = {

@@ -4,15 +4,16 @@ Each is stored, predicted and batched like any other request, and can be read un
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import request
 
+from inference.model_prompt import ModelPrompt
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
-from models.request_body import read_body
+from request_body import RequestBody, read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat.chat_answers import finish_reason_of, usage_of
@@ -31,21 +32,19 @@ from webapp.chat.chat_schemas import (
     CreateCompletion,
 )
 from webapp.client_errors import InvalidRequest, NotInTime
-from webapp.client_prompt import ClientPrompt, prompt_of_turns
+from webapp.client_prompt import prompt_of_turns
 from webapp.completions.completion_logprobs import completion_logprobs
 from webapp.completions.completion_prompts import client_prompts
 from webapp.completions.several_answers import several, submit_all_and_wait
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options.answer_options import AnswerOptions
-from webapp.options.output_options import stored_format
-from webapp.options.unstored import forget_unstored
+from webapp.options import stored_format
 from webapp.responses.response_objects import logprobs_of, magnus_of
 from webapp.streaming.answer_stream import submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
 from webapp.streaming.event_stream import event_stream
-from webapp.submission import Submission, cancel_request, require_answer
+from webapp.submission import FieldNames, Submission, cancel_request, forget_unstored, require_answer
 from webapp.tools.tool_answers import answer_parts
-from webapp.tools.tool_schemas import stored_choice
+from webapp.tools.tool_schemas import function_fields, stored_choice
 from webapp.waiting.client_connection import connection_of, patience_of
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
@@ -64,7 +63,7 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
     """
     submission = chat_submission(json_data, current_tenant(), request.headers.get("Idempotency-Key"))
     submissions = several(submission, json_data.n or 1)
-    if submission.stream:
+    if submission.body.stream:
         return stream_chunks(submissions, "chat.completion.chunk", json_data, len(submissions))
     return chat_completion_of(wait_for_answers(submissions))
 
@@ -77,7 +76,7 @@ def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
     """Goes on from a prompt that the model reads as it is, or from each of several, like a chat in all else."""
     limits, key = current_context().prompt_limits, request.headers.get("Idempotency-Key")
     submissions, answers = completion_submissions(json_data, current_tenant(), limits, key), json_data.n or 1
-    if submissions[0].stream:
+    if submissions[0].body.stream:
         return stream_chunks(submissions, "text_completion", json_data, answers)
     return completion_of(wait_for_answers(submissions), answers)
 
@@ -89,22 +88,13 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
     offered = () if choice.mode == "none" else tools
     prompt = prompt_of_turns(None, [message.turn for message in body.messages], offered)
     if body.max_completion_tokens is None:
-        limit_tokens, limit_param = body.max_tokens, "max_tokens"
+        limit_tokens, names = body.max_tokens, FieldNames("messages", "max_tokens")
     else:
-        limit_tokens, limit_param = body.max_completion_tokens, "max_completion_tokens"
-    submission = submission_of(body, tenant, key, prompt, limit_tokens, "messages", limit_param)
-    return replace(
-        submission,
-        format=stored_format(body.response_format),
-        top_logprobs=body.asked_logprobs,
-        options=AnswerOptions(
-            body,
-            tools,
-            choice,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            store=body.store is not False,
-        ),
-    )
+        limit_tokens, names = body.max_completion_tokens, FieldNames("messages", "max_completion_tokens")
+    functions = function_fields(tools, choice, body.parallel_tool_calls)
+    functions["format"] = stored_format(body.response_format)
+    asked = asked_of(body, prompt, **functions, top_logprobs=body.asked_logprobs)
+    return submission_of(body, tenant, key, prompt, asked, limit_tokens, names)
 
 
 def completion_submissions(
@@ -117,11 +107,10 @@ def completion_submissions(
         raise InvalidRequest(f"A call has at most {MOST_ANSWERS} answers, `n` for each prompt.", param="prompt")
     if limit_tokens is None:
         limit_tokens = min(DEFAULT_COMPLETION_TOKENS, limits.max_output_tokens)
-    submissions = []
+    submissions, names = [], FieldNames("prompt", "max_tokens")
     for prompt in prompts:
-        submission = submission_of(body, tenant, key, prompt, limit_tokens, "prompt", "max_tokens")
-        options = AnswerOptions(body, echo=bool(body.echo))
-        submissions += several(replace(submission, top_logprobs=body.logprobs, options=options), answers)
+        asked = asked_of(body, prompt, top_logprobs=body.logprobs)
+        submissions += several(submission_of(body, tenant, key, prompt, asked, limit_tokens, names), answers)
     return submissions
 
 
@@ -175,35 +164,33 @@ def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Co
     )
 
 
+def asked_of(body: CommonFields, prompt: ModelPrompt, **others: Any) -> RequestBody:
+    """What either body asks for, with the fields that only one of them has."""
+    top_k = body.magnus.top_k if body.top_k is None else body.top_k
+    return body.request_body(prompt, **others, background=False, top_k=top_k, stop=body.stops)
+
+
 def submission_of(
     body: CommonFields,
     tenant: str,
     key: str | None,
-    prompt: ClientPrompt,
+    prompt: ModelPrompt,
+    asked: RequestBody,
     limit_tokens: int | None,
-    prompt_param: str,
-    limit_param: str,
+    names: FieldNames,
 ) -> Submission:
-    """What either body asks for."""
+    """The submission of either body."""
     return Submission(
         tenant=tenant,
         idempotency_key=key,
         model=body.model,
         prompt=prompt,
+        body=asked,
+        sent=body,
         limit_tokens=limit_tokens,
-        metadata=body.metadata or {},
-        background=False,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.magnus.top_k if body.top_k is None else max(body.top_k, 0),
-        seed=body.seed,
-        stop=body.stops,
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
-        body=body,
-        stream=bool(body.stream),
-        prompt_param=prompt_param,
-        limit_param=limit_param,
+        names=names,
     )
 
 

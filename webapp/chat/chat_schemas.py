@@ -4,11 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
-from webapp.client_prompt import Turn
+from request_body import StoredTurn
 from webapp.completions.completion_prompts import CompletionPrompt
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
-from webapp.options.more_sampling import MoreSampling
-from webapp.options.output_options import ChatFormat, TopLogprobs
+from webapp.options import ChatFormat, SamplingFields, TopLogprobs
 from webapp.responses.response_objects import ApiObject, ChosenToken, Magnus
 from webapp.responses.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
 from webapp.tools.tool_schemas import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
@@ -54,10 +53,10 @@ class ChatMessage(RoleAndContent):
         return value
 
     @property
-    def turn(self) -> Turn:
-        """As a turn of the conversation."""
+    def turn(self) -> StoredTurn:
+        """The message as a turn of the conversation."""
         calls = tuple(call.stored for call in self.tool_calls or ())
-        return Turn(self.role, self.text, calls, self.tool_call_id)
+        return StoredTurn(role=self.role, content=self.text, tool_calls=calls, tool_call_id=self.tool_call_id)
 
 
 class StreamOptions(Body):
@@ -70,7 +69,7 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class CommonFields(MoreSampling):
+class CommonFields(SamplingFields):
     """The fields that both calls have; values that ask for what Magnus cannot do are refused."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")

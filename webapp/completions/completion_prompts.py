@@ -4,10 +4,11 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag
 
-from webapp.client_prompt import ClientPrompt
+from inference.model_prompt import ModelPrompt
+from request_body import RequestBody
 from webapp.field_types import Text
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options.more_sampling import TokenId
+from webapp.options import TokenId
 
 MOST_PROMPTS = 128  # of one call; each is a request of its own. Not tuned
 
@@ -39,14 +40,16 @@ CompletionPrompt = Annotated[
 Prompt = str | list[int] | list[str] | list[list[int]]
 
 
-def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ClientPrompt]:
+def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ModelPrompt]:
     """Each prompt; of token ids the text is stored too. Whether they are too long, or unknown, is not checked here."""
     several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-    return [ClientPrompt("", one, raw=True) if isinstance(one, str) else _of_ids(one, limits) for one in several]
+    return [
+        ModelPrompt("", one, RequestBody(raw=True)) if isinstance(one, str) else _of_ids(one, limits) for one in several
+    ]
 
 
-def _of_ids(ids: list[int], limits: PromptLimits) -> ClientPrompt:
+def _of_ids(ids: list[int], limits: PromptLimits) -> ModelPrompt:
     known = limits.prompt_format.vocabulary_size
     decodable = [one for one in ids[: limits.max_prompt_tokens] if known is None or one < known]
     text = limits.prompt_format.decode(decodable)
-    return ClientPrompt("", text, raw=True, ids=tuple(ids))
+    return ModelPrompt("", text, RequestBody(raw=True, prompt_ids=tuple(ids)))

@@ -5,17 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from models.client_requests import NewRequest, RequestView
+from request_body import stored_form
 from webapp.app_context import AppContext
-from webapp.submission import Submission, cancel_request, find_request, new_request, store, stored_body
+from webapp.submission import Submission, cancel_request, find_request, new_request, store
 from webapp.waiting.client_connection import Patience
 
 PART = "\x1f"  # stands in no key that a client may send, so that the parts of a call have keys of their own
 
 
 def several(submission: Submission, answers: int) -> list[Submission]:
-    """So many requests for the same prompt; where it has a seed, each has another one."""
-    seed = submission.seed
-    return [replace(submission, seed=None if seed is None else (seed + number) % 2**63) for number in range(answers)]
+    """Returns one request for each of these answers to the same prompt; where it has a seed, each has another one."""
+    body, seed = submission.body, submission.body.sampling.seed
+    if seed is None:
+        return [submission] * answers
+    seeded = (replace(body.sampling, seed=(seed + number) % 2**63) for number in range(answers))
+    return [replace(submission, body=body.model_copy(update={"sampling": sampling})) for sampling in seeded]
 
 
 def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[RequestView]:
@@ -27,7 +31,7 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
     for number, submission in enumerate(submissions):
         same = number > 0 and submission.prompt is submissions[number - 1].prompt
         # answers to the same prompt differ by their seeds: it is encoded, and checked, once
-        new.append(replace(new[-1], body=stored_body(submission)) if same else new_request(context, submission))
+        new.append(replace(new[-1], body=stored_form(submission.body)) if same else new_request(context, submission))
     stored: list[RequestView] = []
     try:
         for number, (submission, row) in enumerate(zip(submissions, new, strict=True)):

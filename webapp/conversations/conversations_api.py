@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from apiflask import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from models.request_body import UnreadableBody, read_body
+from request_body import UnreadableBody, read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest

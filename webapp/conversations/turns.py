@@ -1,52 +1,50 @@
 """From the items of a response's input to turns of a conversation, and from a stored conversation to items again."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from models.client_requests import RequestView
-from models.request_body import RequestBody, StoredCall, StoredTurn
-from webapp.client_prompt import Turn
+from request_body import RequestBody, StoredCall, StoredTurn
 from webapp.responses.response_schemas import InputItem
 from webapp.tools.tool_answers import parts_of
 from webapp.tools.tool_items import FunctionCallItem, FunctionOutputItem
 
 
-def turns_of(items: str | Sequence[InputItem]) -> list[Turn]:
+def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
     """The turns; calls that follow a message of the assistant, or each other, are of one turn."""
     if isinstance(items, str):
-        return [Turn("user", items)]
-    turns: list[Turn] = []
+        return [StoredTurn(role="user", content=items)]
+    turns: list[StoredTurn] = []
     for item in items:
         if isinstance(item, FunctionCallItem):
             if not turns or turns[-1].role != "assistant":
-                turns.append(Turn("assistant", ""))
-            turns[-1] = replace(turns[-1], tool_calls=(*turns[-1].tool_calls, item.stored))
+                turns.append(StoredTurn(role="assistant", content=""))
+            calls = (*turns[-1].tool_calls, item.stored)
+            turns[-1] = turns[-1].model_copy(update={"tool_calls": calls})
         elif isinstance(item, FunctionOutputItem):
-            turns.append(Turn("tool", item.text, tool_call_id=item.call_id))
+            turns.append(StoredTurn(role="tool", content=item.text, tool_call_id=item.call_id))
         else:
-            turns.append(Turn(item.role, item.text))
+            turns.append(StoredTurn(role=item.role, content=item.text))
     return turns
 
 
-def stored_turns(view: RequestView, body: RequestBody) -> list[Turn]:
+def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
     """The turns of a stored request's input, system messages among them, but not what was given as instructions."""
     request = view.request
-    opening: list[Turn] = []
+    opening: list[StoredTurn] = []
     if body.instructions is not None:  # the input began with system messages, which were added to these
         text = request.instructions.removeprefix(body.instructions).removeprefix("\n\n")
-        opening = [Turn("system", text)]
+        opening = [StoredTurn(role="system", content=text)]
     if not body.messages:
-        return [*opening, Turn("user", request.input)]
-    later: Sequence[StoredTurn] = body.messages[1:] if request.instructions else body.messages
-    return opening + [Turn(one.role, one.content, one.tool_calls, one.tool_call_id) for one in later]
+        return [*opening, StoredTurn(role="user", content=request.input)]
+    return [*opening, *(body.messages[1:] if request.instructions else body.messages)]
 
 
-def answered_turn(view: RequestView, body: RequestBody) -> Turn:
+def answered_turn(view: RequestView, body: RequestBody) -> StoredTurn:
     """A stored request's answer as a turn."""
     parts = parts_of(view.request.output_text or "", body, view.request.id)
     calls = (StoredCall(id=call_id, name=call.name, arguments=call.arguments) for call_id, call in parts.calls)
-    return Turn("assistant", parts.text, tuple(calls))
+    return StoredTurn(role="assistant", content=parts.text, tool_calls=tuple(calls))
 
 
 def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from models.request_body import StoredTool, UnreadableBody, read_body
+from inference.model_prompt import ModelPrompt
 from models.tables import RequestStatus
+from request_body import StoredTool, StoredTurn, UnreadableBody, read_body
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.client_prompt import ClientPrompt, Turn, prompt_of_turns
+from webapp.client_prompt import opening_turns, prompt_of_turns
 from webapp.conversations.turns import answered_turn, stored_turns
 from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
 from webapp.submission import find_request
@@ -15,7 +16,7 @@ NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 
 
-def earlier_turns(context: AppContext, tenant: str, id: str) -> list[Turn]:
+def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]:
     """The input and the answer of an earlier response, without its instructions; raises InvalidRequest."""
     try:
         view = find_request(context, tenant, id)
@@ -34,24 +35,24 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[Turn]:
     return [*stored_turns(view, body), answered_turn(view, body)]
 
 
-def prompt_of(instructions: str | None, turns: Sequence[Turn], tools: Sequence[StoredTool]) -> ClientPrompt:
+def prompt_of(instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool]) -> ModelPrompt:
     """The prompt of these turns; a single text of the user's stays as it is."""
     if len(turns) == 1 and turns[0].role == "user" and not tools:
-        return ClientPrompt(instructions or "", turns[0].content)
+        return ModelPrompt(instructions or "", turns[0].content)
     return prompt_of_turns(instructions, turns, tools)
 
 
 def fitting(
-    limits: PromptLimits, turns: Sequence[Turn], prompt_of: Callable[[Sequence[Turn]], ClientPrompt]
-) -> list[Turn]:
+    limits: PromptLimits, turns: Sequence[StoredTurn], prompt_of: Callable[[Sequence[StoredTurn]], ModelPrompt]
+) -> list[StoredTurn]:
     """The turns without so many of the oldest that the prompt fits; opening system messages and the last turn stay.
 
     If nothing fits it returns what is left then, which is refused as any prompt that is too long.
     """
-    opening = next((n for n, turn in enumerate(turns) if turn.role not in ("system", "developer")), len(turns))
+    opening = opening_turns(turns)
     kept, later = list(turns[:opening]), list(turns[opening:])
 
-    def without(oldest: int) -> list[Turn]:
+    def without(oldest: int) -> list[StoredTurn]:
         rest = later[oldest:]
         while len(rest) > 1 and rest[0].role == "tool":  # its call is cut off
             rest = rest[1:]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from jinja2 import TemplateError
 
+from inference.model_prompt import ModelPrompt
 from inference.remote.server_tokens import request_tokens_of
 from inference.request_tokens import RequestTokens
+from scheduling.request import lacking
 from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.client_prompt import ClientPrompt
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
 # longest token of the model's vocabulary does: no vocabulary in use has tokens of 256 characters.
@@ -21,12 +22,10 @@ MAX_CHARACTERS_PER_TOKEN = 256
 
 TOO_LONG = "context_length_exceeded"  # the code by which clients tell that a prompt must become shorter
 
-# By what a worker's engine may lack: what its absence means, and what the client can do.
+# By ability that the engines of a model may lack: what that means, and what the client can do. An option that is
+# missing here is to be left out.
 UNABLE = {
     "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
-    "top_k": "The engine behind this model has no top_k: leave it out.",
-    "min_p": "The engine behind this model has no min_p: leave it out.",
-    "repetition_penalty": "The engine behind this model has no repetition_penalty: leave it out.",
     "ignore_eos": "The engine behind this model cannot go on behind an end of sequence: leave ignore_eos out.",
     "min_tokens": "The engine behind this model knows no least length: leave min_tokens out.",
     "stop_token_ids": "The engine behind this model tells no token ids: use stop strings instead.",
@@ -70,7 +69,7 @@ class PromptLimits:
                 code="model_not_found",
             )
 
-    def count_tokens(self, prompt: ClientPrompt, *, param: str) -> TokenCounts:
+    def count_tokens(self, prompt: ModelPrompt, *, param: str) -> TokenCounts:
         """Tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
         ids = self.encode(prompt, param=param)
         if not ids:
@@ -83,18 +82,17 @@ class PromptLimits:
         if most is not None and max(ids, default=0) >= most:
             raise InvalidRequest(f"Invalid '{param}': token ids are below {most:,} here.", param=param)
 
-    def encode(self, prompt: ClientPrompt, *, param: str) -> list[int]:
+    def encode(self, prompt: ModelPrompt, *, param: str) -> list[int]:
         """The tokens themselves; raises InvalidRequest above Lmax, and for what the model has no tokens for."""
         characters = len(prompt.instructions) + len(prompt.input)
         if characters > self.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN:
             raise self._too_long(f"{characters:,} characters", param)
-        self.check_ids(prompt.ids, param=param)
-        asked = prompt.for_model
-        if asked.uses_tools and not self.prompt_format.takes_tools:
-            param = "tools" if asked.tools else param
+        self.check_ids(prompt.body.prompt_ids, param=param)
+        if prompt.body.uses_tools and not self.prompt_format.takes_tools:
+            param = "tools" if prompt.body.offered_tools else param
             raise InvalidRequest(NO_TOOLS, param=param, code="unsupported_value")
         try:
-            ids = asked.encode(self.prompt_format)
+            ids = prompt.encode(self.prompt_format)
         except TemplateError as error:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {error}.", param=param
@@ -113,14 +111,14 @@ class PromptLimits:
                 code=TOO_LONG,
             )
 
-    def check_needs(self, needs: Mapping[str, str], lacking: Collection[str]) -> None:
-        """Raise InvalidRequest for what no worker's engine can do, as far as that is known.
+    def check_needs(self, needs: Mapping[str, str], lacks: Collection[str]) -> None:
+        """Raises InvalidRequest for a need that the engines of all workers lack.
 
-        `needs`: what the request asks for, each with the field that does.
+        `needs` has the abilities that the request needs, each with the client's field that asks for it.
         """
-        for ability, param in needs.items():
-            if ability in lacking:
-                raise InvalidRequest(UNABLE[ability], param=param, code="unsupported_value")
+        for ability in lacking(needs, lacks):
+            text = UNABLE.get(ability, f"The engine behind this model has no {ability}: leave it out.")
+            raise InvalidRequest(text, param=needs[ability], code="unsupported_value")
 
     def output_limit(self, requested: int | None, *, param: str) -> int:
         """The answer's limit in tokens, by default Gmax; raises InvalidRequest above Gmax, naming `param`."""

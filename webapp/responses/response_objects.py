@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
-from models.request_body import RequestBody, UnreadableBody, read_body
 from models.tables import RequestStatus
+from request_body import RequestBody, UnreadableBody, read_body, readable_body
 from webapp.tools.tool_answers import parts_of
 
 MIN_RETRY_S = 1  # the header has whole seconds
@@ -193,8 +193,8 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         model=request.model,
         output=_output(view, body),
         usage=_usage(view),
-        temperature=body.sampling.temperature or 0.0,
-        top_p=1.0 if body.sampling.top_p is None else body.sampling.top_p,
+        temperature=body.sampling.temperature,
+        top_p=body.sampling.top_p,
         metadata=body.metadata,
         parallel_tool_calls=body.parallel_tool_calls,
         previous_response_id=body.previous_response_id,
@@ -251,7 +251,7 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
 def logprobs_of(view: RequestView) -> list[ChosenToken]:
     """Those of the answer's tokens; none where they were not asked for, or were not read with the request."""
     entries = view.logprobs or []
-    if view.request.body.get("echo"):  # those of the prompt's are in front
+    if readable_body(view.request.body).echo:  # those of the prompt's are in front
         entries = entries[view.request.prompt_tokens :]
     return [ChosenToken.model_validate(one) for one in entries]
 
@@ -259,7 +259,7 @@ def logprobs_of(view: RequestView) -> list[ChosenToken]:
 def _format(body: RequestBody) -> dict[str, Any]:
     if body.format is None:
         return {"type": "text"}
-    return body.format.model_dump(by_alias=True, exclude_unset=True)
+    return body.format.model_dump(by_alias=True, include={"type"} if body.format.type == "json_object" else None)
 
 
 def _output(view: RequestView, body: RequestBody) -> list[OutputMessage | CalledFunction]:

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
-from webapp.options.more_sampling import MoreSampling
-from webapp.options.output_options import ResponseFormat, TextFormat, TopLogprobs
+from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
 from webapp.tools.tool_items import ITEM, FunctionCallItem, FunctionOutputItem
 from webapp.tools.tool_schemas import MOST_TOOLS, ResponseTool, ResponseToolChoice
 
@@ -155,7 +154,7 @@ def _asks(item: InputItem) -> bool:
     return isinstance(item, FunctionOutputItem)
 
 
-class CreateResponse(MoreSampling):
+class CreateResponse(SamplingFields):
     """POST /v1/responses."""
 
     model: Text = Field(description="Name of the served model, see /v1/models")

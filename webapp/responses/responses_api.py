@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
@@ -11,16 +10,15 @@ from flask import request
 from models import client_requests, notifications
 from models.client_requests import RequestView
 from models.planning.queue_position import place_in_queue
+from request_body import StoredTurn
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import Turn
+from webapp.client_prompt import opening_turns
 from webapp.conversations.turns import turns_of
 from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
 from webapp.limits.prompt_limits import PromptLimits
-from webapp.options.answer_options import AnswerOptions
-from webapp.options.output_options import stored_format
-from webapp.options.unstored import forget_unstored
+from webapp.options import stored_format
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
 from webapp.streaming.answer_stream import find_and_stream, submit_and_stream
@@ -28,16 +26,18 @@ from webapp.streaming.event_stream import event_stream
 from webapp.streaming.response_events import characters_before, response_events
 from webapp.submission import (
     RESPONSE_ID,
+    FieldNames,
     Submission,
     cancel_request,
     find_and_wait,
     find_request,
+    forget_unstored,
     require_response_id,
     response_not_found,
     submit,
     submit_and_wait,
 )
-from webapp.tools.tool_schemas import stored_choice
+from webapp.tools.tool_schemas import function_fields, stored_choice
 from webapp.waiting.client_connection import connection_of, patience_of, preferred_wait_s
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
@@ -57,10 +57,10 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     earlier = partial(earlier_turns, context, tenant)
     key = request.headers.get("Idempotency-Key")
     submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier)
-    if submission.stream:
+    if submission.body.stream:
         stream = submit_and_stream(context, submission, connection_of(request))
         return event_stream(response_events(stream, answer_of(stream.view)[0]), stream.close)
-    if submission.background:
+    if submission.body.background:
         return answer_of(submit(context, submission))
     view = submit_and_wait(context, submission, patience_of(request, context.wait_s))
     answer = answer_of(view)
@@ -143,7 +143,7 @@ def delete(id: str) -> Deleted:
     return Deleted(id=id)
 
 
-def refuse_earlier(id: str) -> list[Turn]:
+def refuse_earlier(id: str) -> list[StoredTurn]:
     """For submissions that must not read what is stored."""
     raise InvalidRequest("This request cannot go on from another one.", param="previous_response_id")
 
@@ -153,7 +153,7 @@ def response_submission(
     tenant: str,
     limits: PromptLimits,
     key: str | None = None,
-    earlier: Callable[[str], list[Turn]] = refuse_earlier,
+    earlier: Callable[[str], list[StoredTurn]] = refuse_earlier,
 ) -> Submission:
     """What a body asks for, in the name of this tenant, with its Idempotency-Key; raises InvalidRequest.
 
@@ -165,44 +165,34 @@ def response_submission(
     tools = tuple(tool.stored for tool in body.tools or ())
     offered = () if choice.mode == "none" else tools
     turns = turns_of(body.input)
-    kept: dict[str, Any] = {}
     if body.previous_response_id is not None:
         turns = [*earlier(body.previous_response_id), *turns]
-        kept["previous_response_id"] = body.previous_response_id
     if body.truncation == "auto":
         turns = fitting(limits, turns, lambda some: prompt_of(body.instructions, some, offered))
-        kept["truncation"] = "auto"
-    if turns[0].role in ("system", "developer"):  # they join the instructions
-        kept["instructions"] = body.instructions or ""
+    prompt = prompt_of(body.instructions, turns, offered)
+    asked = body.request_body(
+        prompt,
+        **function_fields(tools, choice, body.parallel_tool_calls),
+        background=bool(body.background),
+        format=stored_format(body.text.format) if body.text else None,
+        # system messages of the input join them, so that they are stored as they were given, too
+        instructions=body.instructions or "" if opening_turns(turns) else None,
+        seed=body.magnus.seed,
+        stop=body.magnus.stop,
+        top_k=body.magnus.top_k if body.top_k is None else body.top_k,
+        top_logprobs=body.asked_logprobs,
+    )
     return Submission(
         tenant=tenant,
         idempotency_key=key,
         model=body.model,
-        prompt=prompt_of(body.instructions, turns, offered),
+        prompt=prompt,
+        body=asked,
+        sent=body,
         limit_tokens=body.max_output_tokens,
-        metadata=body.metadata or {},
-        background=bool(body.background),
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.magnus.top_k if body.top_k is None else max(body.top_k, 0),
-        seed=body.magnus.seed,
-        stop=body.magnus.stop,
         priority=body.magnus.priority,
         deadline_s=body.magnus.deadline_s,
-        body=body,
-        format=stored_format(body.text.format) if body.text else None,
-        format_param="text.format",
-        top_logprobs=body.asked_logprobs,
-        logprobs_param="include" if body.include else "top_logprobs",
-        stream=bool(body.stream),
-        options=AnswerOptions(
-            body,
-            tools,
-            choice,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
-            store=body.store is not False,
-            conversation=kept,
-        ),
+        names=FieldNames(format="text.format", logprobs="include" if body.include else "top_logprobs"),
     )
 
 

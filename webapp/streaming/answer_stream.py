@@ -9,9 +9,8 @@ from models.client_requests import RequestView
 from webapp.app_context import AppContext
 from webapp.client_errors import Busy, InvalidRequest, NotAnswered
 from webapp.completions.several_answers import store_all
-from webapp.options.unstored import forget_unstored
 from webapp.streaming.live_text import LiveText
-from webapp.submission import Submission, cancel_request, find_request, response_not_found, submit
+from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found, submit
 from webapp.waiting.client_connection import Connection
 
 # A stream without a new token says so often that it is alive: below the 60 s after which load balancers close what is
@@ -128,8 +127,8 @@ def submit_and_stream_all(
 
 
 def _refuse_logprobs(submission: Submission) -> None:
-    if submission.top_logprobs is not None:
-        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=submission.logprobs_param)
+    if submission.body.top_logprobs is not None:
+        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=submission.names.logprobs)
 
 
 def submit_and_stream(context: AppContext, submission: Submission, connection: Connection | None) -> AnswerStream:
@@ -145,7 +144,7 @@ def submit_and_stream(context: AppContext, submission: Submission, connection: C
     except BaseException:
         context.waiting_calls.release_slot(submission.tenant)
         raise
-    cancels = not submission.background and submission.idempotency_key is None
+    cancels = not submission.body.background and submission.idempotency_key is None
     return AnswerStream(context, stored, connection, cancels=cancels, new=submission.idempotency_key is None)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.planning.queue_position import QueuePlace
-from models.request_body import read_body
+from request_body import read_body
 from webapp.chat.chat_answers import finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from pydantic import Field, ValidationInfo, field_validator
 
+from inference.model_prompt import ModelPrompt
+from request_body import RequestBody
 from webapp.app_context import current_context
 from webapp.chat.chat_schemas import ChatMessage
 from webapp.client_errors import InvalidRequest
-from webapp.client_prompt import ClientPrompt, prompt_of_turns
+from webapp.client_prompt import SYSTEM_ROLES, prompt_of_turns
 from webapp.field_types import Body, Text
-from webapp.options.more_sampling import TokenId
+from webapp.options import TokenId
 from webapp.responses.response_objects import ApiObject
 from webapp.tools.tool_schemas import MOST_TOOLS, ChatTool
 
@@ -71,10 +73,10 @@ def tokenize(json_data: Tokenize) -> TokenizedText:
     if json_data.model is not None:
         limits.check_model(json_data.model)
     if json_data.messages is None:
-        param, prompt = "prompt", ClientPrompt("", json_data.prompt or "", raw=True)
+        param, prompt = "prompt", ModelPrompt("", json_data.prompt or "", RequestBody(raw=True))
     else:
         param, turns = "messages", [message.turn for message in json_data.messages]
-        if all(turn.role in ("system", "developer") for turn in turns):
+        if all(turn.role in SYSTEM_ROLES for turn in turns):
             raise InvalidRequest("Invalid 'messages': one of them must be the user's.", param="messages")
         prompt = prompt_of_turns(None, turns, [tool.function.stored for tool in json_data.tools or ()])
     ids = limits.encode(prompt, param=param)

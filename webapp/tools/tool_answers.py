@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from inference.tool_calls import ToolCall, read_tool_calls
 from models.client_requests import RequestView
-from models.request_body import RequestBody, UnreadableBody, read_body
+from request_body import RequestBody, readable_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,7 @@ class AnswerParts:
 
 def answer_parts(view: RequestView) -> AnswerParts:
     """The parts of an answer; one of a request without tools is all text."""
-    text = view.request.output_text or ""
-    try:
-        body = read_body(view.request.body)
-    except UnreadableBody:
-        return AnswerParts(text)
-    return parts_of(text, body, view.request.id)
+    return parts_of(view.request.output_text or "", readable_body(view.request.body), view.request.id)
 
 
 def parts_of(text: str, body: RequestBody, request_id: str) -> AnswerParts:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag
 
-from models.request_body import StoredCall
+from request_body import StoredCall
 from webapp.field_types import Body, Text
 from webapp.tools.tool_schemas import Arguments, CallId, ToolName
 

@@ -1,12 +1,13 @@
 """Functions as clients define them, choose among them, and send back what was called: in chats and in responses."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from models.request_body import StoredCall, StoredTool, StoredToolChoice
+from request_body import StoredCall, StoredTool, StoredToolChoice
 from webapp.field_types import Body, Text
-from webapp.options.output_options import JsonSchema
+from webapp.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -108,3 +109,12 @@ def stored_choice(choice: str | ChatFunctionChoice | ResponseFunctionChoice | No
     if isinstance(choice, ResponseFunctionChoice):
         return StoredToolChoice(mode="required", function=choice.name)
     return StoredToolChoice.model_validate({"mode": choice or "auto"})
+
+
+def function_fields(
+    tools: Sequence[StoredTool], choice: StoredToolChoice, parallel_tool_calls: bool | None
+) -> dict[str, Any]:
+    """Returns the fields of a RequestBody that a choice among these functions sets; without any they ask for nothing."""
+    if not tools and choice.mode != "required":
+        choice, parallel_tool_calls = StoredToolChoice(), None
+    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel_tool_calls}

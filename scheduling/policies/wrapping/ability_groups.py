@@ -14,7 +14,7 @@ from itertools import chain
 
 from scheduling.batch_estimates import batch_shape
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
-from scheduling.request import Request
+from scheduling.request import Request, lacking
 
 Prefix = tuple[str, str]  # tenant, application
 
@@ -120,7 +120,7 @@ class AbilityGroups(Policy):
 
     def _assign(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
         for needs, policy in list(self._groups.items()):
-            able = [worker for worker in workers.values() if not worker.lacks & needs]
+            able = [worker for worker in workers.values() if not lacking(needs, worker.lacks)]
             assignments = self._holders.place(policy.assign(able, now), able) if able else []
             if assignments:
                 self._groups[needs] = self._groups.pop(needs)  # it chooses last the next time

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from request_body import StoredFormat
 from webapp.chat.chat_schemas import CreateChatCompletion
 from webapp.client_errors import field_path
-from webapp.options.output_options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
+from webapp.options import MOST_SCHEMA_BYTES, MOST_SCHEMA_DEPTH, JsonSchema, stored_format
 from webapp.responses.response_schemas import CreateResponse
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", 1, None]}}, "required": ["a"]}
@@ -31,14 +32,21 @@ def response(**fields: Any) -> CreateResponse:
     return CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
 
 
+def kept(format: Any) -> dict[str, Any] | None:
+    stored = stored_format(format)
+    return None if stored is None else stored.model_dump(by_alias=True)
+
+
 def test_a_format_is_stored_alike_whichever_call_asked_for_it() -> None:
     asked = chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}})
     named = {"type": "json_schema", "name": "n", "schema": SCHEMA, "description": None, "strict": None}
-    assert stored_format(asked.response_format) == named
+    assert kept(asked.response_format) == named
     text = response(text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}).text
     assert text is not None
-    assert stored_format(text.format) == named
-    assert stored_format(chat(response_format={"type": "json_object"}).response_format) == {"type": "json_object"}
+    assert kept(text.format) == named
+    assert stored_format(chat(response_format={"type": "json_object"}).response_format) == StoredFormat(
+        type="json_object"
+    )
 
 
 @pytest.mark.parametrize("fields", [{}, {"text": {}}, {"text": {"format": {"type": "text"}}}])

@@ -5,9 +5,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from inference.model_prompt import ModelPrompt
 from inference.prompt_format import PromptFormat
 from webapp.client_errors import InvalidRequest, NotFound
-from webapp.client_prompt import ClientPrompt
 from webapp.limits.prompt_limits import PromptLimits
 
 
@@ -21,16 +21,16 @@ def limits() -> PromptLimits:
 
 
 def test_a_prompt_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:
-    counts = limits.count_tokens(ClientPrompt("Translate", "a b c d"), param="input")
+    counts = limits.count_tokens(ModelPrompt("Translate", "a b c d"), param="input")
     assert (counts.prompt_tokens, counts.input_tokens) == (5, 4)
     with pytest.raises(InvalidRequest, match="resulted in 6 tokens") as caught:
-        limits.count_tokens(ClientPrompt("Translate", "a b c d e"), param="input")
+        limits.count_tokens(ModelPrompt("Translate", "a b c d e"), param="input")
     assert (caught.value.param, caught.value.code) == ("input", "context_length_exceeded")
 
 
 def test_text_too_long_for_any_vocabulary_is_refused_without_being_tokenized(limits: PromptLimits) -> None:
     with pytest.raises(InvalidRequest, match="1,281 characters"):
-        limits.count_tokens(ClientPrompt("", "x" * 1281), param="input")
+        limits.count_tokens(ModelPrompt("", "x" * 1281), param="input")
 
 
 def test_an_answer_may_be_as_long_as_the_bound_and_not_longer(limits: PromptLimits) -> None:

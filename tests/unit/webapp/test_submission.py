@@ -1,64 +1,60 @@
 """From a valid body to the row: what is stored, which ids can exist, which bodies mean the same."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from inference.model_prompt import ModelPrompt
+from request_body import RequestBody, read_body, stored_form
 from webapp.client_errors import NotFound
-from webapp.client_prompt import ClientPrompt, Turn
 from webapp.responses.response_schemas import CreateResponse
-from webapp.submission import Submission, canonical_digest, require_response_id, stored_body
+from webapp.submission import Submission, canonical_digest, require_response_id
 
 BODY = CreateResponse(model="words", input="eins")
 SUBMISSION = Submission(
     tenant="acme",
     idempotency_key=None,
     model="words",
-    prompt=ClientPrompt("", "eins"),
+    prompt=ModelPrompt("", "eins"),
+    body=RequestBody(metadata={"ticket": "7"}, stop=("END",)),
+    sent=BODY,
     limit_tokens=None,
-    metadata={"ticket": "7"},
-    background=True,
-    temperature=None,
-    top_p=None,
-    top_k=0,
-    seed=None,
-    stop=["END"],
-    priority=0,
-    deadline_s=None,
-    body=BODY,
 )
 
 
+def asking(**stored: Any) -> Submission:
+    return dataclasses.replace(SUBMISSION, body=read_body(stored))
+
+
 def test_decoding_is_greedy_unless_the_client_asks_for_sampling() -> None:
-    assert stored_body(SUBMISSION)["sampling"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None}
-    sampled = dataclasses.replace(SUBMISSION, temperature=0.7, top_p=0.9, seed=5)
-    assert stored_body(sampled)["sampling"] == {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": 5}
+    assert stored_form(SUBMISSION.body)["sampling"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": None}
+    sampled = asking(sampling={"temperature": 0.7, "top_p": 0.9, "seed": 5})
+    assert stored_form(sampled.body)["sampling"] == {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": 5}
 
 
 def test_what_the_engine_must_be_able_to_do_is_said_with_the_field_that_asks_for_it() -> None:
     assert SUBMISSION.needs == {}
-    greedy = dataclasses.replace(SUBMISSION, temperature=0.0, top_k=5)  # greedy decoding samples nothing
-    assert greedy.needs == {}
-    sampled = dataclasses.replace(SUBMISSION, temperature=0.7, top_k=5, format={"type": "json_object"}, top_logprobs=0)
+    assert asking(sampling={"temperature": 0.0, "top_k": 5}).needs == {}  # greedy decoding samples nothing
+    sampled = asking(
+        sampling={"temperature": 0.7, "top_k": 5}, format={"type": "json_object"}, top_logprobs=0, min_tokens=3
+    )
     assert sampled.needs == {
         "temperature": "temperature",
         "top_k": "magnus.top_k",
+        "min_tokens": "min_tokens",
         "response_format": "response_format",
         "logprobs": "logprobs",
     }
-    body = stored_body(sampled)
+    body = stored_form(sampled.body)
     assert (body["format"], body["top_logprobs"]) == ({"type": "json_object"}, 0)
-    assert not {"format", "top_logprobs"} & stored_body(SUBMISSION).keys()
+    assert not {"format", "top_logprobs"} & stored_form(SUBMISSION.body).keys()
 
 
 def test_only_a_conversation_stores_its_messages() -> None:
-    assert "messages" not in stored_body(SUBMISSION)
-    prompt = ClientPrompt("", "user: eins\n\nuser: zwei", (Turn("user", "eins"), Turn("user", "zwei")))
-    conversation = dataclasses.replace(SUBMISSION, prompt=prompt)
-    assert stored_body(conversation)["messages"] == [
-        {"role": "user", "content": "eins"},
-        {"role": "user", "content": "zwei"},
-    ]
+    assert "messages" not in stored_form(SUBMISSION.body)
+    messages = [{"role": "user", "content": "eins"}, {"role": "user", "content": "zwei"}]
+    assert stored_form(read_body({"messages": messages}))["messages"] == messages
 
 
 def test_the_digest_of_a_body_does_not_depend_on_the_order_of_its_fields() -> None:

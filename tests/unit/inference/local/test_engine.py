@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from inference.engine_errors import OutOfMemory, SequenceTooLong
 from inference.local.engine import Engine
-from inference.sequences import FinishedSequence, Sampling, Sequence
+from inference.sequences import FinishedSequence, Sequence
+from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, MAKERS, POSITIONS, drain, known
 
 

@@ -10,6 +10,7 @@ import torch
 from inference.engine_errors import OutOfMemory
 from inference.local.engine import Engine
 from inference.sequences import Sequence
+from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, drain, known
 
 
@@ -83,7 +84,9 @@ def test_rows_are_preempted_at_the_memory_threshold_and_resumed(endless):
 
 def mixed_rows(size):
     """One long row and short ones."""
-    return [Sequence(str(n), (9,) * (100 if n == 0 else 10), 12, ignore_eos=True) for n in range(size)]
+    return [
+        Sequence(str(n), (9,) * (100 if n == 0 else 10), 12, sampling=Sampling(ignore_eos=True)) for n in range(size)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from inference.json_grammar import problem_of
 from inference.local.engine import Engine
-from inference.sequences import JsonFormat, Sampling
+from inference.sequences import JsonFormat
+from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, drain, known
 
 LIMIT = 400  # tokens; the bundled model's are bytes and syllables

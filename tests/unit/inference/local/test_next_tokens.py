@@ -12,7 +12,8 @@ from inference.local.batch_rows import BatchRow
 from inference.local.engine import Engine
 from inference.local.next_tokens import LEAST_LOGPROB, log_probabilities, next_tokens, penalised
 from inference.local.sampling import sample
-from inference.sequences import Sampling, Sequence
+from inference.sequences import Sequence
+from request_body import Sampling
 from tests.unit.inference.tiny_models import AMPLE, ANSWER, EOS, POSITIONS, VOCABULARY, drain
 
 EXTREMES = [-torch.inf, torch.inf, torch.nan, -3.4e38, 3.4e38, -1e30, 0.0, -0.0, 1e-45]
@@ -65,10 +66,15 @@ def test_whatever_a_row_asks_for_it_gets_a_token_of_the_vocabulary(
     logits, temperature, min_p, penalty, min_tokens, stop_token_ids, ignore_eos, dtype
 ):
     asked = row(
-        sampling=Sampling(temperature, min_p=min_p, repetition_penalty=penalty, seed=3),
-        min_tokens=min_tokens,
-        stop_token_ids=stop_token_ids,
-        ignore_eos=ignore_eos,
+        sampling=Sampling(
+            temperature,
+            min_p=min_p,
+            repetition_penalty=penalty,
+            seed=3,
+            min_tokens=min_tokens,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+        ),
         top_logprobs=2,
     )
     plain = row()
@@ -102,7 +108,7 @@ def test_more_likeliest_tokens_than_the_vocabulary_has_are_all_of_them():
 def test_a_row_that_ignores_its_end_of_sequence_goes_on_to_its_limit(llama):
     answered = next(one for one in llama.pool if one.answer[-1] == EOS)
     engine = Engine(llama.loaded, AMPLE)
-    engine.insert([answered.sequence("all", ignore_eos=True), answered.sequence("some")])
+    engine.insert([answered.sequence("all", sampling=Sampling(ignore_eos=True)), answered.sequence("some")])
     done = drain(engine)
     assert (done["all"].reason, len(done["all"].generated_ids)) == ("limit", ANSWER)
     assert done["all"].generated_ids[: len(answered.answer)] == answered.answer
@@ -113,7 +119,7 @@ def test_a_row_gets_no_end_of_sequence_before_its_least_length(llama):
     answered = next(one for one in llama.pool if one.answer[-1] == EOS)
     least = len(answered.answer) + 1
     engine = Engine(llama.loaded, AMPLE)
-    [done], _ = engine.run([answered.sequence("a", min_tokens=least)])
+    [done], _ = engine.run([answered.sequence("a", sampling=Sampling(min_tokens=least))])
     assert EOS not in done.generated_ids[:least]
 
 
@@ -121,7 +127,7 @@ def test_a_stop_token_ends_a_row_like_an_end_of_sequence(endless):
     answered = endless.pool[0]
     third = answered.answer[2]
     engine = Engine(endless.loaded, AMPLE)
-    [done], _ = engine.run([answered.sequence("a", stop_token_ids=(third, VOCABULARY + 5))])
+    [done], _ = engine.run([answered.sequence("a", sampling=Sampling(stop_token_ids=(third, VOCABULARY + 5)))])
     assert done.reason == "eos"
     assert done.generated_ids == answered.answer[: answered.answer.index(third) + 1]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from inference.local.sampling import greedy, sample, truncate, uniform_numbers
-from inference.sequences import LEAST_TEMPERATURE, Sampling
+from request_body import LEAST_TEMPERATURE, Sampling
 from webapp.responses.response_schemas import CreateResponse
 
 

@@ -21,7 +21,8 @@ from inference.remote.wire_formats import (
     read_completion,
     read_llamacpp,
 )
-from inference.sequences import JsonFormat, Sampling, Sequence
+from inference.sequences import JsonFormat, Sequence
+from request_body import Sampling
 
 SERVER = ProbedServer("http://h", "vllm", "m", ServerCapabilities())
 ROW = RowRequest(Sequence("r", (1, 2), 9, sampling=Sampling(0.5, 0.9, 4, 7), stop=("x",), priority=2), (3,), 8)
@@ -102,10 +103,7 @@ def test_a_format_and_log_probabilities_are_asked_for_as_each_server_wants() -> 
 def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_came_before() -> None:
     asked = replace(
         ROW.sequence,
-        sampling=Sampling(0.5, min_p=0.1, repetition_penalty=1.5),
-        ignore_eos=True,
-        min_tokens=4,
-        stop_token_ids=(5,),
+        sampling=Sampling(0.5, min_p=0.1, repetition_penalty=1.5, ignore_eos=True, min_tokens=4, stop_token_ids=(5,)),
     )
     row = replace(ROW, sequence=asked)
     body = completions_body(SERVER, row)
@@ -120,7 +118,7 @@ def test_what_else_a_row_asks_for_is_passed_on_and_a_least_length_counts_what_ca
 
 
 def test_a_row_ends_with_its_stop_token_whatever_the_server_does() -> None:
-    row = RemoteRow(replace(ROW.sequence, stop=(), stop_token_ids=(5,)), 9, 9, True, True, 0.0)
+    row = RemoteRow(replace(ROW.sequence, stop=(), sampling=Sampling(stop_token_ids=(5,))), 9, 9, True, True, 0.0)
     assert row.take(Chunk((4, 5, 6)), 1.0, None) == "eos"
     assert row.ids == [4, 5]
 
@@ -128,7 +126,7 @@ def test_a_row_ends_with_its_stop_token_whatever_the_server_does() -> None:
 def test_a_server_lacks_what_it_was_not_found_to_have() -> None:
     assert {"min_p", "repetition_penalty", "ignore_eos", "min_tokens"} <= set(ServerCapabilities().lacks)
     assert {"stop_token_ids", "raw_prompt", "tools", "prompt_logprobs"} <= set(ServerCapabilities().lacks)
-    able = ServerCapabilities(token_ids_in=True, token_ids_out=True, min_p=True)
+    able = ServerCapabilities(token_ids_in=True, token_ids_out=True, options=frozenset({"min_p"}))
     assert not {"min_p", "stop_token_ids", "raw_prompt", "tools"} & set(able.lacks)
     assert "prompt_logprobs" in able.lacks
     assert any("min_tokens" in loss for loss in able.losses())

@@ -10,8 +10,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from inference.chat_template import compile_chat_template
 from inference.prompt_format import PromptFormat
-from inference.sequences import JsonFormat, Sampling, TokenLogprob
+from inference.sequences import JsonFormat, TokenLogprob
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
+from request_body import Sampling
 from tasks.serving.batch_job import cache_salt, prepare
 
 
@@ -113,8 +114,9 @@ def test_what_else_a_client_asks_of_its_answer_reaches_the_engine():
         "raw": True,
     }
     (sequence,) = prepare(taken(prompt("a", "two three", body)), words(), max_positions=10).sequences
-    assert sequence.sampling == Sampling(min_p=0.1, repetition_penalty=1.5)
-    assert (sequence.ignore_eos, sequence.min_tokens, sequence.stop_token_ids) == (True, 3, (2, 3))
+    assert sequence.sampling == Sampling(
+        min_p=0.1, repetition_penalty=1.5, ignore_eos=True, min_tokens=3, stop_token_ids=(2, 3)
+    )
     assert sequence.prompt_logprobs
     assert (sequence.prompt_ids, sequence.turns) == ((2, 3), ())  # without the instructions, and no conversation
 

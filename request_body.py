@@ -1,0 +1,225 @@
+"""What a client asks for beside its texts and its limit: one type from the API to the engine.
+
+The schema of a call makes it, `stored_form` is what the request's row keeps of it, `read_body` reads the row, and the
+engine samples with its `Sampling`. A row of an earlier release, or of another program, may lack fields: what is not
+stored asks for nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+# Below this temperature a row is greedy: tokens whose logits differ by 1e-3 then differ in probability by a factor of
+# e^100, and a temperature that float32 cannot hold would turn logits into infinities. vLLM has the same bound.
+LEAST_TEMPERATURE = 1e-5
+
+ALWAYS_STORED = ("metadata", "background", "stop")
+ALWAYS_STORED_SAMPLING = ("temperature", "top_p", "top_k", "seed")
+# Workers of earlier releases read these fields beside "sampling" and not in it.
+STORED_BESIDE_SAMPLING = ("ignore_eos", "min_tokens", "stop_token_ids")
+
+EVERYWHERE = frozenset({"top_p", "seed"})  # every engine that takes a temperature takes these too
+NOT_FOR_GREEDY = frozenset({"top_k", "min_p"})  # these change nothing at temperature 0
+
+
+class UnreadableBody(ValueError):
+    """The stored body has another form than this release writes; `where` is the first field that differs."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(f"The stored request cannot be read: its body is malformed{where and f' at {where}'}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the tokens of an answer are sampled, and which of them end it; the defaults are greedy decoding.
+
+    top_k 0, top_p 1 and min_p 0 keep all tokens. `min_p` keeps the tokens whose probability is at least this share of
+    the likeliest token's. `repetition_penalty` divides the positive logits, and multiplies the negative ones, of tokens
+    that the prompt or the answer has. With `ignore_eos` an end of sequence is a token like any other. The first
+    `min_tokens` tokens include neither an end of sequence nor one of the `stop_token_ids`, which end the answer too.
+    Raises ValueError for a value outside its range; every other value can be sampled with.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_p <= 1 or not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"0 <= min_p <= 1, repetition_penalty must be above 0 and finite: {self}")
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0 or (self.seed or 0) < 0:
+            raise ValueError(
+                f"temperature, top_k and seed must not be negative, temperature finite, 0 < top_p <= 1: {self}"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each step takes the likeliest token."""
+        return self.temperature < LEAST_TEMPERATURE
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether it changes the model's logits before a token is chosen."""
+        return self.repetition_penalty != 1 or self.min_tokens > 0
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the fields that ask for something that not every engine can do."""
+        unneeded = EVERYWHERE if self.temperature else EVERYWHERE | NOT_FOR_GREEDY
+        return tuple(
+            field.name
+            for field in fields(self)
+            if field.name not in unneeded and getattr(self, field.name) != field.default
+        )
+
+
+GREEDY = Sampling()
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class StoredCall(_Part):
+    """A call of a function in an earlier answer; `arguments` is JSON as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class StoredTurn(_Part):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+    tool_calls: tuple[StoredCall, ...] = ()
+    tool_call_id: str | None = None  # of the call whose result this message is
+
+
+class StoredTool(_Part):
+    """A function that an answer may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class StoredToolChoice(_Part):
+    """Whether an answer must call a function, and which one if it must be a certain one."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    function: str | None = None
+
+
+class StoredFormat(_Part):
+    """The form of the answer; only `json_schema` has a schema."""
+
+    type: Literal["json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class RequestBody(_Part):
+    """What one request asks for; each default asks for nothing."""
+
+    metadata: dict[str, str] = {}
+    background: bool = True
+    stream: bool = False  # a client reads the answer while it is generated
+    sampling: Sampling = GREEDY
+    stop: tuple[str, ...] = ()
+    messages: tuple[StoredTurn, ...] = ()
+    format: StoredFormat | None = None
+    top_logprobs: int | None = None  # wants each token's log probability, and those of this many likeliest tokens
+    raw: bool = False  # the model reads the input as it is, without its chat template
+    prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input, where the client sent tokens
+    echo: bool = False  # the client wants the prompt in front of the answer
+    tools: tuple[StoredTool, ...] = ()
+    tool_choice: StoredToolChoice = StoredToolChoice()
+    parallel_tool_calls: bool = True
+    store: bool = True  # False: the request is deleted once it was answered
+    instructions: str | None = None  # as the client gave them, where its input began with system messages
+    previous_response_id: str | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+
+    @property
+    def offered_tools(self) -> tuple[StoredTool, ...]:
+        """The functions that the model is told of."""
+        return () if self.tool_choice.mode == "none" else self.tools
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether its prompt has definitions, calls or results of functions."""
+        return bool(self.offered_tools) or any(
+            message.role == "tool" or message.tool_calls for message in self.messages
+        )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What an engine must be able to do to serve it: some of ABILITIES."""
+        asked = {
+            "response_format": self.format is not None or self.tool_choice.mode == "required",
+            "logprobs": self.top_logprobs is not None,
+            "raw_prompt": self.raw,
+            "tools": self.uses_tools,
+            "prompt_logprobs": self.echo and self.top_logprobs is not None,
+        }
+        return (*self.sampling.needs, *(ability for ability, is_asked in asked.items() if is_asked))
+
+
+# Everything that a request may need of an engine and that some engines cannot do.
+ABILITIES = (
+    *(field.name for field in fields(Sampling) if field.name not in EVERYWHERE),
+    "response_format",
+    "logprobs",
+    "raw_prompt",
+    "tools",
+    "prompt_logprobs",
+)
+
+
+def stored_form(body: RequestBody) -> dict[str, Any]:
+    """The JSON object that a request's row keeps of its body, in the layout that earlier releases read, too."""
+    asked = body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    whole = body.model_dump(mode="json", include={"sampling", *ALWAYS_STORED})
+    sampling = asked.get("sampling", {})
+    beside = {name: sampling.pop(name) for name in STORED_BESIDE_SAMPLING if name in sampling}
+    always = {name: whole[name] for name in ALWAYS_STORED}
+    sampling = {name: whole["sampling"][name] for name in ALWAYS_STORED_SAMPLING} | sampling
+    return always | asked | beside | {"sampling": sampling}
+
+
+def readable_body(stored: object) -> RequestBody:
+    """The body of a stored row, or one that asks for nothing if it cannot be read."""
+    try:
+        return read_body(stored)
+    except UnreadableBody:
+        return RequestBody()
+
+
+def read_body(stored: object) -> RequestBody:
+    """The body of a stored row; raises UnreadableBody."""
+    if isinstance(stored, Mapping):
+        sampling = stored.get("sampling", {})
+        beside = {name: stored[name] for name in STORED_BESIDE_SAMPLING if name in stored}
+        if isinstance(sampling, Mapping):  # earlier releases store null where the client did not say
+            sampling = beside | {name: value for name, value in sampling.items() if value is not None}
+        stored = {**stored, "sampling": sampling}
+    try:
+        return RequestBody.model_validate(stored)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise UnreadableBody(where) from error

@@ -1,0 +1,214 @@
+"""The options of an answer: how it is sampled, which form it has; every call that generates has them.
+
+A new option of sampling is a field of `SamplingFields` and, under the same name, of `request_body.Sampling`.
+"""
+
+import dataclasses
+import secrets
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import to_json
+
+from inference.json_grammar import problem_of
+from inference.model_prompt import ModelPrompt
+from inference.sequences import JsonFormat
+from inference.tool_calls import required_format
+from request_body import RequestBody, Sampling, StoredFormat
+from webapp.client_errors import InvalidRequest
+from webapp.field_types import Body, Text, storable
+
+MOST_STOP_TOKENS = 64  # a row compares each of its tokens with them; not tuned otherwise
+LARGEST_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
+MOST_SEEDS = 2**31  # every engine takes a seed below; of so many, two requests seldom draw the same
+
+# A schema is compiled by the engine that serves the request, in a time that grows with it. OpenAI allows ten levels of
+# nested objects, each of which takes three of these, and 120,000 characters of names and values. Not tuned.
+MOST_SCHEMA_BYTES = 2**16
+MOST_SCHEMA_DEPTH = 32
+MOST_TOP_LOGPROBS = 20  # OpenAI's bound
+LARGEST_INTEGER = 2**63 - 1
+
+TopLogprobs = Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)]
+TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)]
+
+
+class SamplingFields(Body):
+    """What vLLM's API adds to OpenAI's, under the same names; values that ask for nothing are accepted too."""
+
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST_TOKEN_ID)] | None = Field(
+        default=None, description="Sample among the k likeliest tokens; 0 or -1: among all"
+    )
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        default=None, description="Sample among the tokens at least so likely as this share of the likeliest"
+    )
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = Field(
+        default=None, description="Above 1: tokens that the prompt or the answer has become less likely"
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)] | None = Field(
+        default=None, description="The answer does not end by itself before so many tokens"
+    )
+    ignore_eos: bool | None = Field(default=None, description="true: the answer goes on to its limit")
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
+        default=None, description="Each of these tokens ends the answer"
+    )
+    skip_special_tokens: Literal[True] | None = None
+    include_stop_str_in_output: Literal[False] | None = None
+    use_beam_search: Literal[False] | None = None
+
+    def request_body(self, prompt: ModelPrompt, **others: Any) -> RequestBody:
+        """Returns what these fields ask for, with the parts of the prompt that are stored in the body.
+
+        Fields of the same name are taken over; `others` replace them. None asks for nothing. A streamed answer that is
+        sampled gets a seed: after the loss of a worker the same text is generated again.
+        """
+        names = [field.name for field in dataclasses.fields(Sampling)]
+        parts = {name: getattr(prompt.body, name) for name in ("messages", "raw", "prompt_ids")}
+        given = {name: getattr(self, name, None) for name in (*names, *RequestBody.model_fields)} | parts | others
+        asked = {name: value for name, value in given.items() if value is not None}
+        if asked.get("top_k", 0) < 0:
+            asked["top_k"] = 0
+        if asked.get("stream") and asked.get("temperature") and "seed" not in asked:
+            asked["seed"] = secrets.randbelow(MOST_SEEDS)
+        sampling = {name: asked.pop(name) for name in names if name in asked}
+        return RequestBody.model_validate({**asked, "sampling": sampling})
+
+
+def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, if it is neither too large nor too deep; raises ValueError."""
+    if len(to_json(schema)) > MOST_SCHEMA_BYTES:
+        raise ValueError(f"a schema has at most {MOST_SCHEMA_BYTES:,} bytes")
+    level: list[Any] = [schema]
+    for _ in range(MOST_SCHEMA_DEPTH):
+        level = [part for value in level for part in _parts(value)]
+        if not level:
+            return schema
+    raise ValueError(f"a schema is nested at most {MOST_SCHEMA_DEPTH} deep")
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a JSON value is made of; raises ValueError for what Postgres or an engine cannot take."""
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        storable(value)
+    elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise ValueError("its integers must fit 64 bits")
+    return []
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(bounded_schema)]
+
+
+class NamedSchema(Body):
+    """A JSON Schema that the answer must match."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+    schema_: JsonSchema = Field(alias="schema", description="At most 64 KiB, nested at most 32 deep")
+    description: Annotated[Text, Field(max_length=1024)] | None = None
+    strict: bool | None = Field(default=None, description="The schema is kept to in any case")
+
+
+class TextFormat(Body):
+    """Plain text."""
+
+    type: Literal["text"] = "text"
+
+
+class JsonObjectFormat(Body):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Body):
+    """JSON that matches a schema, as a chat asks for it."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class TextSchemaFormat(NamedSchema):
+    """JSON that matches a schema, as a response asks for it."""
+
+    type: Literal["json_schema"]
+
+
+def format_tag(value: Any) -> str | None:
+    """The tag of the format that a value asks for, so that an error names the field and not every kind of format."""
+    kind = value.get("type", "text") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"<{kind}>" if kind in ("text", "json_object", "json_schema") else None
+
+
+FORMAT = Discriminator(
+    format_tag, custom_error_type="format", custom_error_message="must be of type text, json_object or json_schema"
+)
+ChatFormat = Annotated[
+    Annotated[TextFormat, Tag("<text>")]
+    | Annotated[JsonObjectFormat, Tag("<json_object>")]
+    | Annotated[JsonSchemaFormat, Tag("<json_schema>")],
+    FORMAT,
+]
+ResponseFormat = Annotated[
+    Annotated[TextFormat, Tag("<text>")]
+    | Annotated[JsonObjectFormat, Tag("<json_object>")]
+    | Annotated[TextSchemaFormat, Tag("<json_schema>")],
+    FORMAT,
+]
+
+
+def stored_format(
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat | TextSchemaFormat | None,
+) -> StoredFormat | None:
+    """Returns the format as it is stored, whichever call asked for it; None for plain text."""
+    if format is None or isinstance(format, TextFormat):
+        return None
+    named = format.json_schema.model_dump(by_alias=True) if isinstance(format, JsonSchemaFormat) else {}
+    return StoredFormat.model_validate(format.model_dump(by_alias=True) | named)
+
+
+def check_options(body: RequestBody, limit_tokens: int, format_param: str) -> None:
+    """Raises InvalidRequest for options that exclude each other, and for formats that no answer can be held to.
+
+    The client's field of the format is `format_param`.
+    """
+    if body.sampling.min_tokens > limit_tokens:
+        raise InvalidRequest(
+            f"Invalid 'min_tokens': the answer has at most {limit_tokens:,} tokens.", param="min_tokens"
+        )
+    required = body.tool_choice.mode == "required"
+    if body.format is not None and required:
+        raise InvalidRequest(
+            f"'{format_param}' and a required call exclude each other: an answer is one or the other.",
+            param="tool_choice",
+        )
+    if required:
+        _check_choice(body)
+    held_to = required_format(body)
+    if held_to is None:
+        return
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(body.sampling, name):
+            raise InvalidRequest(f"'{name}' is against a format, whose end ends the answer.", param=name)
+    _check_format(held_to, "tools" if required else format_param)
+
+
+def _check_choice(body: RequestBody) -> None:
+    names, wanted = [tool.name for tool in body.tools], body.tool_choice.function
+    if not names:
+        raise InvalidRequest("Invalid 'tool_choice': there are no tools to choose from.", param="tool_choice")
+    if wanted is not None and wanted not in names:
+        raise InvalidRequest(f"Invalid 'tool_choice': no function '{wanted}' is among the tools.", param="tool_choice")
+
+
+def _check_format(format: JsonFormat, param: str) -> None:
+    problem = problem_of(format)
+    if problem is not None:
+        raise InvalidRequest(
+            f"Invalid schema in '{param}': {problem}. Answers can be held to schemas of at most {MOST_SCHEMA_BYTES:,} "
+            f"bytes and {MOST_SCHEMA_DEPTH} levels that need neither 'not' nor look-around nor other documents.",
+            param=param,
+            code="invalid_json_schema",
+        )

@@ -1,1 +1,0 @@
-"""What a client may ask of an answer beside what OpenAI has, and how a request keeps it."""
