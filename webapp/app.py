@@ -22,30 +22,34 @@ from models.tenants import tenant_limits
 from models.tenants.tenant_limits import SharedCount, TenantBacklog, read_backlog
 from processes import json_logs
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
-from webapp import auth, client_errors, models_api, monitoring, stats_api
+from webapp import (
+    auth,
+    client_errors,
+    models_api,
+    monitoring,
+    openapi_reference,
+    stats_api,
+    tokens_api,
+    usage_api,
+    webhooks_api,
+)
 from webapp.app_context import AppContext
 from webapp.bulk import batches_api, files_api
 from webapp.bulk.file_upload import UploadLimits
 from webapp.chat import chat_api
-from webapp.conversations import conversations_api
 from webapp.dashboard import dashboard_pages, operator_sign_in
 from webapp.dashboard.page_reads import PageReads
 from webapp.limits.backlog_limits import BacklogLimit
 from webapp.limits.prompt_limits import prompt_limits_of
 from webapp.limits.rate_limits import RateLimit
-from webapp.reference import openapi_document, reference_page
-from webapp.responses import responses_api
+from webapp.responses import input_api, responses_api
 from webapp.streaming.token_feed import TokenFeed
-from webapp.tenants import usage_api
-from webapp.tokens import tokens_api
-from webapp.transport import compressed_bodies, cross_origin
-from webapp.transport.strict_json import ApiRequest, StrictJson
+from webapp.transport import cross_origin, request_bodies
+from webapp.transport.request_bodies import ApiRequest, StrictJson
 from webapp.ttl_cache import TtlCache
-from webapp.waiting.announcer import Announcer
-from webapp.waiting.cpu_turns import in_turns, take_turn
-from webapp.waiting.ended_notices import EndedNotices
+from webapp.waiting.notices import Announcer, EndedNotices
+from webapp.waiting.patience import in_turns, take_turn
 from webapp.waiting.waiting_calls import WaitingCalls
-from webapp.webhooks import webhooks_api
 
 log = structlog.get_logger()
 
@@ -121,12 +125,12 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     monitoring.register_metrics(app, context)
     cross_origin.register(app, settings.cors_origin_list)
     app.before_request(auth.require_api_key)
-    app.before_request(compressed_bodies.unfold_body)
+    app.before_request(request_bodies.unfold_body)
     app.before_request(take_turn)
     client_errors.register(app)
     apis = [
         responses_api.api,
-        conversations_api.api,
+        input_api.api,
         chat_api.api,
         models_api.api,
         tokens_api.api,
@@ -141,14 +145,14 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         monitoring.health_pages,
         operator_sign_in.sign_in_pages,
         dashboard_pages.pages,
-        reference_page.pages,
+        openapi_reference.pages,
     ):
         app.register_blueprint(blueprint)
     app.after_request(auth.add_tenant_headers)
     app.after_request(add_security_headers)
     app.after_request(add_request_name)
     app.teardown_request(forget_request_name)
-    app.spec_processor(partial(openapi_document.describe, model=context.prompt_limits.model_name))
+    app.spec_processor(partial(openapi_reference.describe, model=context.prompt_limits.model_name))
     return app
 
 

@@ -15,7 +15,7 @@ from webapp.limits.prompt_limits import PromptLimits
 from webapp.limits.rate_limits import RateLimit
 from webapp.streaming.token_feed import TokenFeed
 from webapp.ttl_cache import TtlCache
-from webapp.waiting.announcer import Announcer
+from webapp.waiting.notices import Announcer
 from webapp.waiting.waiting_calls import WaitingCalls
 
 

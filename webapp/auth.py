@@ -1,6 +1,8 @@
 """Who sends a request to the API: a key for everything under /v1."""
 
+import re
 import time
+from functools import cache
 
 import structlog
 from flask import Response, g, request
@@ -11,14 +13,49 @@ from models.tenants.api_keys import Caller, Scope
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
-from webapp.tenants.limit_headers import add_limit_headers
-from webapp.tenants.route_scopes import scope_of
+from webapp.limits.rate_limits import add_limit_headers
 
 OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # of a refused key that its error shows
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
 
 log = structlog.get_logger()
+
+
+# As in the OpenAPI document: method and path -> scope. tests/integration/test_api_scopes.py compares both.
+ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
+    ("POST", "/v1/responses"): Scope.submit,
+    ("GET", "/v1/responses"): Scope.read,
+    ("GET", "/v1/responses/{id}"): Scope.read,
+    ("POST", "/v1/responses/{id}/cancel"): Scope.submit,
+    ("DELETE", "/v1/responses/{id}"): Scope.submit,
+    ("GET", "/v1/responses/{id}/input_items"): Scope.read,
+    ("POST", "/v1/responses/input_tokens"): Scope.read,
+    ("POST", "/v1/chat/completions"): Scope.submit,
+    ("POST", "/v1/completions"): Scope.submit,
+    ("POST", "/v1/files"): Scope.submit,
+    ("GET", "/v1/files"): Scope.read,
+    ("GET", "/v1/files/{id}"): Scope.read,
+    ("GET", "/v1/files/{id}/content"): Scope.read,
+    ("DELETE", "/v1/files/{id}"): Scope.submit,
+    ("POST", "/v1/batches"): Scope.submit,
+    ("GET", "/v1/batches"): Scope.read,
+    ("GET", "/v1/batches/{id}"): Scope.read,
+    ("POST", "/v1/batches/{id}/cancel"): Scope.submit,
+    ("POST", "/tokenize"): Scope.read,
+    ("POST", "/detokenize"): Scope.read,
+    ("GET", "/v1/models"): Scope.read,
+    ("GET", "/v1/models/{name}"): Scope.read,
+    ("GET", "/v1/magnus/stats"): Scope.read,
+    ("GET", "/v1/magnus/usage"): Scope.read,
+    ("POST", "/v1/magnus/webhooks"): Scope.submit,
+    ("GET", "/v1/magnus/webhooks"): Scope.read,
+    ("POST", "/v1/magnus/webhooks/{id}/rotate"): Scope.submit,
+    ("DELETE", "/v1/magnus/webhooks/{id}"): Scope.submit,
+    ("GET", "/v1/magnus/webhooks/{id}/deliveries"): Scope.read,
+    ("POST", "/v1/magnus/webhooks/{id}/deliveries/{delivery}/redeliver"): Scope.submit,
+}
+PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")  # Flask's; OpenAPI has braces
 
 
 def require_api_key() -> None:
@@ -86,3 +123,10 @@ def current_caller() -> Caller:
     """Whose key the current request carries."""
     caller: Caller = g.caller
     return caller
+
+
+@cache
+def scope_of(method: str, rule: str) -> Scope:
+    """The scope that a call of this method needs on a route with this rule of Flask's."""
+    path = PARAMETER.sub(r"{\1}", rule)
+    return ROUTE_SCOPES.get(("GET" if method == "HEAD" else method, path), Scope.operate)

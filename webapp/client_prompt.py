@@ -1,13 +1,25 @@
-"""From the messages that a client sends to the prompt, and the name of its kind of request."""
+"""From the messages, texts or token ids that a client sends to the prompt, and the name of its kind of request."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag
 
 from inference.model_prompt import ModelPrompt
 from request_body import RequestBody, StoredTool, StoredTurn
+from webapp.field_types import Text
+from webapp.limits.prompt_limits import PromptLimits
+from webapp.options import TokenId
 
 DIGEST_CHARACTERS = 12  # hex digits, 48 bits: two of 10,000 distinct instructions collide with a chance of 2e-7
 SYSTEM_ROLES = ("system", "developer")
+
+
+MOST_PROMPTS = 128  # of one call; each is a request of its own. Not tuned
+PromptText = Annotated[Text, Field(min_length=1)]
+PromptIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompt = str | list[int] | list[str] | list[list[int]]
 
 
 def prompt_of_turns(
@@ -43,3 +55,41 @@ def _said(turn: StoredTurn) -> str:
 def application_name(metadata: Mapping[str, str], instructions: str) -> str:
     """Returns the client's name for this kind of request, else a digest of the instructions, which the kind shares."""
     return metadata.get("application") or hashlib.sha256(instructions.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def kind_of_prompt(value: object) -> str | None:
+    """The tag of the union's branch that a prompt belongs to, by its first entry."""
+    if isinstance(value, str):
+        return "<text>"
+    if not isinstance(value, list) or not value:
+        return None
+    first = value[0]
+    return {str: "<texts>", int: "<ids>", list: "<lists>"}.get(type(first))
+
+
+CompletionPrompt = Annotated[
+    Annotated[PromptText, Tag("<text>")]
+    | Annotated[PromptIds, Tag("<ids>")]
+    | Annotated[list[PromptText], Field(min_length=1, max_length=MOST_PROMPTS), Tag("<texts>")]
+    | Annotated[list[PromptIds], Field(min_length=1, max_length=MOST_PROMPTS), Tag("<lists>")],
+    Discriminator(
+        kind_of_prompt,
+        custom_error_type="prompt",
+        custom_error_message="must be a text, a list of token ids, or a list of either, and not be empty",
+    ),
+]
+
+
+def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ModelPrompt]:
+    """Each prompt; of token ids the text is stored too. Whether they are too long, or unknown, is not checked here."""
+    several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    return [
+        ModelPrompt("", one, RequestBody(raw=True)) if isinstance(one, str) else _of_ids(one, limits) for one in several
+    ]
+
+
+def _of_ids(ids: list[int], limits: PromptLimits) -> ModelPrompt:
+    known = limits.prompt_format.vocabulary_size
+    decodable = [one for one in ids[: limits.max_prompt_tokens] if known is None or one < known]
+    text = limits.prompt_format.decode(decodable)
+    return ModelPrompt("", text, RequestBody(raw=True, prompt_ids=tuple(ids)))

@@ -27,7 +27,7 @@ from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
 from webapp.client_prompt import application_name
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import check_options
-from webapp.waiting.client_connection import Patience
+from webapp.waiting.patience import Patience
 from webapp.waiting.waiting_calls import WaitingCall
 
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")  # as `client_requests.new_id` makes them

@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from tests.integration.api_service import MODEL, Api
 from tests.integration.bulk_stage import BulkStage, chat_line, counts, create, jsonl, results, upload
-from webapp.bulk.line_chunks import CHUNK_BYTES
+from webapp.bulk.file_upload import CHUNK_BYTES
 
 
 def test_a_file_is_uploaded_retrieved_listed_read_and_deleted(client: OpenAI) -> None:

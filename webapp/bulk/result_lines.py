@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.bulk.bulk_jobs import EndedLine, ended_lines
 from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.tables import RequestStatus
-from webapp.bulk.line_endpoints import ENDPOINTS
+from webapp.bulk.request_lines import ENDPOINTS
 
 PAGE_LINES = 100  # read and made at once: more of them hold the process for longer between two other calls
 

@@ -1,11 +1,11 @@
-"""What the answers of /v1/chat/completions and /v1/completions say of an answered request, streamed or not."""
+"""The answers of /v1/chat/completions and /v1/completions, made from the stored requests."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from models.client_requests import RequestView
 from models.tables import RequestStatus
-from webapp.chat.chat_schemas import CompletionUsage
+from webapp.chat.chat_schemas import CompletionLogprobs, CompletionUsage
 
 
 def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
@@ -18,3 +18,29 @@ def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> Completi
     prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
     answer = sum(view.request.output_tokens or 0 for view in views)
     return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)
+
+
+def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLogprobs | None:
+    """Those of a stored answer, None if they were not asked for; `with_prompt`: the prompt's tokens are in front."""
+    entries = view.logprobs
+    if entries is None:
+        return None
+    offsets, offset = [], 0
+    for entry in entries:
+        offsets.append(offset)
+        offset += len(entry["token"])
+    nothing_in_front = 0 if with_prompt else -1
+    return CompletionLogprobs(
+        tokens=[entry["token"] for entry in entries],
+        token_logprobs=[None if n == nothing_in_front else one["logprob"] for n, one in enumerate(entries)],
+        top_logprobs=[None if n == nothing_in_front else _likeliest(one) for n, one in enumerate(entries)],
+        text_offset=offsets,
+    )
+
+
+def _likeliest(entry: dict[str, Any]) -> dict[str, float]:
+    """By the tokens' texts; of several tokens with the same text the likeliest counts."""
+    likeliest: dict[str, float] = {entry["token"]: entry["logprob"]}
+    for one in entry["top_logprobs"]:
+        likeliest[one["token"]] = max(one["logprob"], likeliest.get(one["token"], one["logprob"]))
+    return likeliest

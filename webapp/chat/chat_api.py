@@ -16,7 +16,7 @@ from models.planning.queue_position import QueuePlace
 from request_body import RequestBody, read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
-from webapp.chat.chat_answers import finish_reason_of, usage_of
+from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
 from webapp.chat.chat_schemas import (
     MOST_ANSWERS,
     AnsweredCall,
@@ -32,20 +32,16 @@ from webapp.chat.chat_schemas import (
     CreateCompletion,
 )
 from webapp.client_errors import InvalidRequest, NotInTime
-from webapp.client_prompt import prompt_of_turns
-from webapp.completions.completion_logprobs import completion_logprobs
-from webapp.completions.completion_prompts import client_prompts
-from webapp.completions.several_answers import several, submit_all_and_wait
+from webapp.client_prompt import client_prompts, prompt_of_turns
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
 from webapp.responses.response_objects import logprobs_of, magnus_of
-from webapp.streaming.answer_stream import submit_and_stream_all
+from webapp.several_answers import several, submit_all_and_wait
+from webapp.streaming.answer_stream import event_stream, submit_and_stream_all
 from webapp.streaming.chat_chunks import ChunkKind, ShownUsage, chunks
-from webapp.streaming.event_stream import event_stream
 from webapp.submission import FieldNames, Submission, cancel_request, forget_unstored, require_answer
-from webapp.tools.tool_answers import answer_parts
-from webapp.tools.tool_schemas import function_fields, stored_choice
-from webapp.waiting.client_connection import connection_of, patience_of
+from webapp.tools import answer_parts, function_fields, stored_choice
+from webapp.waiting.patience import connection_of, patience_of
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 

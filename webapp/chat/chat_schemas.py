@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from request_body import StoredTurn
-from webapp.completions.completion_prompts import CompletionPrompt
+from webapp.client_prompt import CompletionPrompt
 from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.options import ChatFormat, SamplingFields, TopLogprobs
 from webapp.responses.response_objects import ApiObject, ChosenToken, Magnus
 from webapp.responses.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
-from webapp.tools.tool_schemas import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
+from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
 MOST_ANSWERS = 128  # of one call: OpenAI's bound of `n`; each is a request of its own
 EmptyList = Annotated[list[Any], Field(max_length=0)]

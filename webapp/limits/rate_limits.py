@@ -12,8 +12,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flask import Response
+
 from models.tenants.tenant_limits import SharedCount
 from webapp.client_errors import RateLimited
+from webapp.limits.backlog_limits import TokenStanding
 
 PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}
 RATE = re.compile(rf"(\d+)/({'|'.join(PERIODS_S)})")
@@ -101,3 +104,25 @@ class RateLimit:
 
     def _limited(self, rate: Rate, standing: RateStanding) -> RateLimited:
         return RateLimited(str(rate), max(1, math.ceil(standing.reset_s)), standing)
+
+
+def go_duration(seconds: float) -> str:
+    """A duration as OpenAI's headers have it: 120ms, 6.5s, 2m0s, 1h0m3s. Rounded up to the millisecond."""
+    milliseconds = math.ceil(round(seconds * 1000, 3))
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    hours, rest = divmod(milliseconds, 3_600_000)
+    minutes, rest = divmod(rest, 60_000)
+    shown = f"{rest / 1000:g}s"
+    if hours:
+        return f"{hours}h{minutes}m{shown}"
+    return f"{minutes}m{shown}" if minutes else shown
+
+
+def add_limit_headers(response: Response, requests: RateStanding | None, tokens: TokenStanding | None) -> None:
+    """Add what is known."""
+    for name, standing in (("requests", requests), ("tokens", tokens)):
+        if standing is not None:
+            response.headers[f"x-ratelimit-limit-{name}"] = str(standing.limit)
+            response.headers[f"x-ratelimit-remaining-{name}"] = str(standing.remaining)
+            response.headers[f"x-ratelimit-reset-{name}"] = go_duration(standing.reset_s)

@@ -10,7 +10,7 @@ from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from request_body import RequestBody, UnreadableBody, read_body, readable_body
-from webapp.tools.tool_answers import parts_of
+from webapp.tools import parts_of
 
 MIN_RETRY_S = 1  # the header has whole seconds
 MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s

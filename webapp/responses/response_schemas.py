@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from models.tables import RequestStatus
 from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
 from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
-from webapp.tools.tool_items import ITEM, FunctionCallItem, FunctionOutputItem
-from webapp.tools.tool_schemas import MOST_TOOLS, ResponseTool, ResponseToolChoice
+from webapp.tools import ITEM, MOST_TOOLS, FunctionCallItem, FunctionOutputItem, ResponseTool, ResponseToolChoice
 
 # Answers carry these lists, and clients send answers back as a part of the next input.
 ECHOED: dict[str, Any] = {"description": "Accepted as an answer carries it, not used"}

@@ -15,14 +15,12 @@ from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import opening_turns
-from webapp.conversations.turns import turns_of
-from webapp.conversations.whole_prompt import earlier_turns, fitting, prompt_of
 from webapp.limits.prompt_limits import PromptLimits
 from webapp.options import stored_format
+from webapp.responses.conversation import earlier_turns, fitting, prompt_of, turns_of
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
-from webapp.streaming.answer_stream import find_and_stream, submit_and_stream
-from webapp.streaming.event_stream import event_stream
+from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream
 from webapp.streaming.response_events import characters_before, response_events
 from webapp.submission import (
     RESPONSE_ID,
@@ -37,8 +35,8 @@ from webapp.submission import (
     submit,
     submit_and_wait,
 )
-from webapp.tools.tool_schemas import function_fields, stored_choice
-from webapp.waiting.client_connection import connection_of, patience_of, preferred_wait_s
+from webapp.tools import function_fields, stored_choice
+from webapp.waiting.patience import connection_of, patience_of, preferred_wait_s
 
 api = APIBlueprint("responses", __name__, url_prefix="/v1/responses", tag="Responses")
 

@@ -1,23 +1,35 @@
 """One answer as it comes, for one client: pieces from the broker while it is generated, the rest from Postgres."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import structlog
+from flask import Response
+from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 
+from inference.tool_calls import may_begin_calls
 from models.client_requests import RequestView
 from webapp.app_context import AppContext
 from webapp.client_errors import Busy, InvalidRequest, NotAnswered
-from webapp.completions.several_answers import store_all
-from webapp.streaming.live_text import LiveText
+from webapp.several_answers import store_all
+from webapp.streaming.token_feed import LiveText
 from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found, submit
-from webapp.waiting.client_connection import Connection
+from webapp.tools import answer_parts
+from webapp.waiting.patience import Connection
 
 # A stream without a new token says so often that it is alive: below the 60 s after which load balancers close what is
 # silent. Not tuned otherwise.
 KEEP_ALIVE_S = 15.0
 
 log = structlog.get_logger()
+
+
+# An empty line between events means nothing. A comment means nothing either, but clients that strip what a read gave
+# them take the next event for a part of it (`vllm bench serve` does).
+KEEP_ALIVE = b"\n"
+DONE = b"data: [DONE]\n\n"
 
 
 class AnswerStream:
@@ -159,3 +171,35 @@ def find_and_stream(
         context.waiting_calls.release_slot(tenant)
         raise
     return AnswerStream(context, found, connection, cancels=False, new=False, sent_characters=sent_characters)
+
+
+def text_before_calls(stream: AnswerStream) -> Iterator[str]:
+    """Pieces of text, an empty one where nothing came for a while; what may be a call is held back until the end."""
+    sent = stream.sent_characters
+    text = "." * sent  # a client that comes back has read it: no call
+    for piece in stream.pieces():
+        text += piece
+        upto = may_begin_calls(text)
+        ready = text[sent:upto]
+        sent += len(ready)
+        if ready or not piece:
+            yield ready
+    rest = "" if stream.left else answer_parts(stream.view).text[sent:]
+    if rest:
+        yield rest
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One event."""
+    named = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return named + b"data: " + to_json(data) + b"\n\n"
+
+
+def event_stream(events: Iterable[bytes], close: Callable[[], None]) -> Response:
+    """The answer that sends these events as they come; `close` is called when it ends or its client is gone.
+
+    Its headers leave at once: servers send them with the first part of the body, also if that is empty.
+    """
+    answer = Response(chain([b""], events), mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    answer.call_on_close(close)
+    return answer

@@ -12,11 +12,9 @@ from request_body import read_body
 from webapp.chat.chat_answers import finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
-from webapp.streaming.answer_stream import AnswerStream, AnswerStreams
-from webapp.streaming.called_functions import text_before_calls
-from webapp.streaming.event_stream import DONE, KEEP_ALIVE, event
+from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, AnswerStreams, event, text_before_calls
 from webapp.submission import require_answer
-from webapp.tools.tool_answers import answer_parts
+from webapp.tools import answer_parts
 
 ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 

@@ -11,9 +11,7 @@ from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import CalledFunction, OutputMessage, OutputText, Response, response_of
-from webapp.streaming.answer_stream import AnswerStream
-from webapp.streaming.called_functions import text_before_calls
-from webapp.streaming.event_stream import KEEP_ALIVE, event
+from webapp.streaming.answer_stream import KEEP_ALIVE, AnswerStream, event, text_before_calls
 
 CREATED, QUEUED, IN_PROGRESS, ITEM_ADDED, PART_ADDED = range(5)  # the numbers of the events before the text
 EVENTS_OF_CALL = 4

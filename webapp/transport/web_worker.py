@@ -22,7 +22,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import RequestTimeout
 
 from processes import json_logs, startup_objects
-from webapp.waiting.client_connection import CONNECTION
+from webapp.waiting.patience import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
 SLOWEST_BYTES_S = 150_000  # and a larger body, an uploaded file, may go on at that speed

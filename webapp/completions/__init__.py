@@ -1,1 +1,0 @@
-"""Chats and completions: several answers a call, prompts as they are, log probabilities in the older form."""

@@ -1,1 +1,0 @@
-"""The reference of the API as a page, made from the OpenAPI document."""

@@ -1,0 +1,149 @@
+"""Conversations over several responses: items to turns and back, the turns before, and those that fit into a prompt."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from inference.model_prompt import ModelPrompt
+from models.client_requests import RequestView
+from models.tables import RequestStatus
+from request_body import RequestBody, StoredCall, StoredTool, StoredTurn, UnreadableBody, read_body
+from webapp.app_context import AppContext
+from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_prompt import opening_turns, prompt_of_turns
+from webapp.limits.prompt_limits import TOO_LONG, PromptLimits
+from webapp.responses.response_schemas import InputItem
+from webapp.submission import find_request
+from webapp.tools import FunctionCallItem, FunctionOutputItem, parts_of
+
+NO_PREVIOUS = "previous_response_not_found"  # OpenAI's code
+ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
+
+
+def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
+    """The turns; calls that follow a message of the assistant, or each other, are of one turn."""
+    if isinstance(items, str):
+        return [StoredTurn(role="user", content=items)]
+    turns: list[StoredTurn] = []
+    for item in items:
+        if isinstance(item, FunctionCallItem):
+            if not turns or turns[-1].role != "assistant":
+                turns.append(StoredTurn(role="assistant", content=""))
+            calls = (*turns[-1].tool_calls, item.stored)
+            turns[-1] = turns[-1].model_copy(update={"tool_calls": calls})
+        elif isinstance(item, FunctionOutputItem):
+            turns.append(StoredTurn(role="tool", content=item.text, tool_call_id=item.call_id))
+        else:
+            turns.append(StoredTurn(role=item.role, content=item.text))
+    return turns
+
+
+def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
+    """The turns of a stored request's input, system messages among them, but not what was given as instructions."""
+    request = view.request
+    opening: list[StoredTurn] = []
+    if body.instructions is not None:  # the input began with system messages, which were added to these
+        text = request.instructions.removeprefix(body.instructions).removeprefix("\n\n")
+        opening = [StoredTurn(role="system", content=text)]
+    if not body.messages:
+        return [*opening, StoredTurn(role="user", content=request.input)]
+    return [*opening, *(body.messages[1:] if request.instructions else body.messages)]
+
+
+def answered_turn(view: RequestView, body: RequestBody) -> StoredTurn:
+    """A stored request's answer as a turn."""
+    parts = parts_of(view.request.output_text or "", body, view.request.id)
+    calls = (StoredCall(id=call_id, name=call.name, arguments=call.arguments) for call_id, call in parts.calls)
+    return StoredTurn(role="assistant", content=parts.text, tool_calls=tuple(calls))
+
+
+def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
+    """A stored request's input as items of OpenAI's API, oldest first."""
+    own = view.request.id.removeprefix("resp_")
+    for place, turn in enumerate(stored_turns(view, body)):
+        name = f"{own}{place:04d}"
+        if turn.tool_call_id is not None:
+            yield {
+                "type": "function_call_output",
+                "id": f"fco_{name}",
+                "call_id": turn.tool_call_id,
+                "output": turn.content,
+                "status": "completed",
+            }
+            continue
+        if turn.content or not turn.tool_calls:
+            kind = "output_text" if turn.role == "assistant" else "input_text"
+            part: dict[str, Any] = {"type": kind, "text": turn.content}
+            if turn.role == "assistant":
+                part |= {"annotations": [], "logprobs": []}
+            message = {"type": "message", "id": f"msg_{name}", "role": turn.role, "status": "completed"}
+            yield message | {"content": [part]}
+        for number, call in enumerate(turn.tool_calls):
+            yield {
+                "type": "function_call",
+                "id": f"fc_{name}{number:03d}",
+                "call_id": call.id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "status": "completed",
+            }
+
+
+def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]:
+    """The input and the answer of an earlier response, without its instructions; raises InvalidRequest."""
+    try:
+        view = find_request(context, tenant, id)
+        body = read_body(view.request.body)
+    except (NotFound, UnreadableBody) as error:
+        raise InvalidRequest(
+            f"Previous response with id '{id[:80]}' not found.",
+            param="previous_response_id",
+            code=NO_PREVIOUS,
+        ) from error
+    if view.request.status not in ANSWERED or not view.request.input:
+        why = "is not stored" if not body.store else f"has no answer, it is {view.request.status.value}"
+        raise InvalidRequest(
+            f"Response '{id}' {why}.", param="previous_response_id", code="previous_response_not_found"
+        )
+    return [*stored_turns(view, body), answered_turn(view, body)]
+
+
+def prompt_of(instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool]) -> ModelPrompt:
+    """The prompt of these turns; a single text of the user's stays as it is."""
+    if len(turns) == 1 and turns[0].role == "user" and not tools:
+        return ModelPrompt(instructions or "", turns[0].content)
+    return prompt_of_turns(instructions, turns, tools)
+
+
+def fitting(
+    limits: PromptLimits, turns: Sequence[StoredTurn], prompt_of: Callable[[Sequence[StoredTurn]], ModelPrompt]
+) -> list[StoredTurn]:
+    """The turns without so many of the oldest that the prompt fits; opening system messages and the last turn stay.
+
+    If nothing fits it returns what is left then, which is refused as any prompt that is too long.
+    """
+    opening = opening_turns(turns)
+    kept, later = list(turns[:opening]), list(turns[opening:])
+
+    def without(oldest: int) -> list[StoredTurn]:
+        rest = later[oldest:]
+        while len(rest) > 1 and rest[0].role == "tool":  # its call is cut off
+            rest = rest[1:]
+        return kept + rest
+
+    def fits(oldest: int) -> bool:
+        try:
+            limits.count_tokens(prompt_of(without(oldest)), param="input")
+        except InvalidRequest as error:
+            if error.code == TOO_LONG:
+                return False
+            raise
+        return True
+
+    low, high = 0, max(0, len(later) - 1)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return without(low)

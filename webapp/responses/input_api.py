@@ -1,0 +1,119 @@
+"""What went into a response, and how many tokens a body would have: two small calls under /v1/responses."""
+
+from typing import Annotated, Any, Literal
+
+from apiflask import APIBlueprint
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from request_body import UnreadableBody, read_body
+from webapp.app_context import current_context
+from webapp.auth import current_tenant
+from webapp.client_errors import InvalidRequest
+from webapp.field_types import Body, Text
+from webapp.responses.conversation import earlier_turns, fitting, items_of, prompt_of, turns_of
+from webapp.responses.response_objects import ApiObject
+from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
+from webapp.submission import find_request
+from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_choice
+
+api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")
+
+
+class ItemsQuery(BaseModel):
+    """GET /v1/responses/{id}/input_items."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
+    order: Literal["asc", "desc"] = Field(default="desc", description="desc: newest first")
+    after: Text | None = Field(default=None, description="The last id of the page before")
+    include: Includable | None = Field(default=None, alias="include[]", description="Accepted, not used")
+
+
+class ItemList(ApiObject):
+    """One page of items."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class CountTokens(Body):
+    """POST /v1/responses/input_tokens: what of a response's body makes its prompt."""
+
+    model: Text = Field(description="Name of the served model, see /v1/models")
+    input: Input | None = None
+    instructions: Text | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    previous_response_id: Annotated[Text, Field(max_length=128)] | None = None
+    conversation: None = None
+
+    @field_validator("input")
+    @classmethod
+    def refuse_an_empty_question(cls, value: str | list[InputItem] | None) -> str | list[InputItem] | None:
+        """Refuse what a response would refuse."""
+        return None if value is None else not_empty(value)
+
+
+class TokenCount(ApiObject):
+    """OpenAI's count of a prompt's tokens."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+@api.get("/<id>/input_items")
+@api.input(ItemsQuery, location="query")
+@api.output(ItemList)
+@api.doc(summary="List the input of a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
+def input_items(id: str, query_data: ItemsQuery) -> ItemList:
+    """The items that it answered, those of the responses before it among them."""
+    view = find_request(current_context(), current_tenant(), id)
+    try:
+        body = read_body(view.request.body)
+    except UnreadableBody as error:
+        raise InvalidRequest(str(error), param="id", code="unreadable_request") from error
+    items = list(items_of(view, body)) if view.request.input else []  # none are left of what is not stored
+    if query_data.order == "desc":
+        items.reverse()
+    if query_data.after is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == query_data.after]
+        if not places:
+            raise InvalidRequest(f"No item '{query_data.after[:80]}' to list after.", param="after")
+        items = items[places[0] + 1 :]
+    page = items[: query_data.limit]
+    return ItemList(
+        data=page,
+        first_id=page[0]["id"] if page else None,
+        last_id=page[-1]["id"] if page else None,
+        has_more=len(items) > len(page),
+    )
+
+
+@api.post("/input_tokens")
+@api.input(CountTokens)
+@api.output(TokenCount)
+@api.doc(summary="Count a prompt's tokens", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
+def input_tokens(json_data: CountTokens) -> TokenCount:
+    """As many as a response with this body would have; nothing is stored."""
+    context = current_context()
+    limits = context.prompt_limits
+    limits.check_model(json_data.model)
+    choice = stored_choice(json_data.tool_choice)
+    tools = () if choice.mode == "none" else tuple(tool.stored for tool in json_data.tools or ())
+    turns = [] if json_data.input is None else turns_of(json_data.input)
+    if json_data.previous_response_id is not None:
+        turns = [*earlier_turns(context, current_tenant(), json_data.previous_response_id), *turns]
+    if not turns:
+        raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing")
+    if json_data.truncation == "auto":
+        turns = fitting(limits, turns, lambda some: prompt_of(json_data.instructions, some, tools))
+    counts = limits.count_tokens(prompt_of(json_data.instructions, turns, tools), param="input")
+    return TokenCount(input_tokens=counts.prompt_tokens)

@@ -1,0 +1,81 @@
+"""One call with several answers: each is a request of its own, and the call waits for all of them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from models.client_requests import NewRequest, RequestView
+from request_body import stored_form
+from webapp.app_context import AppContext
+from webapp.submission import Submission, cancel_request, find_request, new_request, store
+from webapp.waiting.patience import Patience
+
+PART = "\x1f"  # stands in no key that a client may send, so that the parts of a call have keys of their own
+
+
+def several(submission: Submission, answers: int) -> list[Submission]:
+    """Returns one request for each of these answers to the same prompt; where it has a seed, each has another one."""
+    body, seed = submission.body, submission.body.sampling.seed
+    if seed is None:
+        return [submission] * answers
+    seeded = (replace(body.sampling, seed=(seed + number) % 2**63) for number in range(answers))
+    return [replace(submission, body=body.model_copy(update={"sampling": sampling})) for sampling in seeded]
+
+
+def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[RequestView]:
+    """Store requests in this order; none is stored if one of them is refused.
+
+    If the queue fills up meanwhile, those that are stored are cancelled, unless a retry will find them by their keys.
+    """
+    new: list[NewRequest] = []
+    for number, submission in enumerate(submissions):
+        same = number > 0 and submission.prompt is submissions[number - 1].prompt
+        # answers to the same prompt differ by their seeds: it is encoded, and checked, once
+        new.append(replace(new[-1], body=stored_form(submission.body)) if same else new_request(context, submission))
+    stored: list[RequestView] = []
+    try:
+        for number, (submission, row) in enumerate(zip(submissions, new, strict=True)):
+            stored.append(store(context, submission, row, f"{PART}{number}" if number else ""))
+    except BaseException:
+        if submissions[0].idempotency_key is None:
+            for view in stored:
+                cancel_request(context, view.request.tenant, view.request.id)
+        raise
+    return stored
+
+
+def submit_all_and_wait(
+    context: AppContext, submissions: Sequence[Submission], patience: Patience
+) -> list[RequestView]:
+    """Store requests and wait until all are final, or the patience is over; raises Busy before anything is stored.
+
+    They are cancelled if their client leaves meanwhile, unless an Idempotency-Key says that the client may come back.
+    """
+    tenant = submissions[0].tenant
+    with context.waiting_calls.slot(tenant):
+        stored = store_all(context, submissions)
+        calls = [context.waiting_calls.begin(view.request.id) for view in stored]
+
+        def leave() -> None:
+            for call in calls:
+                call.leave()
+
+        stop_watching = patience.connection.on_close(leave) if patience.connection else None
+        until = time.monotonic() + patience.wait_s
+        try:
+            with patience.turn.given_up():
+                for call, view in zip(calls, stored, strict=True):
+                    if not view.request.status.final:
+                        call.wait_until_over(until - time.monotonic())
+        finally:
+            if stop_watching is not None:
+                stop_watching()
+            for call in calls:
+                context.waiting_calls.end(call)
+    if any(call.over == "left" for call in calls) and submissions[0].idempotency_key is None:
+        for view in stored:
+            cancel_request(context, tenant, view.request.id)
+    return [
+        view if view.request.status.final else call.view or find_request(context, tenant, view.request.id)
+        for call, view in zip(calls, stored, strict=True)
+    ]

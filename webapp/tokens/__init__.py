@@ -1,1 +1,0 @@
-"""Counting, encoding and decoding of tokens for clients."""

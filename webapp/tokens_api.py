@@ -1,0 +1,100 @@
+"""/tokenize and /detokenize as vLLM has them: text or a chat to token ids, and back."""
+
+from typing import Annotated, Literal
+
+from apiflask import APIBlueprint
+from pydantic import Field, ValidationInfo, field_validator
+
+from inference.model_prompt import ModelPrompt
+from request_body import RequestBody
+from webapp.app_context import current_context
+from webapp.chat.chat_schemas import ChatMessage
+from webapp.client_errors import InvalidRequest
+from webapp.client_prompt import SYSTEM_ROLES, prompt_of_turns
+from webapp.field_types import Body, Text
+from webapp.options import TokenId
+from webapp.responses.response_objects import ApiObject
+from webapp.tools import MOST_TOOLS, ChatTool
+
+api = APIBlueprint("tokens", __name__, tag="Tokens")
+
+MOST_TOKENS = 2**17  # that are decoded in one call: above most prompts with their answers. Not tuned otherwise
+
+
+class Tokenize(Body):
+    """POST /tokenize: a prompt as it is, or the messages of a chat."""
+
+    model: Text | None = Field(default=None, description="Name of the served model")
+    prompt: Text | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MOST_TOOLS)] | None = None
+    add_generation_prompt: Literal[True] | None = Field(default=None, description="As every chat has it")
+    add_special_tokens: Literal[True] | None = Field(default=None, description="As completions have them")
+    return_token_strs: bool | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def refuse_both(cls, value: list[ChatMessage] | None, others: ValidationInfo) -> list[ChatMessage] | None:
+        """Refuse a prompt and messages at once."""
+        if value is not None and others.data.get("prompt") is not None:
+            raise ValueError("either a prompt or messages")
+        return value
+
+
+class TokenizedText(ApiObject):
+    """Token ids, with their texts if they were asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenize(Body):
+    """POST /detokenize."""
+
+    model: Text | None = Field(default=None, description="Name of the served model")
+    tokens: Annotated[list[TokenId], Field(max_length=MOST_TOKENS)]
+
+
+class DecodedPrompt(ApiObject):
+    """A text."""
+
+    prompt: str
+
+
+@api.post("/tokenize")
+@api.input(Tokenize)
+@api.output(TokenizedText)
+@api.doc(summary="Encode a text or a chat", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
+def tokenize(json_data: Tokenize) -> TokenizedText:
+    """The token ids that the model reads; what is longer than the longest prompt is refused."""
+    limits = current_context().prompt_limits
+    if json_data.model is not None:
+        limits.check_model(json_data.model)
+    if json_data.messages is None:
+        param, prompt = "prompt", ModelPrompt("", json_data.prompt or "", RequestBody(raw=True))
+    else:
+        param, turns = "messages", [message.turn for message in json_data.messages]
+        if all(turn.role in SYSTEM_ROLES for turn in turns):
+            raise InvalidRequest("Invalid 'messages': one of them must be the user's.", param="messages")
+        prompt = prompt_of_turns(None, turns, [tool.function.stored for tool in json_data.tools or ()])
+    ids = limits.encode(prompt, param=param)
+    texts = None
+    if json_data.return_token_strs:
+        texts = [limits.prompt_format.token_bytes(one).decode("utf-8", "replace") for one in ids]
+    longest = limits.max_prompt_tokens + limits.max_output_tokens
+    return TokenizedText(count=len(ids), max_model_len=longest, tokens=ids, token_strs=texts)
+
+
+@api.post("/detokenize")
+@api.input(Detokenize)
+@api.output(DecodedPrompt)
+@api.doc(summary="Decode token ids", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
+def detokenize(json_data: Detokenize) -> DecodedPrompt:
+    """The text of tokens, without special ones."""
+    limits = current_context().prompt_limits
+    if json_data.model is not None:
+        limits.check_model(json_data.model)
+    limits.check_ids(json_data.tokens, param="tokens")
+    return DecodedPrompt(prompt=limits.prompt_format.decode(json_data.tokens))

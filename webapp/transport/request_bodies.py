@@ -1,0 +1,92 @@
+"""Bodies of requests: unpacked within a bound if they are compressed, and read as strict JSON."""
+
+import zlib
+from io import BufferedReader, RawIOBase
+from typing import Any, NoReturn, cast
+
+from flask import Request, current_app, request
+from flask.json.provider import DefaultJSONProvider
+from pydantic_core import from_json, to_json
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.wsgi import get_input_stream
+
+from webapp.client_errors import InvalidRequest
+
+GZIP = zlib.MAX_WBITS | 16  # zlib's own way to say that a gzip header comes
+PIECE = 2**16  # bytes that are read, and at most unfolded, at once; not tuned
+
+
+class StrictJson(DefaultJSONProvider):
+    """Pydantic's JSON parser, which refuses a depth of more than 200; Python's own raises RecursionError."""
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """Parse; raises ValueError, whose message names line and column."""
+        return from_json(s, allow_inf_nan=False)
+
+    def dumps(self, obj: Any, **kwargs: Any) -> str:
+        """Serialize."""
+        return to_json(obj).decode()
+
+
+class ApiRequest(Request):
+    """A request whose unreadable JSON becomes InvalidRequest with the parser's message."""
+
+    def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
+        """Raise InvalidRequest."""
+        raise InvalidRequest(f"We could not parse the JSON body of your request: {e}.", code="invalid_json")
+
+
+class Gunzipped(RawIOBase):
+    """Reads what a gzip stream unfolds to, at most so many bytes; raises RequestEntityTooLarge, status 413.
+
+    Raises InvalidRequest for what is no gzip stream, or ends too early.
+    """
+
+    def __init__(self, compressed: Any, most_bytes: int) -> None:
+        self._compressed, self._left_bytes = compressed, most_bytes
+        self._unfolding = zlib.decompressobj(GZIP)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Unfold as much as fits into the buffer."""
+        while not self._unfolding.eof:
+            folded = self._unfolding.unconsumed_tail or self._compressed.read(PIECE)
+            try:
+                unfolded = self._unfolding.decompress(folded, len(buffer))
+            except zlib.error as error:
+                raise _unreadable() from error
+            self._left_bytes -= len(unfolded)
+            if self._left_bytes < 0:
+                raise RequestEntityTooLarge
+            if unfolded:
+                buffer[: len(unfolded)] = unfolded
+                return len(unfolded)
+            if not folded:
+                raise _unreadable()
+        return 0
+
+
+def unfold_body() -> None:
+    """Before each request: let a compressed body be read unfolded; raises InvalidRequest for another encoding."""
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        return
+    if encoding not in ("gzip", "x-gzip"):
+        raise InvalidRequest("Unsupported Content-Encoding: send gzip, or none.", param="Content-Encoding")
+    environ = request.environ
+    most = current_app.config["MAX_CONTENT_LENGTH"]
+    compressed = get_input_stream(environ, max_content_length=most)
+    environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed, most)), PIECE)
+    request.max_content_length = most + 1  # Werkzeug's own bound would cut the body off there, and say nothing
+    environ["wsgi.input_terminated"] = True  # it ends by itself, at a length that nobody knows yet
+    environ.pop("CONTENT_LENGTH", None)
+    environ.pop("HTTP_CONTENT_ENCODING", None)
+
+
+def _unreadable() -> InvalidRequest:
+    return InvalidRequest(
+        "The body says that it is compressed with gzip, but it is not, or not whole.", code="bad_gzip"
+    )

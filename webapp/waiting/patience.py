@@ -1,0 +1,114 @@
+"""How long a client waits, whether it is still there, and in which turn its call gets the process's CPU."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Semaphore
+from typing import Protocol, Self, cast
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from flask import request
+from werkzeug import Request
+
+TURN = "magnus.turn"  # in the WSGI environment
+WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for its answer, or streams it
+# Calls that are taken in at once, and those that are answered at once. One alone leaves the process idle while Postgres
+# works for it; each more is another one that a submission waits behind.
+AT_ONCE = 4
+
+
+CONNECTION = "magnus.connection"  # in the WSGI environment of a server that tells when clients leave
+WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
+
+
+class CpuTurn:
+    """One call's turn; while it waits for its answer, others have theirs."""
+
+    def __init__(self, taken_in: Semaphore, answered: Semaphore) -> None:
+        self._taken_in, self._answered = taken_in, answered
+        self._held: Semaphore | None = None
+
+    def begin(self) -> None:
+        """Stand in line to be taken in."""
+        self._taken_in.acquire()
+        self._held = self._taken_in
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Let others have their turns meanwhile, then stand in line to be answered."""
+        self.end()
+        try:
+            yield
+        finally:
+            self._answered.acquire()
+            self._held = self._answered
+
+    def end(self) -> None:
+        """Let the next one have its turn."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
+    """The app, each of whose calls finds a turn in its environment, to begin with `take_turn`.
+
+    It ends with the call, of a stream with its first byte.
+    """
+    taken_in, answered = Semaphore(at_once), Semaphore(at_once)
+
+    def taken(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        with CpuTurn(taken_in, answered) as turn:
+            environ[TURN] = turn
+            return app(environ, start_response)
+
+    return taken
+
+
+def take_turn() -> None:
+    """Before each call that waits, once its client is known: a client that sends its body slowly holds no turn."""
+    if request.method == "POST" and request.path.rstrip("/") in WAITING_CALLS:
+        request.get_data()
+        request.environ[TURN].begin()
+
+
+class Connection(Protocol):
+    """The client's connection."""
+
+    def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back, in another thread, once the client has closed; returns what ends the watch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How many seconds a call waits, its turn, and the client's connection where the server tells when it closes."""
+
+    wait_s: float
+    turn: CpuTurn
+    connection: Connection | None = None
+
+
+def preferred_wait_s(request: Request) -> int | None:
+    """The seconds of the header `Prefer: wait=N`; None if the client has no preference."""
+    found = WAIT.search(request.headers.get("Prefer", ""))
+    return int(found[1]) if found else None
+
+
+def patience_of(request: Request, longest_s: float) -> Patience:
+    """As long as the client prefers, at most and by default `longest_s`."""
+    preferred_s = preferred_wait_s(request)
+    wait_s = longest_s if preferred_s is None else min(preferred_s, longest_s)
+    return Patience(wait_s, request.environ[TURN], connection_of(request))
+
+
+def connection_of(request: Request) -> Connection | None:
+    """The connection that a request came on; None under a server that does not show it."""
+    return cast(Connection | None, request.environ.get(CONNECTION))

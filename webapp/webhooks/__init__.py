@@ -1,1 +1,0 @@
-"""The API of webhooks: endpoints, their secrets, their deliveries."""
