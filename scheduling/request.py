@@ -1,6 +1,6 @@
 """What a policy knows of a request: lengths and instants, never a text; and what becomes of it when memory runs out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 # Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
@@ -22,9 +22,9 @@ def is_background(priority: int) -> bool:
     return priority < BACKGROUND_PRIORITY / 2
 
 
-def lacking(needs: Iterable[str], lacks: Iterable[str]) -> list[str]:
-    """The abilities that a request needs and an engine lacks, by name in alphabetical order."""
-    return sorted(set(needs).intersection(lacks))
+def lacking(needs: Iterable[str], lacks: Collection[str]) -> list[str]:
+    """The abilities that a request needs and an engine lacks, by name and in the order of `needs`."""
+    return [ability for ability in needs if ability in lacks]
 
 
 @dataclass(frozen=True, slots=True)

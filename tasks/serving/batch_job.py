@@ -56,7 +56,7 @@ def prepare(
     unservable: list[Unservable] = []
     streamed: set[str] = set()
     for request in batch.prompts:
-        lacked = lacking(request.needs, lacks)
+        lacked = sorted(lacking(request.needs, lacks))
         if lacked:
             message = f"No engine that serves this model at present can do {' and '.join(lacked)}."
             unservable.append(Unservable(request.id, "unsupported_value", message))
