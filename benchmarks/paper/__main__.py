@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks.harness import CommaSeparated, Results, json_option
+from benchmarks.harness import Column, CommaSeparated, Results, json_option, print_table
 from benchmarks.paper import (
     baton_experiments,
     fusion_experiments,
@@ -24,7 +24,7 @@ from benchmarks.paper import (
     scls_experiments,
     sequence_experiments,
 )
-from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute
+from benchmarks.paper.simulation_runs import Row, SimulationRun, Workloads, execute_in_pool, use_workloads
 from benchmarks.pictures import panels, plot_over_rate
 from benchmarks.simulated_workloads import read_requests, read_trace, read_vicuna
 
@@ -35,7 +35,15 @@ PAPERS: dict[str, ModuleType] = {
     "baton": baton_experiments,
     "ours": fusion_experiments,
 }
-_workloads: dict[str, Any] = {}  # of this process of the pool, set by `_begin`
+COLUMNS: dict[str, Column] = {
+    "run": lambda row: run_name(row),
+    "req/s": "requests_per_s",
+    "valid/s": "valid_tokens_per_s",
+    "total/s": "total_tokens_per_s",
+    **{name: f"response_s.{name}" for name in ("mean", "p95", "p99", "max")},
+    "batch": "batch_size_mean:.1f",
+    "waste": "wasted_share:.2f",
+}
 
 
 @click.command(help=__doc__)
@@ -59,12 +67,12 @@ def main(
     papers = [PAPERS[name] for name in only]
     runs: list[SimulationRun] = [run for paper in papers for run in paper.runs("real", quick)]
     workloads = read_workloads(data, predictor)
-    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (workloads,)) as pool:
-        rows = list(pool.map(_execute, runs))
+    with ProcessPoolExecutor(processes, get_context("spawn"), use_workloads, (workloads,)) as pool:
+        rows = list(pool.map(execute_in_pool, runs))
     for paper in papers:
         paper.compare_with_paper(rows)
     for experiment in dict.fromkeys(row["experiment"] for row in rows):
-        click.echo(table([row for row in rows if row["experiment"] == experiment]))
+        print_experiment([row for row in rows if row["experiment"] == experiment])
     results.write(json.loads(json.dumps(rows), parse_float=lambda figure: float(f"{float(figure):.5g}")))
     if plot_directory:
         draw(rows, plot_directory)
@@ -84,34 +92,19 @@ def read_workloads(data: Path, predictor: str) -> Workloads:
     }
 
 
-def _begin(workloads: Workloads) -> None:
-    os.nice(10)
-    _workloads.update(workloads)
-
-
-def _execute(run: SimulationRun) -> Row:
-    return execute(run, _workloads)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Format the rows of one experiment, with the comparisons below each row."""
-    heads = ("req/s", "valid/s", "total/s", "mean s", "P95", "P99", "max", "batch", "waste")
-    lines = [f"\n{rows[0]['experiment']}", f"{'':40}" + "".join(f"{head:>9}" for head in heads)]
+def print_experiment(rows: Sequence[Row]) -> None:
+    """Print the rows of one experiment, then the comparisons of each row with the paper."""
+    print_table(rows, COLUMNS, rows[0]["experiment"])
     for row in rows:
-        rate = f"{row['rate']:g}/s" if row["rate"] else ""
-        name = " ".join(part for part in (row["policy"], row["predictor"], row["workload"], rate) if part)
-        if row.get("slice_tokens"):
-            name += f" S={row['slice_tokens']} W={row['workers']}"
-        response = row["response_s"]
-        throughputs = (row["requests_per_s"], row["valid_tokens_per_s"], row["total_tokens_per_s"])
-        times = (response["mean"], response["p95"], response["p99"], response["max"])
-        lines.append(
-            f"{name:40}"
-            + "".join(f"{value:9.2f}" if value < 100 else f"{value:9.0f}" for value in (*throughputs, *times))
-            + f"{row['batch_size_mean']:9.1f}{row['wasted_share']:9.2f}"
-        )
-        lines += [f"    {what}: {_with_printed_range(figure)}" for what, figure in row["paper"].items()]
-    return "\n".join(lines)
+        for what, figure in row["paper"].items():
+            click.echo(f"  {run_name(row)}: {what}: {_with_printed_range(figure)}")
+
+
+def run_name(row: Row) -> str:
+    """Policy, predictor, workload, rate, slice length and workers, as far as the row has them."""
+    rate = f"{row['rate']:g}/s" if row["rate"] else ""
+    slices = f"S={row['slice_tokens']} W={row['workers']}" if row.get("slice_tokens") else ""
+    return " ".join(part for part in (row["policy"], row["predictor"], row["workload"], rate, slices) if part)
 
 
 def draw(rows: Sequence[Row], directory: Path) -> None:

@@ -1,5 +1,6 @@
 """One simulation of `benchmarks.paper` as a value for another process, and the table row that it gives."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from scheduling.simulation.trace import Trace
 Row = dict[str, Any]
 Workloads = Mapping[str, WorkloadLengths]
 LIMITS = Limits()
+_workloads: dict[str, WorkloadLengths] = {}  # of a process of the pool
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,17 @@ def execute(run: SimulationRun, workloads: Workloads) -> Row:
         **run.notes,
         **(run.figures(trace, arriving) if run.figures else {}),
     }
+
+
+def use_workloads(workloads: Workloads) -> None:
+    """Set the workloads of a process of the pool, at low priority; a pool cannot import this from a `__main__`."""
+    os.nice(10)
+    _workloads.update(workloads)
+
+
+def execute_in_pool(run: SimulationRun) -> Row:
+    """Run the simulation in a process of the pool."""
+    return execute(run, _workloads)
 
 
 Column = Callable[[Row], float]
