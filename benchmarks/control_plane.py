@@ -26,7 +26,7 @@ from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.published_costs import CHATGLM_6B_V100
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
-from tasks.planning.queue_snapshot import describe_queue
+from tasks.planning.queue_description import describe_queue
 
 MACHINE, LIMIT = CHATGLM_6B_V100, 1024  # the machine and the longest prompt and answer of Magnus's experiments
 

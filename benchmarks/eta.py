@@ -35,13 +35,8 @@ from cli.demo_workload import DemoArrival, send_all
 from cli.hosting.service_files import RunningService
 from cli.service_access import POLICIES, settings_with
 from models.client_requests import UNFINISHED, RequestView, select_views
-from models.planning.queue_position import (
-    STALE_AFTER,
-    QueuePlace,
-    QueueSnapshot,
-    place_in_queue,
-    read_queue_snapshot,
-)
+from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot, read_queue_snapshot
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are no more exact
@@ -268,7 +263,7 @@ def _forecasting_s(session: Session) -> float:
     """Seconds that the planner in service has spent on forecasts."""
     snapshot = read_queue_snapshot(session)
     session.rollback()
-    return 0.0 if snapshot is None else float(snapshot.state.get("forecasting_s", 0.0))
+    return 0.0 if snapshot is None else snapshot.forecasting_s
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 import redis
@@ -37,7 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Hear signals that whoever started the suite ignores (nohup, a shell's background): children inherit deafness."""
+    """Let hypothesis take its time, and hear the signals that nohup or a shell's background ignores for all children."""
+    hypothesis.settings.register_profile("magnus", deadline=None)  # a busy machine is slow, and no test is about seconds
+    hypothesis.settings.load_profile("magnus")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -15,7 +15,7 @@ from models import ended_requests, notifications
 from models.client_requests import RequestView
 from models.connections.schema_upgrade import installation_id
 from models.notifications import ENDED, Notifications
-from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
+from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from models.tenants import tenant_limits

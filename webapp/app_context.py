@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flask import current_app
 from sqlalchemy.orm import Session, sessionmaker
 
-from models.planning.queue_position import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate
 from webapp.bulk.file_upload import UploadLimits
 from webapp.dashboard.page_reads import PageReads

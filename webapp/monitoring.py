@@ -25,7 +25,7 @@ from models.operations.minute_history import ended_totals
 from models.operations.operator_overview import RequestCounts, request_counts, what_is_missing, workers_not_consuming
 from models.operations.process_heartbeats import Process
 from models.planning import planner_state
-from models.planning.queue_position import QueueSnapshot, read_queue_snapshot
+from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from webapp.app_context import AppContext, current_context
 
 health_pages = APIBlueprint("health", __name__, enable_openapi=False)
@@ -162,7 +162,7 @@ def _processes(found: Iterable[Process]) -> Iterator[Metric]:
 def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metric]:
     """What the leading planner and the predictors say of themselves; nothing while they do not."""
     if snapshot is not None:
-        decision_s = snapshot.state.get("decision_s", 0.0)
+        decision_s = snapshot.decision_s
         yield GaugeMetricFamily("magnus_planner_decision_seconds", "The planner's last decision", decision_s)
         yield GaugeMetricFamily("magnus_backlog_seconds", "Until a worker is free for a new one", snapshot.backlog_s)
     if tau is not None:

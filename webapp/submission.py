@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from inference.model_prompt import ModelPrompt
 from models import client_requests
 from models.client_requests import NewRequest, RequestView
-from models.planning.queue_position import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tables import RequestStatus
 from models.upkeep import unstored_requests

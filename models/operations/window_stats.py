@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from models.planning.queue_position import read_queue_snapshot
+from models.planning.queue_snapshot import read_queue_snapshot
 from models.service_tables import ServiceState
 from models.sql import text
 
@@ -91,7 +91,7 @@ def window_stats(session: Session, since: float | None = None, until: float | No
     row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
     snapshot = read_queue_snapshot(session)  # a planner's default is in force where nobody has set a policy
     chosen = session.get(ServiceState, "policy")
-    policy = snapshot.state.get("policy") if snapshot else chosen.value["name"] if chosen else None
+    policy = snapshot.policy if snapshot else chosen.value["name"] if chosen else None
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
     return WindowStats(
         now=row.now,

@@ -1,26 +1,14 @@
 """A request's position in the queue and its ETA, from the planner's last snapshot of the queue.
 
-The planner writes the snapshot to `service_state['planner']` at most twice a second, with its last forecast of running
-and waiting requests. Without a recent snapshot there is no position and no ETA for a queued request.
+Without a recent snapshot there is no position and no ETA for a queued request.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Any
-
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from models.client_requests import RequestView
-from models.service_tables import ServiceState
+from models.planning.queue_snapshot import QueueSnapshot, instant
 from models.tables import RequestStatus, StoredBatch, StoredRequest
-from scheduling.forecast.response_line import ResponseLine
-
-# A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
-# 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
-STALE_AFTER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,131 +33,52 @@ class QueuePlace:
         return QueuePlace(self.position, eta_at, low_at, high_at)
 
 
-class Places:
-    """Places by request, worked out when they are asked for: a web process asks for few of a thousand, twice a second.
-
-    What a request is expected at by the last forecast counts; until one names it, the expected end of its batch.
-    """
-
-    def __init__(self, state: Mapping[str, Any], at: datetime) -> None:
-        self._at = at
-        self._batches: Sequence[Mapping[str, Any]] = state.get("batches", [])
-        self._expected = state.get("expected", {})
-
-    def waiting(self, request: StoredRequest) -> QueuePlace | None:
-        """Of a request that waits; None if the snapshot does not know of it."""
-        place = self._forecast(request.id)
-        if place is not None and place.position is not None:
-            return place
-        return self._by_batch.get(request.id) or self._behind(request)
-
-    def running(self, request_id: str) -> QueuePlace | None:
-        """Of a request that the last forecast knew as running."""
-        place = self._forecast(request_id)
-        return None if place is None or place.position is not None else place
-
-    def _forecast(self, request_id: str) -> QueuePlace | None:
-        for of_model in self._expected.values():
-            if request_id in of_model["jobs"]:
-                position, *seconds = of_model["jobs"][request_id]
-                began_at = datetime.fromtimestamp(of_model["at"], UTC)
-                return QueuePlace(position, *(began_at + timedelta(seconds=some) for some in seconds))
-        return None
-
-    def _behind(self, request: StoredRequest) -> QueuePlace | None:
-        """Of a request behind those that are named, as the one in the middle of all that are."""
-        of_model = self._expected.get(request.model, {})
-        if not of_model.get("behind") or request.arrived_at >= self._at:
-            return None
-        began_at = datetime.fromtimestamp(of_model["at"], UTC)
-        return QueuePlace(None, *(began_at + timedelta(seconds=some) for some in of_model["behind"]))
-
-    @cached_property
-    def _by_batch(self) -> Mapping[str, QueuePlace]:
-        places: dict[str, QueuePlace] = {}
-        ahead = 0
-        for batch in self._batches:
-            eta_at = self._at + timedelta(seconds=batch["starts_in_s"] + batch["estimated_s"])
-            places |= {name: QueuePlace(place, eta_at) for place, name in enumerate(batch["ids"], start=ahead + 1)}
-            ahead += batch["size"]
-        return places
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSnapshot:
-    """The planner's snapshot of the queue."""
-
-    at: datetime
-    waiting: int  # queued requests
-    backlog_s: float  # seconds until a worker would be free for a request that comes now
-    typical_s: float  # mean estimated serving time of the waiting batches, else of recently served ones
-    places: "Places" = field(repr=False)  # of waiting requests; of a long queue only the first
-    lines: Mapping[str, ResponseLine] = field(repr=False)  # by model: how long a request takes that comes now
-    state: Mapping[str, Any] = field(repr=False)  # the snapshot as the planner wrote it
-
-    @property
-    def largest_tokens(self) -> Mapping[str, int]:
-        """By model the tokens that the largest worker's key-value cache holds; only models that have a worker."""
-        tokens: Mapping[str, int] = self.state.get("largest_tokens", {})
-        return tokens
-
-    @property
-    def lacking(self) -> Mapping[str, Sequence[str]]:
-        """By model what none of its workers can do, by the names of a request's fields."""
-        lacking: Mapping[str, Sequence[str]] = self.state.get("lacking", {})
-        return lacking
-
-
-def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
-    """The last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""
-    row = session.execute(
-        select(ServiceState.value, ServiceState.updated_at, func.clock_timestamp().label("now")).where(
-            ServiceState.name == "planner"
-        )
-    ).one_or_none()
-    if row is None or row.now - row.updated_at > STALE_AFTER:
-        return None
-    return parse_queue_snapshot(row.value, row.updated_at)
-
-
-def parse_queue_snapshot(state: Mapping[str, Any], at: datetime) -> QueueSnapshot:
-    """The snapshot `state`, written at `at`."""
-    batches = state.get("batches", [])
-    typical_s = (
-        sum(batch["estimated_s"] for batch in batches) / len(batches) if batches else state.get("typical_s", 0.0)
-    )
-    lines = {
-        model: ResponseLine(*expected["line"])
-        for model, expected in state.get("expected", {}).items()
-        if expected["line"] is not None
-    }
-    waiting, backlog_s = state.get("waiting", 0), state.get("backlog_s", 0.0)
-    return QueueSnapshot(at, waiting, backlog_s, typical_s, Places(state, at), lines, state)
-
-
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
     """The request's position, ETA and interval; no instant is earlier than `view.now`.
 
-    Running: as the last forecast has it, else the batch's start plus its estimated serving time. Queued: as the
-    snapshot lists it, or has those behind the part that is listed, else (too new) the ETA given at submission, else the
-    end of the backlog plus one typical batch. The interval is the forecast's, else the one given at submission. Final:
-    none.
+    A running request is expected as the last forecast says, else at its batch's start plus the estimated serving time.
+    A queued one is expected as the last forecast says, else at the end of its waiting batch. If it came after the
+    snapshot, it is expected at the ETA given at submission, else at the end of the backlog plus one typical batch. The
+    interval is the forecast's, else the one given at submission. A final request has neither.
     """
-    if view.request.status is RequestStatus.in_progress:
-        forecast = snapshot.places.running(view.request.id) if snapshot else None
-        return (forecast or _of_batch(view)).not_before(view.now)
-    if view.request.status is not RequestStatus.queued or snapshot is None:
+    request = view.request
+    if request.status is RequestStatus.in_progress:
+        forecast = _forecast(request.id, snapshot) if snapshot else None
+        running = forecast is not None and forecast.position is None
+        return (forecast if forecast is not None and running else _in_batch(view)).not_before(view.now)
+    if request.status is not RequestStatus.queued or snapshot is None:
         return QueuePlace()
-    listed = snapshot.places.waiting(view.request)
+    listed = _waiting_place(request, snapshot)
     if listed is not None and listed.low_at is not None:
         return listed.not_before(view.now)
-    request = view.request
     eta_at = request.eta_at or snapshot.at + timedelta(seconds=snapshot.backlog_s + snapshot.typical_s)
     place = listed or QueuePlace(None, eta_at)
     return replace(place, low_at=request.eta_low_at, high_at=request.eta_high_at).not_before(view.now)
 
 
-def _of_batch(view: RequestView) -> QueuePlace:
+def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
+    """The place of a waiting request by the last forecast, else by the batches; None if the snapshot is older."""
+    place = _forecast(request.id, snapshot)
+    if place is not None and place.position is not None:
+        return place
+    if request.id in snapshot.batch_places:
+        position, ends_s = snapshot.batch_places[request.id]
+        return QueuePlace(position, snapshot.at + timedelta(seconds=ends_s))
+    forecast = snapshot.forecasts.get(request.model)
+    if forecast is None or forecast.behind is None or request.arrived_at >= snapshot.at:
+        return None
+    return QueuePlace(None, *(instant(forecast, seconds) for seconds in forecast.behind[1:]))
+
+
+def _forecast(request_id: str, snapshot: QueueSnapshot) -> QueuePlace | None:
+    for forecast in snapshot.forecasts.values():
+        if request_id in forecast.jobs:
+            place, *seconds = forecast.jobs[request_id]
+            return QueuePlace(place, *(instant(forecast, some) for some in seconds))
+    return None
+
+
+def _in_batch(view: RequestView) -> QueuePlace:
     request, batch = view.request, view.batch
     if batch is None:
         return QueuePlace()

@@ -12,7 +12,7 @@ from statistics import StatisticsError, fmean, linear_regression
 
 from sqlalchemy.orm import Session
 
-from models.planning.queue_position import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.sql import text
 from scheduling.forecast.interval_calibration import IntervalCalibration
 from scheduling.forecast.response_line import ResponseLine
@@ -83,7 +83,7 @@ class ResponseTimeEstimate:
         responses = self.response_s.get(application) or self.response_s.get(None)
         if lengths is None or responses is None:
             return None if snapshot is None else (snapshot.backlog_s + snapshot.typical_s) or None
-        forecast = snapshot.lines.get(model) if snapshot is not None else None
+        forecast = snapshot.response_line(model) if snapshot is not None else None
         if forecast is not None:
             return forecast.at(min(lengths.at(input_tokens), limit_tokens))
         backlog_s = snapshot.backlog_s if snapshot is not None and snapshot.waiting else 0.0

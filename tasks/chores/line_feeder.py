@@ -18,7 +18,7 @@ from models import notifications
 from models.bulk import bulk_feed
 from models.bulk.bulk_feed import ClaimedJob, NewLine
 from models.client_requests import NewRequest
-from models.planning.queue_position import read_queue_snapshot
+from models.planning.queue_snapshot import read_queue_snapshot
 from models.tenants import tenant_limits
 from webapp.bulk.request_lines import LineReader, duplicate
 from webapp.limits.prompt_limits import PromptLimits

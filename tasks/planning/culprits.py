@@ -7,7 +7,7 @@ from models.planning.planner_requests import QueuedRequest
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import Worker
 from tasks.planning.policies_by_model import PoliciesByModel
-from tasks.planning.queue_snapshot import MOST_BATCHES
+from tasks.planning.queue_description import MOST_BATCHES
 
 
 def culprits(

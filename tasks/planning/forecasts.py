@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from time import thread_time
-from typing import Any
 
 from models.planning.planner_requests import QueuedRequest
+from models.planning.queue_snapshot import AnswerForecast, ModelForecast
 from scheduling.forecast.expected_arrivals import RecentArrivals
 from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
 from scheduling.forecast.interval_calibration import Expectation, IntervalCalibration, Stage
@@ -170,7 +170,7 @@ class Forecasts:
         """Seconds of CPU so far."""
         return self._spent_s
 
-    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> dict[str, Any]:
+    def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> dict[str, ModelForecast]:
         """What is expected of each model's requests, for the planner's snapshot."""
         began = self._clock()
         described = {}
@@ -211,29 +211,30 @@ class Forecasts:
         of.concluded = _Concluded(began_at, line, waiting, running)
 
 
-def _described(of: _OfModel, queue: QueueFront, now: float) -> dict[str, Any]:
+def _described(of: _OfModel, queue: QueueFront, now: float) -> ModelForecast:
     """The last forecast for those that wait and run now; rows of continuous batches by their progress."""
     last = of.concluded
-    jobs: dict[str, list[Any]] = {}
+    jobs: dict[str, AnswerForecast] = {}
     for name, answer in of.running.items():
         _remember(of.made, name, _Made("running", now, answer.seconds, answer.spread))
         jobs[name] = _job(None, of.calibration.around("running", answer.seconds, answer.spread))
-    if last is not None:
-        for name, expected in last.running.items():
-            jobs.setdefault(name, _job(None, expected.later(last.at - now)))
-        for place, (name, expected) in enumerate(last.of_queue(queue.ids, now), start=1):
-            jobs[name] = _job(place, expected)
-    described: dict[str, Any] = {"at": now, "line": None, "jobs": jobs}
-    if last is not None and last.line is not None:
-        described["line"] = [round(last.line.base_s, 4), round(last.line.token_s, 6)]
-    if last is not None and queue.total > len(queue.ids) and (middle := last.turn((len(queue.ids) + queue.total) // 2)):
-        described["behind"] = _job(None, middle)[1:]
-    return described
+    if last is None:
+        return ModelForecast(at=now, jobs=jobs)
+    for name, expected in last.running.items():
+        jobs.setdefault(name, _job(None, expected.later(last.at - now)))
+    for place, (name, expected) in enumerate(last.of_queue(queue.ids, now), start=1):
+        jobs[name] = _job(place, expected)
+    middle = last.turn((len(queue.ids) + queue.total) // 2) if queue.total > len(queue.ids) else None
+    return ModelForecast(
+        at=now,
+        line=None if last.line is None else (round(last.line.base_s, 4), round(last.line.token_s, 6)),
+        jobs=jobs,
+        behind=None if middle is None else _job(None, middle),
+    )
 
 
-def _job(place: int | None, expected: Expectation) -> list[Any]:
-    """A position in the queue, None of what runs, and seconds to the answer with the interval's ends."""
-    return [place, round(expected.seconds, 3), round(expected.low_s, 3), round(expected.high_s, 3)]
+def _job(place: int | None, expected: Expectation) -> AnswerForecast:
+    return AnswerForecast(place, round(expected.seconds, 3), round(expected.low_s, 3), round(expected.high_s, 3))
 
 
 def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:

@@ -6,6 +6,7 @@ an error, a lost connection or a change of policy, a new epoch rebuilds it: ever
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache, partial
 from time import perf_counter
 
@@ -18,6 +19,7 @@ from models.planning.leadership import Lead
 from models.planning.live_fleet import Lacking, LiveWorker
 from models.planning.planner_requests import QueuedRequest
 from models.planning.planner_state import PlannerInputs
+from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from models.upkeep import reconciler
 from scheduling.costs import ServingTime
 from scheduling.policies.policy_factory import UnknownPolicy
@@ -25,10 +27,10 @@ from scheduling.policy import Worker
 from tasks.messages import NO_BATCH
 from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
-from tasks.planning.forecasts import Forecasts, WorkByModel
+from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.policies_by_model import PoliciesByModel
-from tasks.planning.queue_snapshot import describe_queues, front_of
+from tasks.planning.queue_description import describe_queues
 from tasks.planning.serving_estimates import ServingEstimates
 from tasks.planning.typical_batch import TypicalBatch
 
@@ -281,19 +283,23 @@ class Planner:
     def _publish_snapshot(self, workers: Mapping[str, Sequence[Worker]], now: float) -> None:
         started = perf_counter()
         queues, backlog_s = describe_queues(self._policies, workers, now)
-        waiting = {model: front_of(queues[model], len(policy)) for model, policy in self._policies}
-        snapshot = {
-            "epoch": self._epoch,
-            "policy": self._policies.policy,
-            "waiting": len(self._policies),
-            "backlog_s": round(backlog_s, 4),
-            "typical_s": round(self._typical.serving_s(self._connection), 4),
-            "decision_s": round(self._decision_s, 6),
-            "largest_tokens": self._largest_tokens,
-            "lacking": {model: sorted(lacking.all) for model, lacking in self._lacking.items() if lacking.all},
-            "batches": [batch for batches in queues.values() for batch in batches],
-            "expected": self._forecasts.described(self._present_work(workers), waiting, now),
-            "forecasting_s": round(self._forecasts.spent_s, 3),
+        fronts = {
+            model: QueueFront([name for batch in queues[model] for name in batch.ids], len(policy))
+            for model, policy in self._policies
         }
-        planner_state.write_service_state(self._connection, "planner", snapshot)
+        snapshot = QueueSnapshot(
+            at=datetime.fromtimestamp(now, UTC),
+            epoch=self._epoch,
+            policy=self._policies.policy,
+            waiting=len(self._policies),
+            backlog_s=round(backlog_s, 4),
+            served_s=round(self._typical.serving_s(self._connection), 4),
+            decision_s=round(self._decision_s, 6),
+            largest_tokens=self._largest_tokens,
+            lacking={model: tuple(sorted(lacking.all)) for model, lacking in self._lacking.items() if lacking.all},
+            batches=tuple(batch for batches in queues.values() for batch in batches),
+            forecasts=self._forecasts.described(self._present_work(workers), fronts, now),
+            forecasting_s=round(self._forecasts.spent_s, 3),
+        )
+        write_queue_snapshot(self._connection, snapshot)
         self._snapshot_due_at = now + max(self._rules.snapshot_every_s, SNAPSHOT_SPACING * (perf_counter() - started))

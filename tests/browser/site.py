@@ -22,7 +22,15 @@ class Site:
 
     def planner(self, **state: Any) -> None:
         """Write a fresh snapshot of the planner."""
-        value = {"epoch": 1, "policy": "magnus", "waiting": 0, "backlog_s": 0.0, "decision_s": 0.001, "batches": []}
+        value = {
+            "version": 1,
+            "epoch": 1,
+            "policy": "magnus",
+            "waiting": 0,
+            "backlog_s": 0.0,
+            "decision_s": 0.001,
+            "batches": [],
+        }
         self.stage.sql(
             """insert into service_state (name, value) values ('planner', cast(:value as jsonb))
             on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -15,8 +16,9 @@ from models.leasing.batch_results import Answer, Closed, Figures, Returned, Star
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
 from models.leasing.worker_registration import WorkerRegistration
-from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_position
+from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_snapshot
 from models.planning.leadership import Lead
+from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import Predicted
 from models.tables import BatchStatus, RequestStatus
 from models.upkeep import reconciler, retention, unstored_requests
@@ -232,7 +234,11 @@ CASES = [
     Case("planner_state.write_service_state", lambda c: planner_state.write_service_state(c, "planner", {})),
     Case("notifications.notify_submitted", on_session(notifications.notify_submitted)),
     Case("notifications.notify_ended", lambda c: notifications.notify_ended(c, [ENDED_ID] * 201)),
-    Case("queue_position.read_queue_snapshot", on_session(queue_position.read_queue_snapshot)),
+    Case("queue_snapshot.read_queue_snapshot", on_session(queue_snapshot.read_queue_snapshot)),
+    Case(
+        "queue_snapshot.write_queue_snapshot",
+        lambda c: queue_snapshot.write_queue_snapshot(c, QueueSnapshot(at=datetime.now(UTC))),
+    ),
     Case("reconciler.lose_expired_batches", lambda c: reconciler.lose_expired_batches(c, 10.0, 5), OPEN),
     Case("reconciler.batches_to_resend", lambda c: reconciler.batches_to_resend(c, 2.0, 1.0), OPEN),
     Case("reconciler.write_fallback_predictions", lambda c: reconciler.write_fallback_predictions(c, 0.0), 2000 + OPEN),

@@ -184,7 +184,7 @@ def test_what_no_engine_of_the_model_can_do_is_refused_by_its_name(refusing_api:
     refusing_api.sql(
         """insert into service_state (name, value) values ('planner', cast(:state as jsonb))
         on conflict (name) do update set value = excluded.value, updated_at = clock_timestamp()""",
-        state=json.dumps({"lacking": {"words": [ability]}}),
+        state=json.dumps({"version": 1, "lacking": {"words": [ability]}}),
     )
 
     def refused() -> bool:

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import openai
 import pytest
 from openai import DefaultHttpxClient, OpenAI
 
-from models.planning import planner_state
+from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from models.session import make_sessions
 from models.tenants import tenant_limits
 from models.tenants.api_keys import Scope
@@ -104,7 +105,7 @@ def test_a_refused_call_is_made_again_when_the_service_says_and_not_before(api: 
     with make_sessions(api.engine).begin() as session:
         tenant_limits.change_tenant(session, "acme", {"queued_requests": 1})
     with api.engine.begin() as connection:  # one of one has to go, in two seconds
-        planner_state.write_service_state(connection, "planner", {"waiting": 1, "backlog_s": 2.0, "typical_s": 1.0})
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), waiting=1, backlog_s=2.0))
     waiting = api.submit()["id"]
     sent_at: list[float] = []
 

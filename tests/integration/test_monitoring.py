@@ -5,6 +5,7 @@ Prometheus's own tool checks the alarms in `.ci/alarms`.
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from models.operations import process_heartbeats
 from models.planning import planner_state
+from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from tests.integration.api_service import Api, finish
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +43,7 @@ def busy(api: Api) -> Api:
     with api.engine.begin() as connection:
         for kind in process_heartbeats.NEEDED:
             process_heartbeats.write(connection, kind, "host:1", 0.0)
-        planner_state.write_service_state(connection, "planner", {"decision_s": 0.002, "backlog_s": 3.5})
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), decision_s=0.002, backlog_s=3.5))
         planner_state.write_service_state(connection, "prediction", {"tau": 0.6})
     finish(api, api.submit()["id"])
     api.submit()

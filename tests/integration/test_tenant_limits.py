@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.planning import planner_state
+from models.planning.queue_snapshot import QueueSnapshot, write_queue_snapshot
 from models.session import make_sessions
 from models.tenants import tenant_limits
 from settings import Settings
@@ -87,7 +88,7 @@ def test_the_headers_of_a_submission_say_how_many_tokens_may_still_wait(limited:
 
 def test_whoever_is_full_is_told_when_the_planner_expects_room(limited: Api) -> None:
     with limited.engine.begin() as connection:
-        planner_state.write_service_state(connection, "planner", {"waiting": 2, "backlog_s": 90.0, "typical_s": 1.0})
+        write_queue_snapshot(connection, QueueSnapshot(at=datetime.now(UTC), waiting=2, backlog_s=90.0))
     answers = [post(limited) for _ in range(3)]
     assert answers[-1].status_code == 429
     assert answers[-1].headers["Retry-After"] == "45"  # one of two has to go, and both take 90 s

@@ -11,7 +11,8 @@ from pydantic_core import from_json
 from inference.request_tokens import TokenizerAway
 from models.bulk.bulk_feed import NewLine
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, QueueSnapshot
+from models.planning.queue_position import QueuePlace
+from models.planning.queue_snapshot import QueueSnapshot
 from webapp.chat.chat_api import chat_completion_of, chat_submission, completion_of, completion_submissions
 from webapp.chat.chat_schemas import CreateChatCompletion, CreateCompletion
 from webapp.client_errors import ERROR_TABLE, ClientError, InvalidRequest, error_object, field_path, validation_message

@@ -1,12 +1,12 @@
 """Bars along a time axis: the queue as it should be served, what each worker served, one job's life."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from models.client_requests import RequestView
 from models.operations.fleet_use import BatchSpan
+from models.planning.queue_snapshot import BatchInQueue
 
 WIDTH = 1000.0  # SVG units, which pages scale to their width
 LEAST_WIDTH = 1.5  # of a bar, so that a short one is seen
@@ -60,18 +60,18 @@ def quarters(whole_s: float, ago: bool) -> list[tuple[float, str]]:
     return [(share * WIDTH, text) for share, text in zip(shares, texts, strict=True)]
 
 
-def queue_timeline(batches: Sequence[tuple[int, Mapping[str, Any]]]) -> Timeline:
+def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
     """Waiting batches with their places, each where and as long as it should be served, if nothing else came."""
-    whole_s = max((batch["starts_in_s"] + batch["estimated_s"] for _, batch in batches), default=0.0) or 1.0
+    whole_s = max((batch.starts_in_s + batch.estimated_s for _, batch in batches), default=0.0) or 1.0
     bars = [
         bar(
-            "short" if batch["sealed"] else "good" if place == 1 else "first",
-            batch["starts_in_s"],
-            batch["starts_in_s"] + batch["estimated_s"],
+            "short" if batch.sealed else "good" if place == 1 else "first",
+            batch.starts_in_s,
+            batch.starts_in_s + batch.estimated_s,
             whole_s,
             row,
-            f"#{place}: {batch['size']} × ({batch['length']} + {batch['generation_length']}) tokens, "
-            f"starts in {batch['starts_in_s']:.1f} s, takes {batch['estimated_s']:.1f} s",
+            f"#{place}: {batch.size} × ({batch.length} + {batch.generation_length}) tokens, "
+            f"starts in {batch.starts_in_s:.1f} s, takes {batch.estimated_s:.1f} s",
         )
         for row, (place, batch) in enumerate(batches)
     ]

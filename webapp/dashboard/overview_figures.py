@@ -21,8 +21,7 @@ from models.operations.fleet_use import WorkerUse
 from models.operations.minute_history import EndedCounts
 from models.operations.operator_overview import RequestCounts
 from models.operations.service_history import HistoryPoint
-from models.planning import queue_position
-from models.planning.queue_position import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from models.upkeep import invariants
 from models.upkeep.invariants import Violation
 
@@ -139,7 +138,7 @@ class Overview:
 def read_overview(session: Session, worker_alive_s: float) -> Overview:
     """Read the overview; a worker is alive for `worker_alive_s` after a heartbeat."""
     now = operator_overview.request_counts(session, worker_alive_s)
-    snapshot = queue_position.read_queue_snapshot(session)
+    snapshot = read_queue_snapshot(session)
     workers = fleet_use.workers_in_use(session)
     processes = process_heartbeats.processes(session.connection())
     lately = service_history.history(session, LATELY_S, 10)

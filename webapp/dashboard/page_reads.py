@@ -11,7 +11,8 @@ from models.operations import application_figures, fleet_use, operator_jobs, ope
 from models.operations.application_figures import scores_by_application
 from models.operations.fleet_use import FleetState
 from models.operations.operator_jobs import QueuedJob
-from models.planning import planner_state, queue_position
+from models.planning import planner_state
+from models.planning.queue_snapshot import read_queue_snapshot
 from webapp.charts.page_charts import RANGES, ChartRange, prediction_charts, service_charts
 from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
@@ -54,9 +55,8 @@ class PageReads:
             cache.forget()
 
     def _waiting(self, session: Session) -> dict[str, QueuedJob]:
-        snapshot = queue_position.read_queue_snapshot(session)
-        batches = snapshot.state.get("batches", []) if snapshot else []
-        return operator_jobs.waiting_requests(session, [name for batch in batches for name in batch["ids"]])
+        snapshot = read_queue_snapshot(session)
+        return operator_jobs.waiting_requests(session, snapshot.named_ids if snapshot else [])
 
     def _cached(self, read: Callable[[Session], Read], ttl_s: float) -> TtlCache[Read]:
         def from_database() -> Read:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from models.operations import operator_access, operator_overview
 from models.operations.operator_jobs import QueuedJob
+from models.planning.queue_snapshot import BatchInQueue
 from scheduling.policies.policy_factory import POLICIES, PolicySettings
 from scheduling.policy import Policy
 from webapp.app_context import current_context
@@ -23,7 +23,7 @@ def queue() -> str:
     reads = current_context().page_reads
     now, snapshot = reads.overview.get().now, current_context().queue_snapshot.get()
     only = QueueFilter(*(request.args.get(name, "") for name in ("model", "tenant", "application")))
-    batches = snapshot.state.get("batches", []) if snapshot else []
+    batches = snapshot.batches if snapshot else ()
     waiting = reads.waiting.get()
     rows = waiting_rows(batches, waiting, only)
     drawn = [(row.place, row.batch) for row in rows[:DRAWN_BATCHES]]
@@ -42,7 +42,7 @@ def queue() -> str:
         rows=rows[:LISTED_BATCHES],
         more=len(rows) - LISTED_BATCHES,
         timeline=queue_timeline(drawn) if drawn else None,
-        why=why_first(snapshot.state["policy"], first) if snapshot and first else None,
+        why=why_first(snapshot.policy, first) if snapshot and first else None,
     )
 
 
@@ -69,7 +69,7 @@ class WaitingRow:
     """One waiting batch; `place` is 1 for the next one, `shown` counts its requests that a filter shows."""
 
     place: int
-    batch: Mapping[str, Any]  # as the planner describes it
+    batch: BatchInQueue
     requests: Sequence[QueuedJob]  # those that still wait and are listed by name
     shown: int
 
@@ -108,13 +108,13 @@ class QueueFilter:
 
 
 def waiting_rows(
-    batches: Iterable[Mapping[str, Any]], requests: Mapping[str, QueuedJob], only: QueueFilter
+    batches: Iterable[BatchInQueue], requests: Mapping[str, QueuedJob], only: QueueFilter
 ) -> list[WaitingRow]:
     """The waiting batches that have a request which fits the filter, in their places."""
     rows = []
     for place, batch in enumerate(batches, 1):
-        known = [requests[name] for name in batch["ids"] if name in requests]
-        shown = sum(map(only.fits, known)) if only else batch["size"]
+        known = [requests[name] for name in batch.ids if name in requests]
+        shown = sum(map(only.fits, known)) if only else batch.size
         if shown:
             rows.append(WaitingRow(place, batch, known, shown))
     return rows
@@ -122,7 +122,7 @@ def waiting_rows(
 
 def why_first(policy: str, first: WaitingRow) -> str:
     """One or two sentences; of a policy that is not ours, that it says so."""
-    if first.batch.get("sealed"):
+    if first.batch.sealed:
         return "It is a half of a batch that ran out of memory; nothing may join it. " + _reason(policy, first)
     return _reason(policy, first)
 
@@ -130,7 +130,7 @@ def why_first(policy: str, first: WaitingRow) -> str:
 def _reason(policy: str, first: WaitingRow) -> str:
     reason = POLICIES[policy](PolicySettings()).why_first if policy in POLICIES else Policy.why_first
     return reason.format(
-        ratio=f"{first.batch['response_ratio']:.2f}",
+        ratio=f"{first.batch.response_ratio:.2f}",
         waited=f"{first.waited_s or 0.0:.1f}",
-        seconds=f"{first.batch['estimated_s']:.1f}",
+        seconds=f"{first.batch.estimated_s:.1f}",
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.planning.queue_position import QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.tenants.tenant_limits import NO_LIMITS, TenantBacklog, TenantLimits
 from webapp.client_errors import BacklogFull
 

@@ -1,22 +1,28 @@
 """Positions and ETAs come from the planner's snapshot of the queue, and from nothing else."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from models.client_requests import RequestView
-from models.planning.queue_position import QueuePlace, parse_queue_snapshot, place_in_queue
+from models.planning.queue_position import QueuePlace, place_in_queue
+from models.planning.queue_snapshot import AnswerForecast, BatchInQueue, ModelForecast, QueueSnapshot
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 NOW = datetime(2026, 11, 20, 21, 10, tzinfo=UTC)
-STATE = {
-    "waiting": 4,
-    "backlog_s": 9.0,
-    "batches": [
-        {"ids": ["a", "b"], "size": 2, "starts_in_s": 0.0, "estimated_s": 3.0},
-        {"ids": ["c"], "size": 2, "starts_in_s": 3.0, "estimated_s": 5.0},  # the snapshot names only the first
-        {"ids": ["e"], "size": 1, "starts_in_s": 8.0, "estimated_s": 1.0},
-    ],
-}
-SNAPSHOT = parse_queue_snapshot(STATE, NOW)
+BATCHES = (
+    BatchInQueue(ids=("a", "b"), size=2, starts_in_s=0.0, estimated_s=3.0),
+    BatchInQueue(ids=("c",), size=2, starts_in_s=3.0, estimated_s=5.0),  # the snapshot names only the first
+    BatchInQueue(ids=("e",), size=1, starts_in_s=8.0, estimated_s=1.0),
+)
+
+
+def with_forecast(**forecast: Any) -> QueueSnapshot:
+    """The snapshot with this forecast of the small model's requests."""
+    forecasts = {"small": ModelForecast(**forecast)} if forecast else {}
+    return QueueSnapshot(at=NOW, waiting=4, backlog_s=9.0, batches=BATCHES, forecasts=forecasts)
+
+
+SNAPSHOT = with_forecast()
 
 
 def view(id: str, status: str = "queued", batch: StoredBatch | None = None) -> RequestView:
@@ -58,31 +64,34 @@ def test_a_final_request_has_no_position() -> None:
 
 
 def test_with_an_empty_queue_the_eta_is_when_the_next_worker_is_free() -> None:
-    empty = parse_queue_snapshot({"waiting": 0, "backlog_s": 0.5, "batches": []}, NOW)
+    empty = QueueSnapshot(at=NOW, backlog_s=0.5)
     assert place_in_queue(view("new"), empty) == QueuePlace(None, later(0.5))
 
 
-EXPECTED = {
+EXPECTED: dict[str, Any] = {
     "at": NOW.timestamp() - 2,
-    "line": [1.5, 0.25],
-    "jobs": {"c": [1, 7.0, 5.0, 12.0], "r": [None, 4.0, 1.0, 9.0]},
+    "line": (1.5, 0.25),
+    "jobs": {"c": AnswerForecast(1, 7.0, 5.0, 12.0), "r": AnswerForecast(None, 4.0, 1.0, 9.0)},
 }
 
 
 def test_what_the_last_forecast_says_counts_before_what_batches_say() -> None:
-    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED}}, NOW)
+    snapshot = with_forecast(**EXPECTED)
     assert place_in_queue(view("c"), snapshot) == QueuePlace(1, later(5), later(3), later(10))
     assert place_in_queue(view("a"), snapshot) == QueuePlace(1, later(3))
-    assert snapshot.lines["small"].at(4) == 2.5
+    line = snapshot.response_line("small")
+    assert line is not None
+    assert line.at(4) == 2.5
 
 
 def test_a_running_request_is_expected_as_forecast_and_no_instant_is_in_the_past() -> None:
-    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED}}, NOW)
+    snapshot = with_forecast(**EXPECTED)
     assert place_in_queue(view("r", "in_progress"), snapshot) == QueuePlace(None, later(2), NOW, later(7))
 
 
 def test_a_model_for_whose_requests_nothing_was_forecast_has_no_line() -> None:
-    assert not parse_queue_snapshot({"expected": {"small": EXPECTED | {"line": None}}}, NOW).lines
+    assert with_forecast(**EXPECTED | {"line": None}).response_line("small") is None
+    assert with_forecast().response_line("small") is None
 
 
 def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submission_and_its_eta_within() -> None:
@@ -92,7 +101,7 @@ def test_until_a_forecast_names_it_a_request_keeps_the_interval_given_at_submiss
 
 
 def test_a_request_behind_those_that_are_named_comes_with_the_middle_one_of_these() -> None:
-    snapshot = parse_queue_snapshot(STATE | {"expected": {"small": EXPECTED | {"behind": [60.0, 30.0, 90.0]}}}, NOW)
+    snapshot = with_forecast(**EXPECTED, behind=AnswerForecast(None, 60.0, 30.0, 90.0))
 
     def unnamed(arrived_s: float) -> RequestView:
         request = StoredRequest(id="x", model="small", status=RequestStatus.queued, arrived_at=later(arrived_s))

@@ -4,30 +4,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.planning.queue_position import Places, QueueSnapshot
+from models.planning.queue_snapshot import ModelForecast, QueueSnapshot
 from models.planning.response_time_estimate import (
     MIN_ANSWERS,
     RecentAnswer,
     ResponseTimeEstimate,
     estimate_response_times,
 )
-from scheduling.forecast.response_line import ResponseLine
 
 COPIES = [RecentAnswer("copy", tokens, 2 * tokens, 0.5 + 0.1 * tokens) for tokens in range(1, 1 + MIN_ANSWERS)]
 LABELS = [RecentAnswer("label", tokens, 1, 0.2) for tokens in range(1, 1 + MIN_ANSWERS)]
 
 
-def queue_snapshot(waiting: int, backlog_s: float, line: ResponseLine | None = None) -> QueueSnapshot:
-    lines = {} if line is None else {"small": line}
-    return QueueSnapshot(
-        datetime(2026, 1, 1, tzinfo=UTC),
-        waiting,
-        backlog_s,
-        2.0,
-        Places({}, datetime(2026, 1, 1, tzinfo=UTC)),
-        lines,
-        {},
-    )
+def queue_snapshot(waiting: int, backlog_s: float, line: tuple[float, float] | None = None) -> QueueSnapshot:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    forecasts = {"small": ModelForecast(at=at.timestamp(), line=line)}
+    return QueueSnapshot(at=at, waiting=waiting, backlog_s=backlog_s, served_s=2.0, forecasts=forecasts)
 
 
 def eta_s(
@@ -71,7 +63,7 @@ def test_before_the_first_answer_the_planners_backlog_counts_and_without_a_snaps
 
 def test_the_planners_forecast_is_read_at_the_length_that_the_applications_answers_have() -> None:
     estimate = estimate_response_times(COPIES + LABELS)
-    snapshot = queue_snapshot(waiting=9, backlog_s=70.0, line=ResponseLine(3.0, 0.5))
+    snapshot = queue_snapshot(waiting=9, backlog_s=70.0, line=(3.0, 0.5))
     assert eta_s(estimate, "copy", 10, snapshot) == pytest.approx(3.0 + 0.5 * 20)
     assert eta_s(estimate, "copy", 10, snapshot, limit=4) == pytest.approx(3.0 + 0.5 * 4)
     assert eta_s(estimate, "label", 10, snapshot) == pytest.approx(3.5)
@@ -81,7 +73,7 @@ def test_what_is_told_is_corrected_by_how_far_earlier_forecasts_were_off_and_the
     None
 ):
     twice = [RecentAnswer("copy", 5, 10, 2.0 + number / 100, forecast_s=1.0) for number in range(40)]
-    eta = estimate_response_times(twice).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, ResponseLine(10.0, 0.0)))
+    eta = estimate_response_times(twice).eta("copy", 5, 100, "small", queue_snapshot(1, 1.0, (10.0, 0.0)))
     assert eta is not None
     assert eta.forecast_s == 10.0
     assert eta.eta_s == pytest.approx(22.0, rel=0.05)

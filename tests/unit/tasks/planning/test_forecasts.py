@@ -61,11 +61,11 @@ def test_running_and_waiting_requests_are_published_with_positions_etas_and_inte
     published = forecasts.described(
         {"small": [PresentWork(worker(row))]}, {"small": QueueFront(["r0", "r1", "r2"], 3)}, NOW
     )["small"]
-    assert published["at"] == NOW
-    assert published["line"] is not None
-    places = {name: job[0] for name, job in published["jobs"].items()}
+    assert published.at == NOW
+    assert published.line is not None
+    places = {name: job[0] for name, job in published.jobs.items()}
     assert places == {"runs": None, "r0": 1, "r1": 2, "r2": 3}
-    for _, eta_s, low_s, high_s in published["jobs"].values():
+    for _, eta_s, low_s, high_s in published.jobs.values():
         assert 0 < low_s < eta_s < high_s
     assert len(policies) == 3  # the policy that serves was not played with
 
@@ -123,7 +123,7 @@ def test_answers_that_came_teach_how_far_forecasts_err() -> None:
         work = {"small": [PresentWork(worker(row))]}
         forecasts.begin(policies, partial(dict, work), now)
         forecasts.advance(ends_of, now)
-        told.append(forecasts.described(work, {}, now)["small"]["jobs"][name][1])
+        told.append(forecasts.described(work, {}, now)["small"].jobs[name][1])
         ends[name] = None if turn == 0 else now + 3.0  # it took three; the first one was cancelled
     assert told[0] == pytest.approx(1.0)
     assert told[-1] == pytest.approx(3.0)
@@ -135,7 +135,7 @@ def test_a_running_row_is_expected_by_its_progress_whenever_a_snapshot_is_writte
         now = NOW + generated / 10
         row = RunningRow(request, generated, NOW)
         published = forecasts.described({"small": [PresentWork(worker(row))]}, {}, now)["small"]
-        assert published["at"] + published["jobs"]["runs"][1] == pytest.approx(now + left_s)
+        assert published.at + published.jobs["runs"][1] == pytest.approx(now + left_s)
 
 
 def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_has_it_by_now() -> None:
@@ -146,13 +146,14 @@ def test_an_old_forecast_tells_when_a_place_in_the_queue_has_its_turn_whoever_ha
     forecasts.advance(no_ends, NOW)
 
     def told(order: list[str], now: float) -> dict[str, list[Any]]:
-        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now)["small"]["jobs"]
-        return {name: job[:2] for name, job in jobs.items()}
+        jobs = forecasts.described(work, {"small": QueueFront(order, 10)}, now)["small"].jobs
+        return {name: list(job[:2]) for name, job in jobs.items()}
 
     fresh = told(["r0", "r1", "r2"], NOW)
     assert told(["r1", "r0"], NOW + FRESH_S)["r1"] == [1, pytest.approx(fresh["r1"][1] - FRESH_S)]
     old = told(["new", "r2", "r1", "r0"], NOW + FRESH_S + 1)
     assert [old[name] for name in ("new", "r2", "r1")] == [fresh[name] for name in ("r0", "r1", "r2")]
     assert old["r0"] == [4, pytest.approx(fresh["r2"][1] * 4 / 3, abs=0.001)]
-    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW)["small"]["behind"]
-    assert behind[0] == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9
+    behind = forecasts.described(work, {"small": QueueFront(["r0"], 9)}, NOW)["small"].behind
+    assert behind is not None
+    assert behind.seconds == pytest.approx(fresh["r2"][1] * 5 / 3, abs=0.001)  # the middle of places 2 to 9

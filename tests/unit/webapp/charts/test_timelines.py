@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from models.operations.fleet_use import BatchSpan
+from models.planning.queue_snapshot import BatchInQueue
 from webapp.charts.timelines import MOST_BARS, WIDTH, bar, merged, queue_timeline, worker_strip
 
 NOW = datetime(2026, 11, 20, 21, 10, 0, tzinfo=UTC)
@@ -65,9 +66,8 @@ def test_no_bar_is_too_narrow_to_be_seen_or_leaves_the_picture() -> None:
 
 
 def test_the_queue_is_drawn_from_first_to_last_where_each_should_start() -> None:
-    described = {"size": 2, "length": 5, "generation_length": 6, "sealed": False}
-    first = described | {"starts_in_s": 0.0, "estimated_s": 2.0}
-    second = described | {"starts_in_s": 2.0, "estimated_s": 2.0, "sealed": True}
+    first = BatchInQueue(ids=(), size=2, starts_in_s=0.0, estimated_s=2.0)
+    second = BatchInQueue(ids=(), size=2, starts_in_s=2.0, estimated_s=2.0, sealed=True)
     timeline = queue_timeline([(1, first), (2, second)])
     assert [(one.kind, one.x, one.width) for one in timeline.bars] == [
         ("good", 0.0, WIDTH / 2),

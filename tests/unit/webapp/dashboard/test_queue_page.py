@@ -3,6 +3,7 @@
 from typing import Any
 
 from models.operations.operator_jobs import QueuedJob
+from models.planning.queue_snapshot import BatchInQueue
 from webapp.dashboard.queue_page import QueueFilter, waiting_rows, why_first
 
 
@@ -10,8 +11,9 @@ def waiting(name: str, tenant: str = "acme", application: str = "chat", waited_s
     return QueuedJob(name, tenant, application, "small", 5, 10, 0, waited_s)
 
 
-def batch(*ids: str, **more: Any) -> dict[str, Any]:
-    return {"ids": ids, "size": len(ids), "sealed": False, "response_ratio": 3.0, "estimated_s": 2.0} | more
+def batch(*ids: str, **more: Any) -> BatchInQueue:
+    values = {"size": len(ids), "response_ratio": 3.0, "estimated_s": 2.0, "starts_in_s": 0.0} | more
+    return BatchInQueue(ids=ids, **values)
 
 
 REQUESTS = {

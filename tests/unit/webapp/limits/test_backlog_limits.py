@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.planning.queue_position import Places, QueueSnapshot
+from models.planning.queue_snapshot import QueueSnapshot
 from models.tenants.tenant_limits import TenantBacklog, TenantLimits
 from webapp.client_errors import BacklogFull
 from webapp.limits.backlog_limits import COUNT_EVERY_S, RETRY_UNKNOWN_S, BacklogLimit, TokenStanding, retry_after_s
@@ -44,8 +44,7 @@ class Queue:
     def snapshot(self) -> QueueSnapshot | None:
         if self.backlog_s is None:
             return None
-        at = datetime.now(UTC)
-        return QueueSnapshot(at, 0, self.backlog_s, 1.0, Places({}, at), {}, {})
+        return QueueSnapshot(at=datetime.now(UTC), backlog_s=self.backlog_s)
 
 
 def test_what_a_process_admits_counts_before_it_is_counted() -> None:

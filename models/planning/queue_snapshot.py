@@ -1,0 +1,135 @@
+"""The planner's snapshot of the queue: the value that it writes and that every other process reads.
+
+The planner writes it to `service_state['planner']` at most twice a second, with its last forecast of running and
+waiting requests. A snapshot that is too old, or that another release wrote in another form, is not read.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Connection, func, select
+from sqlalchemy.orm import Session
+
+from models.planning.planner_state import write_service_state
+from models.service_tables import ServiceState
+from scheduling.forecast.response_line import ResponseLine
+
+# A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
+# 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.
+STALE_AFTER = timedelta(seconds=10)
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class BatchInQueue(_Value):
+    """A waiting batch: the ids that the snapshot names, its `size` in requests, its tokens and its times in seconds."""
+
+    ids: tuple[str, ...]
+    size: int
+    estimated_s: float
+    starts_in_s: float  # from the snapshot, as if nothing else arrived
+    length: int = 0  # Eq. (2) of Magnus: tokens of the longest prompt
+    generation_length: int = 0  # predicted, of the longest answer
+    response_ratio: float = 0.0
+    sealed: bool = False  # no request may join it
+    wasted: float = 0.0  # memory accesses, Eq. (4) of Magnus, tokens
+    memory_share: float | None = None  # of a worker's Θ; None while there is no worker
+
+
+class AnswerForecast(NamedTuple):
+    """When a request should be answered, in seconds from the forecast; its place in the queue, None if it runs."""
+
+    place: int | None
+    seconds: float
+    low_s: float
+    high_s: float
+
+
+class ModelForecast(_Value):
+    """What is expected of one model's requests, in seconds from `at`, a Unix time."""
+
+    at: float
+    line: tuple[float, float] | None = None  # of a request that comes now: seconds, and seconds for each token
+    jobs: Mapping[str, AnswerForecast] = {}  # by request id
+    behind: AnswerForecast | None = None  # a request in the middle of those that are not named
+
+
+class QueueSnapshot(_Value):
+    """What waits, what it is expected to take, and what the workers cannot do; instants by the database's clock."""
+
+    at: datetime = Field(exclude=True, repr=False)  # that of the row
+    version: Literal[1] = 1
+    epoch: int = 0
+    policy: str = ""
+    waiting: int = 0  # queued requests
+    backlog_s: float = 0.0  # until a worker would be free for a request that comes now
+    served_s: float = 0.0  # serving time of recently served batches, their moving average
+    decision_s: float = 0.0  # that the policy's last decision took
+    forecasting_s: float = 0.0  # CPU seconds that forecasts have taken since the planner leads
+    largest_tokens: Mapping[str, int] = {}  # by model: tokens that its largest worker's KV cache holds
+    lacking: Mapping[str, tuple[str, ...]] = {}  # by model: abilities that none of its workers has
+    batches: tuple[BatchInQueue, ...] = Field(default=(), repr=False)  # of a long queue only the first
+    forecasts: Mapping[str, ModelForecast] = Field(default={}, repr=False)  # by model
+
+    @property
+    def typical_s(self) -> float:
+        """The mean estimated serving time of the waiting batches, else of recently served ones."""
+        if not self.batches:
+            return self.served_s
+        return sum(batch.estimated_s for batch in self.batches) / len(self.batches)
+
+    @property
+    def named_ids(self) -> list[str]:
+        """The ids of the waiting requests that the snapshot names, in the order of service."""
+        return [request_id for batch in self.batches for request_id in batch.ids]
+
+    def response_line(self, model: str) -> ResponseLine | None:
+        """How long a request of this model takes that comes now; None while nothing was forecast."""
+        forecast = self.forecasts.get(model)
+        return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
+
+    @cached_property
+    def batch_places(self) -> Mapping[str, tuple[int, float]]:
+        """By request: its place, and the seconds from the snapshot to the expected end of its batch."""
+        places: dict[str, tuple[int, float]] = {}
+        ahead = 0
+        for batch in self.batches:
+            ends_s = batch.starts_in_s + batch.estimated_s
+            places |= {request_id: (place, ends_s) for place, request_id in enumerate(batch.ids, start=ahead + 1)}
+            ahead += batch.size
+        return places
+
+
+def write_queue_snapshot(connection: Connection, snapshot: QueueSnapshot) -> None:
+    """Replace the snapshot."""
+    write_service_state(connection, "planner", snapshot.model_dump(mode="json"))
+
+
+def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
+    """The last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""
+    row = session.execute(
+        select(ServiceState.value, ServiceState.updated_at, func.clock_timestamp().label("now")).where(
+            ServiceState.name == "planner"
+        )
+    ).one_or_none()
+    if row is None or row.now - row.updated_at > STALE_AFTER:
+        return None
+    return parse_queue_snapshot(row.value, row.updated_at)
+
+
+def parse_queue_snapshot(stored: Mapping[str, Any], at: datetime) -> QueueSnapshot | None:
+    """The snapshot that was stored at this instant; None if another release wrote it in another form."""
+    try:
+        return QueueSnapshot.model_validate({"version": None, **stored, "at": at})
+    except ValidationError:
+        return None
+
+
+def instant(forecast: ModelForecast, seconds: float) -> datetime:
+    """The instant that lies this many seconds after a forecast."""
+    return datetime.fromtimestamp(forecast.at, UTC) + timedelta(seconds=seconds)
