@@ -38,8 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let hypothesis take its time, and hear the signals that nohup or a shell's background ignores for all children."""
-    hypothesis.settings.register_profile("magnus", deadline=None)  # a busy machine is slow, and no test is about seconds
+    """Let hypothesis take its time, and hear the signals that nohup or a shell ignores for its children."""
+    hypothesis.settings.register_profile("magnus", deadline=None)  # a busy machine is slow
     hypothesis.settings.load_profile("magnus")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
