@@ -12,12 +12,12 @@ class Detokenizer(Protocol):
     """The part of a tokenizer that turns ids back into text."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str:
-        """The text of these tokens."""
+        """Returns the text of these tokens."""
         ...
 
 
 def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], stop: Sequence[str]) -> bool:
-    """Whether the last token completed a stop string.
+    """Returns whether the last token completed a stop string.
 
     Each token decodes to at least one byte, so a stop string of n bytes lies within the last n tokens. One more token
     is decoded because some tokenizers drop a leading blank.
@@ -28,7 +28,7 @@ def ends_in_stop_string(detokenizer: Detokenizer, generated_ids: Sequence[int], 
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The answer up to its first stop string, as clients expect it."""
+    """Returns the answer up to its first stop string, as clients expect it."""
     starts = [start for start in map(text.find, stop) if start >= 0]
     return text[: min(starts)] if starts else text
 
@@ -37,7 +37,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how vocabularies of SentencePiece wri
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable characters for all bytes: those that are printable, then the others from U+0100 on."""
+    """Returns GPT-2's characters for all bytes: printable bytes are themselves, others begin at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
@@ -47,7 +47,7 @@ BYTE_OF = _byte_level_alphabet()
 
 
 def bytes_of_token(piece: str, byte_level: bool) -> bytes:
-    """The bytes of a token as its vocabulary writes it; `byte_level`: a character for each byte, as GPT-2 does."""
+    """Returns the bytes of a token as its vocabulary writes it; `byte_level`: one character a byte, as GPT-2 does."""
     if byte_level:
         # an added token is written as it is, and may have other characters
         return bytes(BYTE_OF[one] for one in piece) if all(one in BYTE_OF for one in piece) else piece.encode()
@@ -74,7 +74,7 @@ class GrowingText:
         self._seen_ids, self._seen_characters = 0, 0  # of these tokens and their text: what is in `_decoded` already
 
     def add_ids(self, ids: Sequence[int]) -> None:
-        """Add the next tokens."""
+        """Adds the next tokens."""
         self._ids += ids
         decoded = self._decode(self._ids)
         whole = decoded.rstrip(UNDECODED)
@@ -89,7 +89,7 @@ class GrowingText:
         self._publish()
 
     def set_text(self, text: str) -> None:
-        """Take the whole text so far, from a server that tells no ids."""
+        """Takes the whole text so far, from a server that gives no ids."""
         self._decoded = text.rstrip(UNDECODED)
         self._publish()
 
@@ -102,7 +102,7 @@ class GrowingText:
 
 
 def held_back(text: str, stop: Sequence[str]) -> int:
-    """How many characters at the end of a text may be the beginning of a stop string."""
+    """Returns how many characters at the end of a text may be the beginning of a stop string."""
     longest = 0
     for string in stop:
         for length in range(min(len(string) - 1, len(text)), longest, -1):

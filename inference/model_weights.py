@@ -20,7 +20,7 @@ class UnreadableWeights(ValueError):
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Type, shape and place of each tensor by name; raises UnreadableWeights if the file does not hold all of them."""
+    """Returns each tensor's type, shape and place by name; raises UnreadableWeights for a file that is cut off."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
@@ -48,7 +48,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
-    """The CPU's feature that multiplies bfloat16 natively, as Linux names it; None without one or without Linux."""
+    """Returns the CPU flag for native bfloat16 products, as Linux names it; None without one or without Linux."""
     try:
         lines = cpu_info.read_text().splitlines()
     except OSError:
@@ -58,7 +58,7 @@ def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
 
 
 def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str]:
-    """The format for a model of so many parameters, and why."""
+    """Returns the data type for a model with this number of parameters, and why."""
     feature = native_bfloat16(cpu_info)
     if feature is None:
         return "float32", "this CPU has no native bfloat16"
@@ -71,7 +71,7 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
 
 
 def parameters_of(directory: Path) -> int | None:
-    """Parameters of a model directory by the headers of its safetensors files; None if there are none.
+    """Returns the number of parameters in a directory's safetensors files; None if it has no such files.
 
     Raises UnreadableWeights.
     """

@@ -24,11 +24,11 @@ from inference.remote.stream_figures import StreamFigures
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 from scheduling.request import lacking
 
-# Longest that a step waits for a row to end: what other threads ask for (cancels, joiners) is done between two steps.
+# Longest time that a step waits for a row to end. Cancels and joiners of other threads are handled between two steps.
 STEP_S = 0.02
-# Of a connection, and of a short question to the server.
+# Longest time until a connection is made, or until the connections are closed.
 CONNECT_WITHIN_S = 5.0
-# Times that the server may be lost with the same row in it before the row counts as a suspect. Not tuned.
+# Losses of the server with the same row in it after which the row counts as a suspect. Not tuned.
 MOST_LOSSES = 3
 MOST_REMEMBERED = 10_000  # rows whose losses are remembered
 
@@ -85,21 +85,18 @@ class RemoteEngine:
         return {row_id: row.tokens for row_id, row in list(self._rows.items())}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """What those of these rows that are running have generated after so many tokens each; rows by their ids.
-
-        Of a row that a server gives as text: all of it.
-        """
+        """Returns, by row id, each running row's tokens after its first `since[id]`, or all its text."""
         rows = [(row_id, row) for row_id, row in list(self._rows.items()) if row_id in since]
         return {row_id: row.generated(since[row_id]) for row_id, row in rows}
 
     @property
     def kv_bytes(self) -> int:
-        """Tokens of all rows: a server's memory is counted in tokens, of one byte each."""
+        """Tokens of all rows: a server's memory is counted in tokens, each as one byte."""
         return sum(len(row.sequence.prompt_ids) + row.tokens for row in list(self._rows.values()))
 
     @property
     def figures(self) -> RunFigures:
-        """What the last `run` took, or everything since rows were inserted into an empty engine."""
+        """The figures of the last `run`, or of everything since rows were inserted into an empty engine."""
         return self._figures.figures()
 
     def run(
@@ -108,7 +105,7 @@ class RemoteEngine:
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until every row ended or has so many tokens more; results in the order given.
+        """Serves a batch until every row ended or has `iteration_limit` more tokens; returns them in the order given.
 
         A server that takes no token ids serves its rows to their ends. `on_progress` may read `rows` and call `remove`.
         """
@@ -124,13 +121,13 @@ class RemoteEngine:
         return [results.get(row.id, row) for row in removed], self.figures
 
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Let rows join; those that a full server refuses wait here. Raises ValueError for a row that runs already."""
+        """Lets rows join; rows that a full server refuses wait here. Raises ValueError for a row that runs already."""
         self._insert(sequences, None)
 
     def step(self) -> list[FinishedSequence]:
-        """Wait for a row to end, at most STEP_S; returns the rows that ended since the last step.
+        """Waits for a row to end, at most STEP_S; returns the rows that ended since the last step.
 
-        Raises ServerLostOften, and what a stream did not foresee.
+        Raises ServerLostOften, and any unexpected error of a stream.
         """
         self._changed.wait(STEP_S)
         self._changed.clear()
@@ -151,19 +148,19 @@ class RemoteEngine:
         return [row.result() for row in ended]
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """Close a row's connection, which ends it in the server; None if it is not running."""
+        """Closes a row's connection, which ends it in the server; returns None if the row is not running."""
         row = self._take_out(sequence_id)
         return None if row is None else row.result("removed")
 
     def preempt(self, sequence_id: str) -> Sequence:
-        """Take a row out; the sequence from which it goes on, or starts anew. KeyError if it is not running."""
+        """Takes a row out and returns the sequence that resumes or restarts it; KeyError if it is not running."""
         row = self._take_out(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
         return row.rest()
 
     def close(self) -> None:
-        """End every row and the thread of the connections."""
+        """Ends every row and the thread of the connections."""
         for row_id in list(self._rows):
             self._take_out(row_id)
         for task in (*self._tasks.values(), self._watching):  # a row that has ended may still have a stream

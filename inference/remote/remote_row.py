@@ -1,4 +1,4 @@
-"""One row in a server: what has come of it, and the request with which it goes on. No I/O."""
+"""One row in a server: its tokens so far, and the request that resumes it. No I/O."""
 
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -47,25 +47,25 @@ class RemoteRow:
         return self.reason is None and not self._taken_out
 
     def take_out(self) -> bool:
-        """Let no more tokens in, for the row goes on elsewhere or nowhere; False if it has ended."""
+        """Refuses further tokens, because the row leaves this server; returns False if it has ended already."""
         with self._lock:
             self._taken_out = self.reason is None
             return self._taken_out
 
     def end(self, reason: FinishReason, refusal: str = "") -> None:
-        """End it, unless it has ended or was taken out."""
+        """Ends the row, unless it has ended or was taken out."""
         with self._lock:
             if self.runs:
                 self.reason, self.refusal = reason, refusal
 
     def request(self) -> RowRequest:
-        """What to ask next: to go on, or without ids to start anew."""
+        """Returns the request that resumes the row, or restarts it where the server takes no token ids."""
         if not self.resumes:
             self.ids, self.logprobs, self.text, self.counted = list(self.sequence.generated_ids), [], "", 0
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
 
     def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Add a chunk; why it ends the row, if it does. Raises ServerGarbage for more tokens than were asked for."""
+        """Adds a chunk; returns why it ends the row, if it does. Raises ServerGarbage for tokens beyond the limit."""
         with self._lock:
             if self._taken_out:
                 return None
@@ -79,7 +79,7 @@ class RemoteRow:
             return ended
 
     def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Why the row has ended: by a stop token, or because a stop string is complete."""
+        """Adds the ids of a chunk; returns why a stop token or a stop string ends the row, if one does."""
         stop, top = self.sequence.stop, self.sequence.top_logprobs
         if top is not None and tuple(one.id for one in chunk.logprobs) != chunk.token_ids:
             raise RowRefused("it does not say the log probability of each token")
@@ -105,17 +105,17 @@ class RemoteRow:
         return "stop" if any(stop in self.text for stop in self.sequence.stop) else None
 
     def _reason(self, reason: FinishReason) -> FinishReason:
-        """The limit of a slice is no end."""
+        """Returns `unfinished` for a row that reached the limit of its slice only."""
         return "unfinished" if reason == "limit" and self.until < self.limit else reason
 
     def generated(self, since: int) -> Generated:
-        """What has come after so many tokens, or without ids all the text."""
+        """Returns the tokens after the first `since`, or all the text where the server gives no ids."""
         if self.by_ids:
             return Generated(tuple(self.ids[since:]), None, self.sequence.stop, self.sequence.continues)
         return Generated((), self.text, self.sequence.stop)
 
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:
-        """The row as it leaves, for `reason` unless it has ended by itself."""
+        """Returns the row's result, with `reason` unless it has ended by itself."""
         reason, sequence = self.reason or reason or "removed", self.sequence
         if reason == "unfinished" and not self.resumes:  # it starts anew, with what it came with
             return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
@@ -126,7 +126,7 @@ class RemoteRow:
         return FinishedSequence(sequence.id, sequence.generated_ids, reason, self.text, self.counted, self.refusal)
 
     def rest(self) -> Sequence:
-        """The sequence from which the row goes on elsewhere."""
+        """Returns the sequence that resumes the row elsewhere."""
         if not self.resumes:
             return self.sequence
         return replace(self.sequence, generated_ids=tuple(self.ids), logprobs=tuple(self.logprobs))

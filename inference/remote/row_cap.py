@@ -1,15 +1,15 @@
 """How many rows a server should have at once: found by its queue, its preemptions, its refusals or its throughput.
 
 Like TCP's congestion window: doubled while every place is taken and nothing speaks against it, reduced at a sign of
-overload, then one more at a time. So the server's own queue stays nearly empty, and what waits, waits with us, where it
-can still be reordered. Pure: instants and figures are arguments.
+overload, then one more at a time. So the server's own queue stays nearly empty, and requests wait with us,
+where they can still be reordered. It reads no clock: instants and figures are arguments.
 """
 
 from dataclasses import dataclass
 
 START_ROWS = 8  # doubled each second while it binds, so any small number does
 HOLD_S = 10.0  # after a sign of overload, before the next row is tried; shorter tries more often. Not tuned
-WINDOW_S = 3.0  # over which throughput is measured where the server tells nothing; not tuned
+WINDOW_S = 3.0  # over which throughput is measured where the server does not report its queue; not tuned
 # A cap that is doubled must add this share to the throughput, or it goes back. Batching pays far more up to the point
 # where the server is full (docs/results/engines.md), and nothing beyond.
 WORTH_SHARE = 0.1
@@ -18,7 +18,7 @@ REMEASURE_S = 30.0  # how long a cap found by throughput is kept; not tuned
 
 @dataclass(frozen=True, slots=True)
 class CapSigns:
-    """What was seen since the last look: rows in the server, those of them that wait there, tokens generated in all."""
+    """Signs since the last update: rows in the server, rows that wait there, tokens generated in all."""
 
     rows: int
     waiting: int
@@ -41,7 +41,7 @@ class RowCap:
         self._before: tuple[int, float] | None = None  # the last cap that was worth it, and its tokens a second
 
     def look(self, signs: CapSigns, now: float) -> None:
-        """Take note of what was seen."""
+        """Changes the cap by the signs since the last update."""
         overloaded = signs.preempted or signs.refused or (signs.waiting > 0 and self._waited_before)
         self._waited_before = signs.waiting > 0
         if overloaded:
@@ -61,7 +61,7 @@ class RowCap:
             self.value = min(self.value, self._most)
 
     def _measure(self, signs: CapSigns, now: float) -> None:
-        """At the end of each window with every place taken: was the last step worth it?"""
+        """Keeps the last growth if it raised the throughput of a whole window by WORTH_SHARE, else takes it back."""
         if self._window_began is None:
             self._window_began, self._window_tokens = now, signs.tokens
             return

@@ -18,7 +18,11 @@ from inference.remote.wire_formats import WIRE_FORMATS, Chunk
 
 
 class EndableTask:
-    """Runs `work` in `loop` from now on; made and ended by any thread."""
+    """Runs a coroutine in the event loop of another thread; any thread may make it and end it.
+
+    httpx shields the closing of connections only from the cancelling of an anyio scope: a task that is cancelled while
+    it closes expired connections of the pool would leave the rest of them open.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
         self._work = work
@@ -28,7 +32,7 @@ class EndableTask:
         self._future = asyncio.run_coroutine_threadsafe(self._run(), loop)  # kept: a loop holds its tasks weakly
 
     def end(self) -> None:
-        """Cancel the work, at once if it has not begun; harmless if it is over."""
+        """Cancels the work; does nothing if it is over."""
         self._loop.call_soon_threadsafe(self._end)
 
     async def _run(self) -> None:
@@ -46,8 +50,8 @@ class EndableTask:
 
 BUSY = frozenset({429, 503, 529})
 REFUSED = frozenset({400, 404, 413, 422})
-# A row that no server takes is kept this long, then it goes back to the queue. While a server is away the worker tells
-# the planner within one heartbeat (0.5 s), so that longer only delays rows that another server could serve. Not tuned.
+# Seconds that a row is kept while no server takes it, before it goes back to the queue. The worker reports a lost server
+# within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
 KEEP_ROW_S = 2.0
 # The same while the server says that it is busy: it will soon have a place, and the row is first in line. Not tuned.
 KEEP_ROW_WHILE_BUSY_S = 10.0
@@ -59,7 +63,7 @@ LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred
 
 @dataclass(frozen=True, slots=True)
 class StreamListener:
-    """Whom a stream tells what it sees; every call comes from the event loop."""
+    """The callbacks of a stream; every call comes from the event loop."""
 
     ended: Callable[[RemoteRow], None]
     lost: Callable[[str], None]  # the connection broke, or none could be made
@@ -70,7 +74,7 @@ class StreamListener:
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:
-    """What every stream of an engine keeps to: seconds without a token until it is given up, how ids become text."""
+    """Terms of every stream: seconds without a token until it is given up, and the detokenizer."""
 
     silent_s: float
     detokenizer: Detokenizer | None
@@ -83,7 +87,7 @@ async def serve_row(
     listener: StreamListener,
     terms: StreamTerms,
 ) -> None:
-    """Run until the row has ended or is taken out; its reason is `unfinished` if the server could not be had."""
+    """Serves a row until it has ended or is taken out; its reason is `unfinished` if the server was not available."""
     keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
     while row.runs:
         wait_s = retry_s
@@ -125,7 +129,7 @@ async def serve_row(
 
 
 async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
-    """One request, to the end of its stream; raises what went wrong, TimeoutError if nothing comes for too long.
+    """Sends one request and reads its stream to the end; raises a server error, or TimeoutError after a silence.
 
     Errors after the row has ended do not change it.
     """
@@ -136,23 +140,23 @@ async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: Remo
             if answer.status_code in BUSY:
                 raise ServerBusy(answer.status_code, retry_after_s(answer.headers.get("retry-after")))
             if not answer.is_success:
-                said = f"status {answer.status_code}: {_said(await _start_of(answer))}"
-                raise RowRefused(said) if answer.status_code in REFUSED else ServerFailed(said)
+                message = f"status {answer.status_code}: {_error_message(await _start_of(answer))}"
+                raise RowRefused(message) if answer.status_code in REFUSED else ServerFailed(message)
             row.streaming = True
             async for event in _events(answer):
                 silence.deadline = current_time() + terms.silent_s
                 chunk = wire.read(event)
-                if row.reason is not None:  # what follows the end is at most the count of the tokens
+                if row.reason is not None:  # after the end only the count of tokens is read
                     chunk = Chunk(counted=chunk.counted)
                 ended = row.take(chunk, monotonic(), terms.detokenizer)
                 if ended is not None and chunk.reason is None:
-                    return  # it ended here and not there: to close the connection ends it there too
+                    return  # closing the connection ends the row in the server, too
     if row.runs:
         raise ServerLost("its stream broke off")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
-    """The objects of a stream of server-sent events up to its end; raises ServerGarbage."""
+    """Yields the objects of a stream of server-sent events; raises ServerGarbage."""
     async for line in _lines(answer):
         if not line.startswith(b"data:"):
             if line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
@@ -171,7 +175,7 @@ async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of an answer without their ends; raises ServerGarbage for an endless one."""
+    """Yields the lines of an answer without line ends; raises ServerGarbage for a line above LONGEST_LINE."""
     rest = b""
     async for part in answer.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")
@@ -184,22 +188,22 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _start_of(answer: httpx.Response) -> bytes:
-    """The first part of a body, however long it is."""
+    """Returns the first part of a body, which may be endless."""
     async for part in answer.aiter_bytes():
         return part
     return b""
 
 
 def retry_after_s(value: str | None) -> float:
-    """What a Retry-After header asks for, at most LONGEST_RETRY_S; 0 if it is none or a date."""
+    """Returns the seconds of a Retry-After header, at most LONGEST_RETRY_S; 0 for a date or no header."""
     try:
         return min(LONGEST_RETRY_S, max(0.0, float(value or 0)))
     except ValueError:
         return 0.0
 
 
-def _said(body: bytes) -> str:
-    """The server's own words about an error."""
+def _error_message(body: bytes) -> str:
+    """Returns the server's own words about an error."""
     try:
         found = json.loads(body)
         error = found.get("error", found.get("detail", found.get("message")))

@@ -1,4 +1,4 @@
-"""What a server can do, as values that were probed; and what is lost where it cannot."""
+"""What a server can do, as probed values, and which functions are lost where it cannot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ServerCapabilities:
     options: frozenset[str] = frozenset()  # the fields of Sampling that it takes beside those
     logprobs: bool = False
     response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
-    prefix_cache: bool = False  # how a prompt begins is not computed again
+    prefix_cache: bool = False  # a prompt's beginning that it has cached is not computed again
     cache_salt: bool = False  # rows of different salts share no cached prompt
     tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
     kv_tokens: int | None = None  # tokens that its key-value cache holds, where it says so
@@ -50,7 +50,7 @@ class ServerCapabilities:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What a request may need and this server cannot do, by the names of ABILITIES."""
+        """Names of ABILITIES that a request may need and this server does not have."""
         able = {
             "temperature": self.own_sampling,
             "stop_token_ids": self.token_ids_out,
@@ -62,7 +62,7 @@ class ServerCapabilities:
         return tuple(name for name in ABILITIES if name not in self.options and not able.get(name))
 
     def losses(self) -> Iterator[str]:
-        """What does not work with this server, a sentence each."""
+        """Yields a sentence for each function that does not work with this server."""
         if not self.resumes:
             yield "no token ids: a row that is interrupted starts anew, slices run to the end"
         if not self.streamed_usage:
@@ -120,19 +120,19 @@ class ProbedServer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request to it carries."""
+        """Headers of every request to the server."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 def client_name(model: str) -> str:
-    """A server's model as clients name it: where it is a directory, by that directory's name."""
+    """Returns a model's name for clients: the last part of a directory's path, else the name itself."""
     return Path(model).name if model.startswith("/") else model
 
 
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
-    """Where the model's tokenizer is: as configured, else beside what the server loaded, else in the server itself.
+    """Returns where the tokenizer is: as configured, else in the server's model directory, else the server itself.
 
-    A directory, a hub id, or KIND+URL as `server_tokens.request_tokens_of` reads it. Raises ServerUnusable.
+    The result is a directory, a hub id, or KIND+URL as `server_tokens.request_tokens_of` reads it. Raises ServerUnusable.
     """
     if configured is not None:
         return configured

@@ -41,7 +41,7 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Questions to a server, and what the operator says of it; an answer that is none is None."""
+    """Questions to a server, and what the operator configured for it."""
 
     client: httpx.Client
     url: str
@@ -51,7 +51,7 @@ class _Probe:
     max_rows: int | None
 
     def kind(self) -> ServerKind:
-        """What kind of server it is, by what only one kind has."""
+        """Returns the kind of server, by something that only this kind has."""
         owners = {model.get("owned_by") for model in self.models()}
         if "vllm" in owners:
             return "vllm"
@@ -62,7 +62,7 @@ class _Probe:
         return "openai"
 
     def json(self, path: str) -> Mapping[str, Any]:
-        """The object at this path; an empty one if there is none."""
+        """Returns the JSON object at this path; an empty one if there is no such object."""
         answer = self.client.get(path)
         try:
             found = answer.json() if answer.is_success else {}
@@ -71,7 +71,7 @@ class _Probe:
         return found if isinstance(found, Mapping) else {}
 
     def models(self) -> list[Mapping[str, Any]]:
-        """What `/v1/models` lists; raises ServerUnusable if it wants another key."""
+        """Returns what `/v1/models` lists; raises ServerUnusable if the server refuses the key."""
         answer = self.client.get("/v1/models")
         if answer.status_code in (401, 403):
             raise ServerUnusable(self.url, f"it refuses the key (status {answer.status_code}): set MAGNUS_ENGINE_KEY")
@@ -82,7 +82,7 @@ class _Probe:
             return []
 
     def served_model(self) -> Mapping[str, Any]:
-        """The wanted model, or the only one; raises ServerUnusable."""
+        """Returns the wanted model, or the only one; raises ServerUnusable."""
         listed, wanted = self.models(), self.wanted
         for model in listed:
             if wanted in (model["id"], client_name(model["id"])):
@@ -97,17 +97,17 @@ class _Probe:
         return bases[0]
 
     def metrics(self) -> str:
-        """The page of metrics, empty if there is none."""
+        """Returns the page of metrics, empty if the server has no such page."""
         answer = self.client.get("/metrics")
         return answer.text if answer.is_success else ""
 
     def slots(self) -> int:
-        """The slots of llama.cpp's server, 0 if it does not show them."""
+        """Returns the number of slots of llama.cpp's server, 0 if it does not show them."""
         answer = self.client.get("/slots")
         return len(slots_of(answer.text)) if answer.is_success else 0
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """The answer to a small request."""
+        """Sends a small request and returns its answer."""
         return self.client.post(path, json=body)
 
     def found(
@@ -120,7 +120,7 @@ class _Probe:
         slots: int | None = None,
         model_directory: str | None = None,
     ) -> ProbedServer:
-        """The server as it was found; what the operator says of its memory and rows counts, within its `slots`."""
+        """Returns the server as probed; the operator's figures of memory and rows count first, rows at most `slots`."""
         rows = [most for most in (self.max_rows, slots) if most is not None]
         return ProbedServer(
             url=self.url,
@@ -180,8 +180,8 @@ def _llamacpp(probe: _Probe) -> ProbedServer:
         response_format=True,
         prefix_cache=True,  # each slot keeps its last prompt
         tokenizer=probe.post("/tokenize", {"content": "a"}).is_success,
-        # It does not say whether its slots share one cache (--kv-unified, the default) or have one each: what one slot
-        # may have is there in either case.
+        # It does not say whether its slots share one cache (--kv-unified, the default) or have one each: the tokens of
+        # one slot are there in either case.
         kv_tokens=positions,
         kv_tokens_at_least=positions is not None,
         reports_running=load.running is not None or slots > 0,
@@ -202,7 +202,7 @@ def _transformers(probe: _Probe) -> ProbedServer:
 
 
 def _pinned_model(probe: _Probe) -> str | None:
-    """The model that the server was started with, which it names only when it is asked for another one."""
+    """Returns the model that the server was started with, which it names only in its refusal of another one."""
     body = {"model": "?", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
     answer = probe.post("/v1/chat/completions", body)
     try:

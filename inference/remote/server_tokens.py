@@ -18,17 +18,17 @@ from inference.request_tokens import RequestTokens, TokenizerAway, Turn
 TokenizerKind = Literal["vllm", "llamacpp"]
 
 ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits no longer. Not tuned
-# An answer that is there is worth a moment's wait for its server: otherwise it is generated a second time. The caller
-# may hold a lease's row locked meanwhile, so it must stay well below MAGNUS_LEASE_S.
+# A finished answer that cannot be decoded is generated a second time, so its decoding is tried for two seconds. The
+# caller may hold a lease's row locked meanwhile, so the time must stay well below MAGNUS_LEASE_S.
 DECODE_RETRIES = Retrying(
     retry=retry_if_exception_type(TokenizerAway), stop=stop_after_delay(2.0), wait=wait_fixed(0.2), reraise=True
 )
 
 
 def request_tokens_of(model: str, key: str | None) -> RequestTokens:
-    """The tokens of the model that MAGNUS_MODEL names: a directory, a hub id, or a server as KIND+URL.
+    """Returns the tokenizer of the model in MAGNUS_MODEL: a directory, a hub id, or a server as KIND+URL.
 
-    Raises UnreadableTokenizer; that a server is away shows when it is asked.
+    Raises UnreadableTokenizer. A server that is away raises TokenizerAway at the first call.
     """
     kind, plus, url = model.partition("+")
     if plus and kind in ("vllm", "llamacpp") and url.startswith(("http://", "https://")):
@@ -57,7 +57,7 @@ class ServerTokens:
         self._bytes: dict[int, bytes] = {}  # of single tokens, as far as they were asked for
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
-        """Token ids of a prompt by the server's chat template, or without one those of its texts."""
+        """Returns the token ids of a prompt by the server's chat template, or of its plain text without a template."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if turns:
             attempts = [list(turns)]
@@ -79,15 +79,15 @@ class ServerTokens:
         raise TemplateError("the server's chat template is not read here, so that it takes no tools")
 
     def encode_raw(self, text: str) -> list[int]:
-        """Token ids of a prompt as it is."""
+        """Returns the token ids of a prompt without a chat template."""
         return self._encode(text, special=True)
 
     def count(self, text: str) -> int:
-        """Number of tokens in a text."""
+        """Returns the number of tokens in a text."""
         return len(self._encode(text, special=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer; tries again for two seconds while the server is away."""
+        """Returns the text of an answer; tries again for two seconds while the server is away."""
         if continues:
             anchor = self._encode(ANCHOR, special=False)
             return self.decode([*anchor, *ids])[len(self.decode(anchor)) :]
@@ -103,14 +103,14 @@ class ServerTokens:
         return text
 
     def token_bytes(self, id: int) -> bytes:
-        """What this token adds to an answer; U+FFFD for a part of a character."""
+        """Returns the bytes that a token adds to an answer; those of U+FFFD for a part of a character."""
         if id not in self._bytes:
             anchor = self._encode(ANCHOR, special=False)
             self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
         return self._bytes[id]
 
     def _encode_chat(self, turns: Sequence[Turn]) -> list[int] | None:
-        """None if the server's template refuses these messages, or if there is none."""
+        """Returns None if the server has no template, or if its template refuses these messages."""
         messages = [{"role": role, "content": content} for role, content in turns]
         if self._kind == "vllm":
             answer = self._ask("/tokenize", {"messages": messages, "add_generation_prompt": True})
@@ -124,7 +124,7 @@ class ServerTokens:
         return self._encode_rendered(prompt, [content for _, content in turns])
 
     def _encode_rendered(self, prompt: str, contents: Sequence[str]) -> list[int]:
-        """The template's special tokens as such, those in users' texts as the text that they are."""
+        """Encodes special tokens of the template as such, and their names in users' texts as plain text."""
         if all(self._encode(content, special=True) == self._encode(content, special=False) for content in contents):
             return self._encode(prompt, special=True)
         ids: list[int] = []
@@ -134,7 +134,7 @@ class ServerTokens:
         return ids + self._encode(prompt, special=True)
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        """`special`: whether texts such as <eos> are the tokens of that name, where the server lets that be chosen."""
+        """Returns token ids; with `special`, names such as <eos> are encoded as special tokens (llama.cpp only)."""
         if not text:
             return []
         if self._kind == "vllm":

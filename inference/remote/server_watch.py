@@ -1,4 +1,4 @@
-"""Looks after one server: whether it answers, with the same model, and how many rows it should have. No row waits here.
+"""Watches one server: whether it answers with the same model, and how many rows it should have.
 
 A server that does not answer, serves another model or answers garbage has a `fault`, and gets no work until it has
 answered a trial again.
@@ -23,11 +23,11 @@ from inference.sequences import Sequence as TokenSequence
 
 # Between two looks; a look costs the server one page of metrics. Longer reacts later to a full queue. Not tuned.
 LOOK_S = 1.0
-LOOK_WITHIN_S = 5.0  # a server that does not answer a look for so long gets no new work until it does
-# A row without a token for this long waits in the server's queue, where the server does not say how many do; a prefill
+LOOK_WITHIN_S = 5.0  # a server that does not answer within this time gets no new work until it does
+# Seconds without a token after which a row counts as waiting, where the server does not report its queue; a prefill
 # takes less. Not tuned.
 WAITING_S = 2.0
-# Where it does say, rows that came so recently do not count: they wait for the iteration that is under way. Not tuned.
+# Where it does, rows that joined within this time do not count as waiting: they join at the next iteration. Not tuned.
 JUST_COME_S = 0.5
 LOOKS_PER_MODEL_CHECK = 10
 TRIAL_WITHIN_S = 30.0
@@ -36,7 +36,7 @@ TRIAL = TokenSequence("trial", prompt_ids=(0,), limit=1, turns=(("user", "."),))
 
 @dataclass(frozen=True, slots=True)
 class ServerOffer:
-    """What a server can be given now: rows at once, None for any number; no work at all while it has a `fault`."""
+    """The most rows that a server should have now, None for any number; it gets no work while it has a `fault`."""
 
     max_rows: int | None
     fault: str | None
@@ -60,24 +60,24 @@ class ServerWatch:
 
     @property
     def offer(self) -> ServerOffer:
-        """What the server can be given now."""
+        """The work that the server can be given now."""
         return ServerOffer(self._cap.value, self._fault)
 
     def suspect(self, why: str) -> None:
-        """A connection was lost: look at once."""
+        """Makes the watch check the server at once, because a connection was lost."""
         self._soon.set()
 
     def refused(self) -> None:
-        """The server had no place for a row."""
+        """Records that the server was too busy for a row."""
         self._refused = True
 
     def set_aside(self, why: str) -> None:
-        """The server answered garbage: no work until a trial succeeds."""
+        """Gives the server no work until a trial succeeds, because it answered garbage."""
         self._fault = why
         self._soon.set()
 
     async def run(self, rows: Callable[[], Sequence[RemoteRow]]) -> None:
-        """Look again and again, at once when something is suspected."""
+        """Checks the server every LOOK_S seconds, and at once when it is suspected."""
         looks = 0
         while True:
             looks += 1
@@ -95,14 +95,14 @@ class ServerWatch:
             await self._pause()
 
     async def _pause(self) -> None:
-        if self._fault is not None:  # whoever suspects it then is right, and must not make it look without a pause
+        if self._fault is not None:  # a known fault needs no early check; each lost connection would ask for one
             self._soon.clear()
         with move_on_after(LOOK_S):
             await self._soon.wait()
         self._soon.clear()
 
     async def _look(self, check_model: bool) -> str | None:
-        """Read the load; what is wrong with the server, None if nothing is."""
+        """Reads the load; returns the server's fault, if it has one."""
         page = self._server.capabilities.load_page
         path = page or ("/v1/models" if self._server.kind == "openai" else "/health")
         try:
@@ -117,9 +117,9 @@ class ServerWatch:
             return f"no answer ({type(error).__name__})"
 
     async def _other_model(self) -> str | None:
-        """Which other model the server serves now, None if it is the same; one that lists none is believed."""
+        """Returns a fault if the server lists other models and not ours; an empty list is no fault."""
         if self._server.kind == "transformers":
-            return None  # it lists what lies in its cache, and refuses the rows of another model by itself
+            return None  # it lists its cache directory, and refuses rows of another model by itself
         answer = await self._client.get("/v1/models")
         try:
             listed = [str(model["id"]) for model in answer.json()["data"]]
@@ -130,7 +130,7 @@ class ServerWatch:
         return f"it serves {', '.join(listed)[:100]} now, not {self._server.model}"
 
     async def _trial(self) -> str | None:
-        """Let one token be generated; what is wrong, None if it came."""
+        """Generates one token; returns the fault if it does not come."""
         row = RemoteRow(TRIAL, 1, 1, self._server.capabilities.token_ids_out, False, monotonic())
         try:
             with fail_after(TRIAL_WITHIN_S):

@@ -17,7 +17,7 @@ class StreamFigures:
         self._busy_s = 0.0
 
     def count(self, rows: Sequence[RemoteRow], now: float) -> None:
-        """Count what these rows have gained since they were last counted; an iteration is a token of the fastest."""
+        """Counts the tokens that rows gained since the last call; the largest gain is the number of iterations."""
         gained = [(row, row.tokens - row.accounted) for row in rows]
         for row, tokens in gained:
             row.accounted += tokens
@@ -34,7 +34,7 @@ class StreamFigures:
         self._counted_at = now
 
     def figures(self) -> RunFigures:
-        """The sums so far; tokens in place of bytes."""
+        """Returns the sums so far, with tokens in place of bytes."""
         return RunFigures(
             size=self._size,
             length=self._length,
@@ -49,7 +49,7 @@ class StreamFigures:
         )
 
 
-KEPT = 256  # windows, some minutes: more averages more, fewer follow a server that changes. Not tuned
+KEPT = 256  # windows of some minutes: more of them average more, fewer follow changes of the server. Not tuned
 # Shorter windows hold too few tokens, longer ones mix too many numbers of rows. Not tuned.
 LEAST_S, MOST_S = 0.3, 5.0
 
@@ -58,7 +58,7 @@ LEAST_S, MOST_S = 0.3, 5.0
 class StepSample:
     """A window of time in which the server was busy throughout: `steps` iterations of `rows` rows.
 
-    `cached` tokens a row were read in each, and `prefilled` tokens of joiners were computed beside.
+    Each read `cached` tokens a row; joiners' prefills computed `prefilled` tokens in the window.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ class StepSample:
 
 
 class StepSamples:
-    """The last samples; `observe` is called again and again with the rows of that moment."""
+    """Samples of the last windows; `observe` must be called regularly with the present rows."""
 
     def __init__(self) -> None:
         self.samples: deque[StepSample] = deque(maxlen=KEPT)
@@ -77,7 +77,7 @@ class StepSamples:
         self._tokens: dict[str, int] = {}
 
     def observe(self, rows: Sequence[RemoteRow], now: float) -> None:
-        """End a window and begin the next one."""
+        """Ends a window and begins the next one."""
         sample = self._sample(rows, now)
         if sample is not None:
             self.samples.append(sample)
@@ -85,7 +85,7 @@ class StepSamples:
         self._tokens = {row.sequence.id: row.tokens for row in rows if row.first_token_at is not None}
 
     def _sample(self, rows: Sequence[RemoteRow], now: float) -> StepSample | None:
-        """None unless some row decoded all through the window."""
+        """Returns the window's sample, or None unless some row decoded through the whole window."""
         if self._at is None or not LEAST_S <= now - self._at <= MOST_S:
             return None
         began = self._at

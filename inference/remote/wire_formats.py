@@ -15,7 +15,7 @@ from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarba
 from inference.remote.token_logprobs import MAX_TOKEN_ID, StreamedValue, TokenId, of_completion, of_llamacpp, read_value
 from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 
-# What llama.cpp's server says in the middle of its streams; a prompt that is too long it refuses with other words.
+# llama.cpp's error in the middle of a stream; it refuses a prompt that is too long with another message.
 CACHE_IS_FULL = "Context size has been exceeded"
 
 # Fields of Sampling that the body for such a server carries, beside temperature, top_p and seed.
@@ -40,7 +40,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What is asked of the server for one row: `generated_ids` are resumed from, `limit` more tokens may come."""
+    """A request for `limit` more tokens of a row, after its prompt and `generated_ids`."""
 
     sequence: Sequence
     generated_ids: tuple[int, ...]
@@ -49,7 +49,7 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """Where to ask, how, and how to read a chunk."""
+    """The path and body of a request to one kind of server, and the reader of its chunks."""
 
     path: str
     body: Callable[[ProbedServer, RowRequest], dict[str, Any]]
@@ -57,7 +57,7 @@ class WireFormat:
 
 
 def completions_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
-    """`/v1/completions` with token ids in and out, as vLLM and SGLang have it."""
+    """Returns the body for `/v1/completions` with token ids in and out (vLLM, SGLang)."""
     sequence, sampling = row.sequence, row.sequence.sampling
     body: dict[str, Any] = {
         "model": server.model,
@@ -98,7 +98,7 @@ def _response_format(format: JsonFormat) -> dict[str, Any]:
 
 
 def chat_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
-    """`/v1/chat/completions`, which every OpenAI-compatible server has: text in and out."""
+    """Returns the body for `/v1/chat/completions`, which every OpenAI-compatible server has: text in and out."""
     sequence, sampling = row.sequence, row.sequence.sampling
     body: dict[str, Any] = {
         "model": server.model,
@@ -121,7 +121,7 @@ def chat_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
 
 
 def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
-    """llama.cpp's own `/completion`."""
+    """Returns the body for llama.cpp's own `/completion`."""
     sequence, sampling = row.sequence, row.sequence.sampling
     prompt = [*sequence.prompt_ids, *row.generated_ids]
     body: dict[str, Any] = {
@@ -138,7 +138,7 @@ def llamacpp_body(server: ProbedServer, row: RowRequest) -> dict[str, Any]:
         "stop": list(sequence.stop),
         "stream": True,
         "return_tokens": True,
-        # What it kept of a prompt is rounded otherwise than what it computes: a seed might give another text.
+        # Cached parts of a prompt are rounded differently from computed ones: a seed might give another text.
         "cache_prompt": sampling.greedy or sampling.seed is None,
     }
     if sequence.format is not None:
