@@ -50,7 +50,7 @@ class EndableTask:
 
 BUSY = frozenset({429, 503, 529})
 REFUSED = frozenset({400, 404, 413, 422})
-# Seconds that a row is kept while no server takes it, before it goes back to the queue. The worker reports a lost server
+# Seconds that a row is kept while no server takes it, then it goes back to the queue. The worker reports a lost server
 # within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
 KEEP_ROW_S = 2.0
 # The same while the server says that it is busy: it will soon have a place, and the row is first in line. Not tuned.
