@@ -22,7 +22,7 @@ def grammar_of(format: JsonFormat) -> str:
 
 
 def problem_of(format: JsonFormat) -> str | None:
-    """Why answers cannot be held to this format, None if they can."""
+    """Returns why answers cannot be constrained to this format, None if they can."""
     try:
         problem = LLMatcher.validate_grammar(grammar_of(format), limits=LIMITS)
     except ValueError as error:

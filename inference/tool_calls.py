@@ -29,9 +29,9 @@ class ToolCall:
 
 
 def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCall]]:
-    """What an answer says beside its calls, and its calls of tools with these names.
+    """Returns an answer's text beside its calls, and its calls of tools with these names.
 
-    A text that holds none, or a call of another tool, is returned as it is.
+    A text without calls, or with a call of another tool, is returned as it is.
     """
     found = TAGGED.findall(text)
     if found:
@@ -49,7 +49,7 @@ def read_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[ToolCa
 
 
 def may_begin_calls(text: str) -> int | None:
-    """Where in an answer so far calls begin, or may begin with what comes next; None: nowhere."""
+    """Returns the position in an incomplete answer at which calls begin or may begin; None if there is none."""
     start = text.find(OPENING)
     if start >= 0:
         return start

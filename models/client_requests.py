@@ -182,12 +182,12 @@ def select_views(logprobs: ColumnElement[Any] | None = None) -> View:
 
 
 def select_whole_views() -> View:
-    """The same with the log probabilities of the answers, which may be long: of single requests only."""
+    """Selects the same columns and the answers' log probabilities, which may be long: only for single requests."""
     return select_views(type_coerce(StoredRequest.logprobs, JSONB))
 
 
 def fetch(session: Session, tenant: str | None, id: str) -> RequestView | None:
-    """One request of this tenant; with None of any tenant, which only the operator's pages may ask for."""
+    """Returns one request of this tenant; `tenant` None means any, for the operator's pages only."""
     return next(read_views(session, select_whole_views().where(StoredRequest.id == id, *_of_tenant(tenant))), None)
 
 
@@ -230,9 +230,9 @@ def page(
 
 
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
-    """Cancel queued requests at once, request the cancel of running ones; returns which of these it was.
+    """Cancels queued requests at once and requests the cancel of running ones; returns the ids of both.
 
-    Final and unknown ones are left alone. Calls that wait for them are told. A tenant of None stands for all tenants.
+    Ignores final and unknown ids. Notifies calls that wait for them. A tenant of None stands for all tenants.
     """
     now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
     chosen = select(StoredRequest.id).where(

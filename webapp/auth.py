@@ -94,14 +94,14 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 def add_tenant_headers(response: Response) -> Response:
-    """After each request to /v1: what its tenant may still send."""
+    """Adds to each answer under /v1 the headers that say what its tenant may still send."""
     if "rate_standing" in g:
         add_limit_headers(response, g.rate_standing, _token_standing() if request.method == "POST" else None)
     return response
 
 
 def _token_standing() -> TokenStanding | None:
-    """What the tenant may still submit; None while the database is away, for which no answer must fail any more."""
+    """Returns what the tenant may still submit; None while the database is away, since an answer is already made."""
     try:
         return current_context().backlog_limit.standing(current_tenant())
     except SQLAlchemyError as error:
@@ -110,12 +110,12 @@ def _token_standing() -> TokenStanding | None:
 
 
 def masked(key: str) -> str:
-    """The first characters of a refused key; of one that is not ours fewer: it may be a key of another service."""
+    """Returns the first characters of a refused key, fewer if it may be a key of another service."""
     return key[: OUR_CHARACTERS if key.startswith(api_keys.PREFIX) else FOREIGN_CHARACTERS] + "****"
 
 
 def current_tenant() -> str:
-    """The tenant whose key the current request carries; it sees this tenant's requests alone."""
+    """Returns the tenant whose key the current request carries; the request sees only this tenant's data."""
     return current_caller().tenant
 
 
@@ -127,6 +127,6 @@ def current_caller() -> Caller:
 
 @cache
 def scope_of(method: str, rule: str) -> Scope:
-    """The scope that a call of this method needs on a route with this rule of Flask's."""
+    """Returns the scope that a call of this method needs on the route with this Flask rule."""
     path = PARAMETER.sub(r"{\1}", rule)
     return ROUTE_SCOPES.get(("GET" if method == "HEAD" else method, path), Scope.operate)

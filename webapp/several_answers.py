@@ -10,7 +10,7 @@ from webapp.app_context import AppContext
 from webapp.submission import Submission, cancel_request, find_request, new_request, store
 from webapp.waiting.patience import Patience
 
-PART = "\x1f"  # stands in no key that a client may send, so that the parts of a call have keys of their own
+PART = "\x1f"  # no client's key may have this character, so that keys of parts collide with no other key
 
 
 def several(submission: Submission, answers: int) -> list[Submission]:
@@ -23,14 +23,14 @@ def several(submission: Submission, answers: int) -> list[Submission]:
 
 
 def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[RequestView]:
-    """Store requests in this order; none is stored if one of them is refused.
+    """Stores requests in this order; stores none if one of them is refused.
 
-    If the queue fills up meanwhile, those that are stored are cancelled, unless a retry will find them by their keys.
+    If the queue fills up meanwhile, it cancels those already stored, unless a retry can find them by their keys.
     """
     new: list[NewRequest] = []
     for number, submission in enumerate(submissions):
         same = number > 0 and submission.prompt is submissions[number - 1].prompt
-        # answers to the same prompt differ by their seeds: it is encoded, and checked, once
+        # answers to the same prompt differ only in their seeds, so the prompt is encoded and checked once
         new.append(replace(new[-1], body=stored_form(submission.body)) if same else new_request(context, submission))
     stored: list[RequestView] = []
     try:
@@ -47,9 +47,9 @@ def store_all(context: AppContext, submissions: Sequence[Submission]) -> list[Re
 def submit_all_and_wait(
     context: AppContext, submissions: Sequence[Submission], patience: Patience
 ) -> list[RequestView]:
-    """Store requests and wait until all are final, or the patience is over; raises Busy before anything is stored.
+    """Stores requests and waits until all are final or the client's wait is over; raises Busy before any is stored.
 
-    They are cancelled if their client leaves meanwhile, unless an Idempotency-Key says that the client may come back.
+    Cancels them if their client disconnects meanwhile, unless an Idempotency-Key says that the client may come back.
     """
     tenant = submissions[0].tenant
     with context.waiting_calls.slot(tenant):

@@ -77,12 +77,12 @@ class Submission:
 
 
 def submit(context: AppContext, submission: Submission) -> RequestView:
-    """Store a request, once for each Idempotency-Key; raises a ClientError for what cannot be accepted."""
+    """Stores a request, once for each Idempotency-Key; raises a ClientError for a request that cannot be accepted."""
     return store(context, submission, new_request(context, submission))
 
 
 def store(context: AppContext, submission: Submission, new: NewRequest, part: str = "") -> RequestView:
-    """Store a checked request; `part` tells the requests of one call apart, and is added to its Idempotency-Key."""
+    """Stores a checked request; `part` is added to the Idempotency-Key, so that each request of a call has its own."""
     key = checked_key(submission.idempotency_key)
     digest = None if key is None else canonical_digest(submission.sent)
     key = None if key is None else key + part
@@ -94,16 +94,16 @@ def store(context: AppContext, submission: Submission, new: NewRequest, part: st
 
 
 def checked_key(key: str | None) -> str | None:
-    """The same Idempotency-Key; raises InvalidRequest for what is none."""
+    """Returns the Idempotency-Key; raises InvalidRequest if it is malformed."""
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable ASCII characters.", param="Idempotency-Key")
     return key
 
 
 def submit_and_wait(context: AppContext, submission: Submission, patience: Patience) -> RequestView:
-    """Store a request and wait until it is final; raises Busy before anything is stored.
+    """Stores a request and waits until it is final; raises Busy before anything is stored.
 
-    It is cancelled if its client leaves meanwhile, unless an Idempotency-Key says that the client may come back.
+    Cancels it if its client disconnects meanwhile, unless an Idempotency-Key says that the client may come back.
     """
     with context.waiting_calls.slot(submission.tenant):
         stored = submit(context, submission)
@@ -116,7 +116,7 @@ def submit_and_wait(context: AppContext, submission: Submission, patience: Patie
 
 
 def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:
-    """A request of this tenant, final or as it is when the patience is over; raises NotFound, Busy."""
+    """Returns this tenant's request once it is final, or as it is when the wait is over; raises NotFound, Busy."""
     with context.waiting_calls.slot(tenant):
         found = find_request(context, tenant, id)
         if found.request.status.final:
@@ -125,7 +125,7 @@ def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience)
 
 
 def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCall:
-    """Wait for a stored request; the call says how that ended."""
+    """Waits for a stored request to end; returns the call, whose `over` says why the wait ended."""
     call = context.waiting_calls.begin(id)
     stop_watching = patience.connection.on_close(call.leave) if patience.connection else None
     try:
@@ -139,13 +139,13 @@ def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCal
 
 
 def cancel_request(context: AppContext, tenant: str, id: str) -> None:
-    """Cancel what waits, have what runs cancelled, and say so to the calls that wait for it."""
+    """Cancels a request: a queued one at once, a running one by its worker; calls that wait for it are notified."""
     with context.sessions() as session:
         client_requests.cancel(session, tenant, [id])
 
 
 def require_answer(view: RequestView) -> None:
-    """Return if a final request has an answer; raises NotAnswered, or InvalidRequest if it was cancelled."""
+    """Checks that a final request has an answer; raises NotAnswered, or InvalidRequest if it was cancelled."""
     stored = view.request
     if stored.status is RequestStatus.failed:
         error = stored.error or {}
@@ -155,7 +155,7 @@ def require_answer(view: RequestView) -> None:
 
 
 def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
-    """A request of this tenant; raises NotFound."""
+    """Returns a request of this tenant; raises NotFound."""
     require_response_id(id)
     with context.sessions() as session:
         view = client_requests.fetch(session, tenant, id)
@@ -165,7 +165,7 @@ def find_request(context: AppContext, tenant: str, id: str) -> RequestView:
 
 
 def require_response_id(id: str) -> None:
-    """Raise NotFound for what cannot be an id, so that it never reaches the database."""
+    """Raises NotFound for a malformed id, so that it never reaches the database."""
     if not RESPONSE_ID.fullmatch(id):
         raise response_not_found(id)
 
@@ -176,7 +176,7 @@ def response_not_found(id: str) -> NotFound:
 
 
 def new_request(context: AppContext, submission: Submission) -> NewRequest:
-    """The row to insert, with its ETA; raises a ClientError for what cannot be accepted."""
+    """Returns the row to insert, with its ETA; raises a ClientError for a request that cannot be accepted."""
     snapshot = context.queue_snapshot.get()
     new = accepted_request(context.prompt_limits, snapshot, submission)
     eta = context.response_times.get().eta(
@@ -186,9 +186,9 @@ def new_request(context: AppContext, submission: Submission) -> NewRequest:
 
 
 def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submission: Submission) -> NewRequest:
-    """The row to insert; raises a ClientError for another model, too long a prompt or too high a limit.
+    """Returns the row to insert; raises a ClientError for another model, too long a prompt or too high a limit.
 
-    `snapshot` says what the workers cannot do, as far as that is known.
+    `snapshot`, the planner's last one, names the abilities that the workers lack.
     """
     body, names = submission.body, submission.names
     limits.check_model(submission.model)
@@ -232,6 +232,6 @@ def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
 
 
 def canonical_digest(body: BaseModel) -> bytes:
-    """SHA-256 of a body: equal for bodies with the same fields and values, whatever their order."""
+    """Returns the SHA-256 of a body; bodies with the same fields and values have the same digest in any order."""
     fields = {"kind": type(body).__name__, **body.model_dump(mode="json")}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).digest()

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-MOST_SPACED_S = 15.0  # that spacing keeps a value for: one slow read, at a restart of the database, soon is the past
+MOST_SPACED_S = 15.0  # longest that spacing keeps a value, so that one slow read at a restart has no lasting effect
 
 
 class TtlCache(Generic[Value]):
@@ -25,7 +25,7 @@ class TtlCache(Generic[Value]):
         self._cached: tuple[float, Value] | None = None  # when it was read, and the result
 
     def get(self) -> Value:
-        """The value. An error of `read` is raised here and not cached: the next call reads again."""
+        """Returns the value; an error of `read` is raised and not cached, so the next call reads again."""
         with self._lock:
             ttl_s = max(self._ttl_s, min(MOST_SPACED_S, self._spacing * self._took_s))
             if self._cached is None or time.monotonic() - self._cached[0] > ttl_s:
@@ -36,6 +36,6 @@ class TtlCache(Generic[Value]):
             return self._cached[1]
 
     def forget(self) -> None:
-        """Read again at the next call."""
+        """Makes the next call read the value again."""
         with self._lock:
             self._cached = None

@@ -231,7 +231,7 @@ def redeliver(id: str, delivery: str) -> Delivery:
 
 
 def require_endpoint_id(id: str) -> None:
-    """Raise NotFound for what cannot be an id, so that it never reaches the database."""
+    """Raises NotFound for a malformed id, so that it never reaches the database."""
     if not ENDPOINT_ID.fullmatch(id):
         raise webhook_not_found(id)
 

@@ -24,7 +24,7 @@ from webapp.responses.responses_api import response_submission
 from webapp.several_answers import several
 from webapp.submission import Submission, accepted_request
 
-UNSUPPORTED = "unsupported_value"  # the code of what calls take and lines do not
+UNSUPPORTED = "unsupported_value"  # the code for options that calls take and lines do not
 
 
 MAX_NAME_LENGTH = 512  # characters of a custom_id; OpenAI names no bound
@@ -47,7 +47,7 @@ class LineEndpoint:
     answer: Callable[[RequestView], BaseModel]
 
     def submission(self, body: Mapping[str, Any], tenant: str, limits: PromptLimits) -> Submission:
-        """What a line's body asks for; raises ValidationError, and InvalidRequest for what no line can have."""
+        """Returns the submission of a line's body; raises ValidationError, and InvalidRequest for options of calls."""
         submissions = self.submissions(self.body.model_validate(body), tenant, limits)
         if len(submissions) > 1:
             raise InvalidRequest("A line of a batch has one prompt and one answer.", param="n", code=UNSUPPORTED)
@@ -63,7 +63,7 @@ def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> S
 
 
 def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
-    # a batch tells of its own end, and not of each line's as of a response in the background
+    # a background response sends a webhook when it ends; of a batch, only its own end does
     submission = response_submission(body, tenant, limits)
     return [replace(submission, body=submission.body.model_copy(update={"background": False}))]
 
@@ -91,10 +91,10 @@ class LineReader:
     endpoint: str
     tenant: str
     limits: PromptLimits
-    snapshot: QueueSnapshot | None  # what the workers cannot do, as far as it is known
+    snapshot: QueueSnapshot | None  # names the abilities that the workers lack
 
     def read(self, number: int, data: bytes) -> NewLine:
-        """The line of this number as a request or an error; raises TokenizerAway if that cannot be told now."""
+        """Reads line `number` as a request or an error; raises TokenizerAway while its tokens cannot be counted."""
         name = None
         try:
             parsed = _parsed(data)
@@ -120,12 +120,12 @@ class LineReader:
 
 
 def line_error(error: ClientError) -> dict[str, Any]:
-    """What a line keeps of an error of its call: the same that the call would be answered with."""
+    """Returns what is stored of a line's error: the error object that the call would be answered with."""
     return {"status": ERROR_TABLE[type(error)][0], **error_object(error).model_dump()}
 
 
 def duplicate(line: NewLine) -> NewLine:
-    """The line, if an earlier one has its custom_id."""
+    """Returns the line with an error, because an earlier line has its custom_id."""
     error = InvalidRequest(
         "An earlier line of this file has the same custom_id.", param="custom_id", code="duplicate_custom_id"
     )

@@ -11,7 +11,7 @@ from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.tables import RequestStatus
 from webapp.bulk.request_lines import ENDPOINTS
 
-PAGE_LINES = 100  # read and made at once: more of them hold the process for longer between two other calls
+PAGE_LINES = 100  # lines read and written at once; more of them delay other calls of the process for longer
 
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 UNSERVED = {

@@ -9,19 +9,19 @@ from webapp.chat.chat_schemas import CompletionLogprobs, CompletionUsage
 
 
 def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
-    """Why the answer ended: at its limit, or else by itself or before a stop string."""
+    """Returns why the answer ended: "length" at its limit, else "stop"."""
     return "length" if view.request.status is RequestStatus.incomplete else "stop"
 
 
 def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> CompletionUsage:
-    """Tokens of the prompts, each of which has so many answers beside each other, and of all answers."""
+    """Counts the tokens of all prompts, each of which has `answers_a_prompt` answers, and of all answers."""
     prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
     answer = sum(view.request.output_tokens or 0 for view in views)
     return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)
 
 
 def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLogprobs | None:
-    """Those of a stored answer, None if they were not asked for; `with_prompt`: the prompt's tokens are in front."""
+    """Returns a stored answer's log probabilities, None if not asked for; `with_prompt`: the prompt's come first."""
     entries = view.logprobs
     if entries is None:
         return None
@@ -39,7 +39,7 @@ def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLo
 
 
 def _likeliest(entry: dict[str, Any]) -> dict[str, float]:
-    """By the tokens' texts; of several tokens with the same text the likeliest counts."""
+    """Returns log probabilities by the tokens' texts; of tokens with the same text, the likeliest one's."""
     likeliest: dict[str, float] = {entry["token"]: entry["logprob"]}
     for one in entry["top_logprobs"]:
         likeliest[one["token"]] = max(one["logprob"], likeliest.get(one["token"], one["logprob"]))

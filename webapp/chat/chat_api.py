@@ -78,7 +78,7 @@ def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
 
 
 def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = None) -> Submission:
-    """What a chat asks for, in the name of this tenant, with its Idempotency-Key; raises InvalidRequest."""
+    """Returns the submission of a chat for this tenant, with its Idempotency-Key; raises InvalidRequest."""
     choice = stored_choice(body.tool_choice)
     tools = tuple(tool.function.stored for tool in body.tools or ())
     offered = () if choice.mode == "none" else tools
@@ -96,7 +96,7 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
 def completion_submissions(
     body: CreateCompletion, tenant: str, limits: PromptLimits, key: str | None = None
 ) -> list[Submission]:
-    """What a completion asks for: `n` answers to each prompt; raises InvalidRequest."""
+    """Returns `n` submissions for each prompt of a completion; raises InvalidRequest."""
     prompts = client_prompts(body.prompt, limits)
     answers, limit_tokens = body.n or 1, body.max_tokens
     if answers * len(prompts) > MOST_ANSWERS:

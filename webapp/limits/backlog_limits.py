@@ -22,7 +22,7 @@ from webapp.client_errors import BacklogFull
 
 log = structlog.get_logger()
 
-COUNT_EVERY_S = 1.0  # the rarer the cheaper, and the more a limit is exceeded; not tuned
+COUNT_EVERY_S = 1.0  # a longer interval costs fewer statements and lets a limit be exceeded further; not tuned
 COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one tenant's rows; not tuned
 # A tenant that is full is told to come back once this share of its queue is served: at once, all of its clients would
 # race for the next free place. Not tuned.
@@ -43,7 +43,7 @@ class TenantCount:
 
     @property
     def requests(self) -> int:
-        """How many are queued, as far as this process knows."""
+        """Requests in the queue, as far as this process knows."""
         return self.counted.requests + self.requests_since
 
     @property
@@ -52,7 +52,7 @@ class TenantCount:
         return self.counted.tokens + self.tokens_since
 
     def has_room(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
-        """Whether one more request, with a prompt of so many tokens, stays within these limits."""
+        """Whether one more request, with a prompt of this many tokens, stays within the limits."""
         return self.requests < max_requests and self.tokens + tokens <= max_tokens
 
 
@@ -101,11 +101,11 @@ class BacklogLimit:
         self._limits: dict[str, TenantLimits] = {}
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
-        """From now on a tenant has these limits, and where it has none of its own those of the service."""
+        """Sets a tenant's own limits; where it has none, those of the service apply."""
         self._limits[tenant] = limits
 
     def standing(self, tenant: str) -> TokenStanding | None:
-        """What a tenant may still submit; None if it has submitted nothing to this process."""
+        """Returns what a tenant may still submit; None if it has submitted nothing to this process."""
         with self._lock:
             if (known := self._tenants.get(tenant)) is None:
                 return None
@@ -122,7 +122,7 @@ class BacklogLimit:
         )
 
     def admit(self, tenant: str, tokens: int, now: float) -> None:
-        """Count one request with a prompt of so many tokens; `now` is monotonic, seconds. Raises BacklogFull."""
+        """Counts one request with a prompt of this many tokens; `now` is in monotonic seconds. Raises BacklogFull."""
         max_requests, max_tokens = self._most(tenant)
         with self._lock:
             known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
@@ -160,7 +160,7 @@ class BacklogLimit:
     def _in_thread(self, task: Callable[[], None]) -> None:
         try:
             self._thread.submit(task)
-        except RuntimeError as error:  # this process is ending, and serves what it has with the last counts
+        except RuntimeError as error:  # this process is ending; its last calls are checked with the last counts
             log.warning("backlog not counted", error=str(error))
 
     def _count_again(self, tenant: str, known: TenantCount) -> None:
@@ -172,7 +172,7 @@ class BacklogLimit:
                 known.counted = counted
                 known.requests_since -= requests_before  # these had been admitted before, and mostly are among the rows
                 known.tokens_since -= tokens_before
-        except SQLAlchemyError as error:  # the database is away; so is the insert that this limit is for
+        except SQLAlchemyError as error:  # the database is away, so the insert that follows fails anyway
             log.warning("backlog not counted", error=error)
         finally:
             ended = time.monotonic()

@@ -70,20 +70,20 @@ class PromptLimits:
             )
 
     def count_tokens(self, prompt: ModelPrompt, *, param: str) -> TokenCounts:
-        """Tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
+        """Counts tokens as the worker will prefill them; raises InvalidRequest above Lmax, naming `param`."""
         ids = self.encode(prompt, param=param)
         if not ids:
             raise InvalidRequest(f"Invalid '{param}': must not be empty.", param=param)
         return TokenCounts(len(ids), self.prompt_format.count(prompt.input))
 
     def check_ids(self, ids: Collection[int], *, param: str) -> None:
-        """Raise InvalidRequest for a token that the model has not, as far as that is known."""
+        """Raises InvalidRequest for a token id outside the vocabulary, if its size is known."""
         most = self.prompt_format.vocabulary_size
         if most is not None and max(ids, default=0) >= most:
             raise InvalidRequest(f"Invalid '{param}': token ids are below {most:,} here.", param=param)
 
     def encode(self, prompt: ModelPrompt, *, param: str) -> list[int]:
-        """The tokens themselves; raises InvalidRequest above Lmax, and for what the model has no tokens for."""
+        """Encodes a prompt; raises InvalidRequest above Lmax, for unknown token ids and unsupported tools."""
         characters = len(prompt.instructions) + len(prompt.input)
         if characters > self.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN:
             raise self._too_long(f"{characters:,} characters", param)
@@ -102,7 +102,7 @@ class PromptLimits:
         return ids
 
     def check_workers(self, tokens: int, largest_tokens: int | None, *, param: str) -> None:
-        """Raise InvalidRequest if the largest worker's memory, as far as it is known, leaves no place for an answer."""
+        """Raises InvalidRequest if the largest worker's memory, where it is known, has no space for an answer."""
         if largest_tokens is not None and tokens >= largest_tokens:
             raise InvalidRequest(
                 f"The largest worker's memory holds {largest_tokens:,} tokens of a prompt and its answer, "
@@ -121,7 +121,7 @@ class PromptLimits:
             raise InvalidRequest(text, param=needs[ability], code="unsupported_value")
 
     def output_limit(self, requested: int | None, *, param: str) -> int:
-        """The answer's limit in tokens, by default Gmax; raises InvalidRequest above Gmax, naming `param`."""
+        """Returns the answer's limit in tokens, by default Gmax; raises InvalidRequest above Gmax, naming `param`."""
         if requested is not None and requested > self.max_output_tokens:
             raise InvalidRequest(
                 f"Invalid '{param}': this service answers with at most {self.max_output_tokens:,} tokens, "

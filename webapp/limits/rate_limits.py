@@ -20,12 +20,12 @@ from webapp.limits.backlog_limits import TokenStanding
 
 PERIODS_S = {"second": 1, "minute": 60, "hour": 3600}
 RATE = re.compile(rf"(\d+)/({'|'.join(PERIODS_S)})")
-SHARE_EVERY_S = 0.5  # the rarer the cheaper, and the more a limit is exceeded; not tuned
+SHARE_EVERY_S = 0.5  # a longer interval costs fewer statements and lets a limit be exceeded further; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests in each window of `period_s` seconds."""
+    """The number of requests that a window of `period_s` seconds admits."""
 
     requests: int
     period_s: int
@@ -45,7 +45,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateStanding:
-    """What is left of a tenant's window, and in how many seconds the next one begins."""
+    """The requests left in a tenant's window, and the seconds until the next window begins."""
 
     limit: int
     remaining: int
@@ -83,7 +83,7 @@ class RateLimit:
         rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
             window = self._windows.setdefault(tenant, TenantWindow())
-            if now >= window.ends_at:  # what was not shared by now belongs to a window that is over
+            if now >= window.ends_at:  # counts that were not shared belong to a window that is over
                 window.known = window.unshared = 0
                 window.ends_at = now + rate.period_s
                 window.shared_at = -math.inf

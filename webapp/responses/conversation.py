@@ -20,7 +20,7 @@ ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 
 
 def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
-    """The turns; calls that follow a message of the assistant, or each other, are of one turn."""
+    """Returns the turns; a message of the assistant and the calls that follow it form one turn."""
     if isinstance(items, str):
         return [StoredTurn(role="user", content=items)]
     turns: list[StoredTurn] = []
@@ -108,7 +108,7 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
 
 
 def prompt_of(instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool]) -> ModelPrompt:
-    """The prompt of these turns; a single text of the user's stays as it is."""
+    """Returns the prompt of these turns; a single text of the user stays as it is."""
     if len(turns) == 1 and turns[0].role == "user" and not tools:
         return ModelPrompt(instructions or "", turns[0].content)
     return prompt_of_turns(instructions, turns, tools)
@@ -117,16 +117,16 @@ def prompt_of(instructions: str | None, turns: Sequence[StoredTurn], tools: Sequ
 def fitting(
     limits: PromptLimits, turns: Sequence[StoredTurn], prompt_of: Callable[[Sequence[StoredTurn]], ModelPrompt]
 ) -> list[StoredTurn]:
-    """The turns without so many of the oldest that the prompt fits; opening system messages and the last turn stay.
+    """Leaves out the oldest turns until the prompt fits; keeps opening system messages and the last turn.
 
-    If nothing fits it returns what is left then, which is refused as any prompt that is too long.
+    If even those do not fit, it returns them, and the prompt is refused later as too long.
     """
     opening = opening_turns(turns)
     kept, later = list(turns[:opening]), list(turns[opening:])
 
     def without(oldest: int) -> list[StoredTurn]:
         rest = later[oldest:]
-        while len(rest) > 1 and rest[0].role == "tool":  # its call is cut off
+        while len(rest) > 1 and rest[0].role == "tool":  # the call that it answers was left out
             rest = rest[1:]
         return kept + rest
 

@@ -80,7 +80,7 @@ def input_items(id: str, query_data: ItemsQuery) -> ItemList:
         body = read_body(view.request.body)
     except UnreadableBody as error:
         raise InvalidRequest(str(error), param="id", code="unreadable_request") from error
-    items = list(items_of(view, body)) if view.request.input else []  # none are left of what is not stored
+    items = list(items_of(view, body)) if view.request.input else []  # texts with `store: false` are deleted
     if query_data.order == "desc":
         items.reverse()
     if query_data.after is not None:

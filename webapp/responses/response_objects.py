@@ -249,9 +249,9 @@ def _seconds(view: RequestView, at: datetime | None) -> float | None:
 
 
 def logprobs_of(view: RequestView) -> list[ChosenToken]:
-    """Those of the answer's tokens; none where they were not asked for, or were not read with the request."""
+    """Returns the log probabilities of the answer's tokens; empty if not asked for or not read with the request."""
     entries = view.logprobs or []
-    if readable_body(view.request.body).echo:  # those of the prompt's are in front
+    if readable_body(view.request.body).echo:  # the first entries are the prompt's
         entries = entries[view.request.prompt_tokens :]
     return [ChosenToken.model_validate(one) for one in entries]
 

@@ -142,7 +142,7 @@ def delete(id: str) -> Deleted:
 
 
 def refuse_earlier(id: str) -> list[StoredTurn]:
-    """For submissions that must not read what is stored."""
+    """Raises InvalidRequest, for submissions that must not read stored responses."""
     raise InvalidRequest("This request cannot go on from another one.", param="previous_response_id")
 
 
@@ -153,9 +153,9 @@ def response_submission(
     key: str | None = None,
     earlier: Callable[[str], list[StoredTurn]] = refuse_earlier,
 ) -> Submission:
-    """What a body asks for, in the name of this tenant, with its Idempotency-Key; raises InvalidRequest.
+    """Returns the submission of a body for this tenant, with its Idempotency-Key; raises InvalidRequest.
 
-    `earlier` gives the turns of the response that it goes on from.
+    `earlier` returns the turns of the response that this one continues.
     """
     if body.store is False and body.background:
         raise InvalidRequest("What is not stored cannot be polled: leave out background or store.", param="store")

@@ -45,9 +45,10 @@ class AnswerStream:
         new: bool,
         sent_characters: int = 0,
     ) -> None:
-        """Of a request for whose tenant a slot is reserved. A `new` one was not generated yet.
+        """Begins the stream of a request for whose tenant a slot is reserved.
 
-        `cancels`: the request is cancelled if the client leaves. It has `sent_characters` of the answer already.
+        A `new` request has no text yet. With `cancels`, it is cancelled if the client disconnects. The client has the
+        first `sent_characters` of the answer already.
         """
         self.view, self._context, self._cancels = view, context, cancels
         self.sent_characters = self._sent_characters = sent_characters
@@ -93,7 +94,7 @@ class AnswerStream:
         return self._call.over == "left"
 
     def close(self) -> None:
-        """The client got all, or is gone, or the process stops."""
+        """Frees the slot; a request that has not ended is cancelled if the stream `cancels`."""
         self._stop_watching()
         self._context.waiting_calls.end(self._call)
         self._context.token_feed.shut(self._text)
@@ -103,7 +104,7 @@ class AnswerStream:
         if self._cancels and self._call.over != "ended":
             try:
                 cancel_request(self._context, self.view.request.tenant, self.view.request.id)
-            except SQLAlchemyError as error:  # it is answered, and nobody reads it
+            except SQLAlchemyError as error:  # the request runs on, and its answer is stored
                 log.warning("not cancelled", request=self.view.request.id, error=error)
 
 
@@ -114,7 +115,7 @@ class AnswerStreams:
         self.each = each
 
     def close(self) -> None:
-        """The client got all, or is gone, or the process stops."""
+        """Closes every stream."""
         for stream in self.each:
             stream.close()
 
@@ -163,7 +164,7 @@ def submit_and_stream(context: AppContext, submission: Submission, connection: C
 def find_and_stream(
     context: AppContext, tenant: str, id: str, connection: Connection | None, sent_characters: int
 ) -> AnswerStream:
-    """Stream a stored request from behind so many characters of its answer on; raises NotFound, Busy."""
+    """Streams a stored request's answer after its first `sent_characters`; raises NotFound, Busy."""
     context.waiting_calls.reserve_slot(tenant)
     try:
         found = find_request(context, tenant, id)
@@ -174,9 +175,9 @@ def find_and_stream(
 
 
 def text_before_calls(stream: AnswerStream) -> Iterator[str]:
-    """Pieces of text, an empty one where nothing came for a while; what may be a call is held back until the end."""
+    """Yields pieces of text, and an empty one when none came for a while; text that may be a call is held back."""
     sent = stream.sent_characters
-    text = "." * sent  # a client that comes back has read it: no call
+    text = "." * sent  # the client has read this part, so it holds no call
     for piece in stream.pieces():
         text += piece
         upto = may_begin_calls(text)

@@ -31,7 +31,7 @@ LAST_EVENT = {
 
 
 def characters_before(starting_after: int | None) -> int:
-    """How much of the answer a client has that has seen the event with this number."""
+    """Returns the characters of the answer that a client has received with the event of this number."""
     return 0 if starting_after is None else max(0, starting_after - PART_ADDED)
 
 

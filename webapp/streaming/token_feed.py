@@ -19,8 +19,8 @@ from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_
 # How often workers are asked again for the beginnings of answers of which something is missing. Shorter closes gaps
 # sooner; an ask costs a worker some microseconds for each stream. Not tuned.
 ASK_EVERY_S = 0.5
-TURN_S = 0.1  # longest that the thread listens without looking around; a stop and a first ask may take as long
-LINGER_S = 10.0  # so long it listens on after the last stream, so that the next one finds it listening; not tuned
+TURN_S = 0.1  # longest single wait for a message; a stop and a first ask may take as long
+LINGER_S = 10.0  # time that it goes on listening after the last stream, so that the next need not connect; not tuned
 RECONNECT_S = 1.0  # after an error; not tuned
 TIMEOUT_S = 2.0  # of a connection, and of an ask
 
@@ -68,7 +68,7 @@ class TokenFeed:
         self._thread: threading.Thread | None = None
 
     def open(self, text: LiveText) -> None:
-        """Add to this text what comes from now on."""
+        """Adds to this text the pieces that come from now on."""
         with self._lock:
             self._texts.setdefault(text.id, []).append(text)
             if self._thread is None and self._redis_url is not None and not self._stopping.is_set():
@@ -76,7 +76,7 @@ class TokenFeed:
                 self._thread.start()
 
     def shut(self, text: LiveText) -> None:
-        """Add nothing more to it."""
+        """Stops adding pieces to this text."""
         with self._lock:
             texts = self._texts.get(text.id, [])
             if text in texts:

@@ -10,7 +10,7 @@ from flask import Flask, Response, request
 
 from webapp.auth import NEED_A_KEY
 
-PREFLIGHT_FOR_S = 600  # so long a browser need not ask again; any value that a change of the setting may take does
+PREFLIGHT_FOR_S = 600  # seconds for which browsers cache a preflight's answer; not tuned
 ALLOWED = {
     "Access-Control-Allow-Methods": "GET, POST, DELETE",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, "

@@ -47,11 +47,11 @@ class Gunzipped(RawIOBase):
         self._unfolding = zlib.decompressobj(GZIP)
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Unfold as much as fits into the buffer."""
+        """Unfolds as many bytes as fit into the buffer."""
         while not self._unfolding.eof:
             folded = self._unfolding.unconsumed_tail or self._compressed.read(PIECE)
             try:
@@ -81,7 +81,7 @@ def unfold_body() -> None:
     compressed = get_input_stream(environ, max_content_length=most)
     environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed, most)), PIECE)
     request.max_content_length = most + 1  # Werkzeug's own bound would cut the body off there, and say nothing
-    environ["wsgi.input_terminated"] = True  # it ends by itself, at a length that nobody knows yet
+    environ["wsgi.input_terminated"] = True  # a gzip stream marks its own end; its unfolded length is not known before
     environ.pop("CONTENT_LENGTH", None)
     environ.pop("HTTP_CONTENT_ENCODING", None)
 

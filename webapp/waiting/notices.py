@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.notifications import SAY_EVERY_S, Notifications, Unheard
 
-# A submission waits so long for its announcement if another one was announced just before. Shorter takes more of
+# Shortest time between two announcements. Shorter takes more of
 # Postgres's time, longer delays requests that come close together. A predictor looks every 0.05 s at most. Not tuned
 # otherwise.
 SPACING_S = 0.04
@@ -24,7 +24,7 @@ UNHEARD_S = 0.05
 
 
 class Announcer:
-    """Announces what was stored; the thread starts with the first announcement."""
+    """Announces stored requests to the predictors, in a thread that starts with the first announcement."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
@@ -32,24 +32,24 @@ class Announcer:
         self._waiting = False  # whether an announcement is on its way that covers what is stored now
 
     def announce(self) -> None:
-        """Return at once; what was stored before is announced soon."""
+        """Schedules an announcement of all requests stored so far; returns at once."""
         if self._waiting:
             return
         self._waiting = True
         try:
             self._thread.submit(self._announce)
-        except RuntimeError as error:  # this process is ending; what the call stored is accepted all the same
+        except RuntimeError as error:  # this process is ending; the stored request is accepted all the same
             log.warning("not announced", error=str(error))
 
     def close(self) -> None:
-        """Return once nothing is announced any more."""
+        """Waits until the last announcement is sent."""
         self._thread.shutdown()
 
     def _announce(self) -> None:
         self._waiting = False  # whatever is stored from now on may come too late for this announcement
         try:
             self._notify()
-        except SQLAlchemyError as error:  # beat's next tick does the same
+        except SQLAlchemyError as error:  # beat's next tick makes the predictors look, too
             log.warning("not announced", error=str(error))
         time.sleep(SPACING_S)
 
@@ -64,12 +64,12 @@ class EndedNotices:
         self._say_at = 0.0
 
     def wait(self, within_s: float) -> set[str] | None:
-        """The ids of requests that may have ended, none after `within_s`; None: any may have, so look at all."""
+        """Returns the ids of requests that may have ended, after at most `within_s`; None if any may have ended."""
         try:
             if self._notifications is None and not self._pooled:
                 self._notifications = self._listen()
                 self._say_awaited(self._notifications)
-                return None  # what ended before was not heard
+                return None  # notifications sent before this connection was made are lost
             if self._notifications is not None:
                 if time.monotonic() >= self._say_at:
                     self._say_awaited(self._notifications)
@@ -88,7 +88,7 @@ class EndedNotices:
         self._say_at = time.monotonic() + SAY_EVERY_S
 
     def close(self) -> None:
-        """Listen no more, until the next `wait`."""
+        """Stops listening until the next `wait`."""
         if self._notifications is not None:
             self._notifications.close()
             self._notifications = None

@@ -18,25 +18,25 @@ WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for it
 AT_ONCE = 4
 
 
-CONNECTION = "magnus.connection"  # in the WSGI environment of a server that tells when clients leave
+CONNECTION = "magnus.connection"  # in the WSGI environment of a server that reports when clients disconnect
 WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
 
 
 class CpuTurn:
-    """One call's turn; while it waits for its answer, others have theirs."""
+    """One call's turn on the CPU; while the call waits for its answer, other calls have theirs."""
 
     def __init__(self, taken_in: Semaphore, answered: Semaphore) -> None:
         self._taken_in, self._answered = taken_in, answered
         self._held: Semaphore | None = None
 
     def begin(self) -> None:
-        """Stand in line to be taken in."""
+        """Waits for the turn in which the call's request is read and stored."""
         self._taken_in.acquire()
         self._held = self._taken_in
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Let others have their turns meanwhile, then stand in line to be answered."""
+        """Gives the turn up within the `with` block, then waits for the turn in which the answer is sent."""
         self.end()
         try:
             yield
@@ -45,7 +45,7 @@ class CpuTurn:
             self._held = self._answered
 
     def end(self) -> None:
-        """Let the next one have its turn."""
+        """Ends the turn, so that the next call gets it."""
         if self._held is not None:
             self._held.release()
             self._held = None
@@ -83,7 +83,7 @@ class Connection(Protocol):
     """The client's connection."""
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back, in another thread, once the client has closed; returns what ends the watch."""
+        """Calls back, in another thread, once the client has closed; returns a function that ends the watch."""
         ...
 
 
@@ -97,18 +97,18 @@ class Patience:
 
 
 def preferred_wait_s(request: Request) -> int | None:
-    """The seconds of the header `Prefer: wait=N`; None if the client has no preference."""
+    """Returns the seconds of the header `Prefer: wait=N`; None if the client has no preference."""
     found = WAIT.search(request.headers.get("Prefer", ""))
     return int(found[1]) if found else None
 
 
 def patience_of(request: Request, longest_s: float) -> Patience:
-    """As long as the client prefers, at most and by default `longest_s`."""
+    """Returns the seconds that the client prefers to wait, at most and by default `longest_s`, with its turn."""
     preferred_s = preferred_wait_s(request)
     wait_s = longest_s if preferred_s is None else min(preferred_s, longest_s)
     return Patience(wait_s, request.environ[TURN], connection_of(request))
 
 
 def connection_of(request: Request) -> Connection | None:
-    """The connection that a request came on; None under a server that does not show it."""
+    """Returns the connection on which a request came; None under a server that does not expose it."""
     return cast(Connection | None, request.environ.get(CONNECTION))

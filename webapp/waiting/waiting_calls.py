@@ -23,8 +23,8 @@ log = structlog.get_logger()
 # requests send one. It costs one statement. Not tuned.
 LOOK_AT_ALL_S = 1.0
 POLLING_SHARE = 0.1  # of one connection's time that may go into looking at all: a thousand take longer; not tuned
-TURN_S = 0.25  # longest that the thread listens without looking around; a stop may take as long
-LINGER_S = 10.0  # so long it listens on after the last call, so that calls one by one find it listening; not tuned
+TURN_S = 0.25  # longest single wait for a notification; a stop may take as long
+LINGER_S = 10.0  # time that it goes on listening after the last call, so that the next call need not connect; not tuned
 
 
 class Notices(Protocol):
@@ -35,7 +35,7 @@ class Notices(Protocol):
         ...
 
     def close(self) -> None:
-        """Listen no more, until the next `wait`."""
+        """Stops listening until the next `wait`."""
         ...
 
 
@@ -49,36 +49,36 @@ class WaitingCall:
         self._changed = threading.Event()
 
     def wake(self) -> None:
-        """Let `wait` return."""
+        """Makes `wait` return."""
         self._changed.set()
 
     def leave(self) -> None:
-        """The client is gone."""
+        """Ends the wait because the client has disconnected."""
         self._end("left")
 
     def stop(self) -> None:
-        """The process is about to stop."""
+        """Ends the wait because the process is about to stop."""
         self._end("stopping")
 
     def finish(self, view: RequestView | None) -> None:
-        """The request has ended."""
+        """Ends the wait because the request has ended."""
         self._end("ended", view)
 
     def wait(self, within_s: float) -> bool:
-        """Return once woken, at once if that was since the last wait; False if nobody did in time."""
+        """Waits until the call is woken, or was since the last wait; returns False if it was not woken in time."""
         woken = self._changed.wait(within_s)
         self._changed.clear()
         return woken
 
     def wait_until_over(self, within_s: float) -> None:
-        """Return once it is over, or after that time."""
+        """Waits until the call is over, at most for that time."""
         until = time.monotonic() + within_s
         while self.over is None and (left_s := until - time.monotonic()) > 0:
             self.wait(left_s)
 
     def _end(self, why: Literal["ended", "left", "stopping"], view: RequestView | None = None) -> None:
         if self.over is None:
-            self.view, self.over = view, why  # whoever sees that it is over sees the view
+            self.view, self.over = view, why  # set in this order, so that a thread that reads `over` finds the view
         self._changed.set()
 
 
@@ -123,7 +123,7 @@ class WaitingCalls:
             self._slots[tenant] += 1
 
     def release_slot(self, tenant: str) -> None:
-        """Free a reserved slot."""
+        """Frees a reserved slot."""
         with self._lock:
             self._slots[tenant] -= 1
             if not self._slots[tenant]:
@@ -131,7 +131,7 @@ class WaitingCalls:
 
     @contextmanager
     def slot(self, tenant: str) -> Iterator[None]:
-        """Hold a slot meanwhile; raises as `reserve_slot` does."""
+        """Holds a slot within the `with` block; raises the errors of `reserve_slot`."""
         self.reserve_slot(tenant)
         try:
             yield
@@ -139,7 +139,7 @@ class WaitingCalls:
             self.release_slot(tenant)
 
     def begin(self, id: str) -> WaitingCall:
-        """A call that waits for this request from now on, until `end`."""
+        """Returns a call that waits for this request until `end`."""
         call = WaitingCall(id)
         with self._lock:
             if self._stopping:
@@ -152,7 +152,7 @@ class WaitingCalls:
         return call
 
     def end(self, call: WaitingCall) -> None:
-        """It waits no more."""
+        """Ends a call's wait."""
         with self._lock:
             calls = self._calls.get(call.id, [])
             if call in calls:
@@ -161,7 +161,7 @@ class WaitingCalls:
                 self._calls.pop(call.id, None)
 
     def stop(self) -> None:
-        """End every wait now: the process is about to stop, and its calls are answered with what there is."""
+        """Ends every wait, because the process is about to stop; calls are answered with the present state."""
         with self._lock:
             self._stopping = True
             calls = [call for of_one in self._calls.values() for call in of_one]
@@ -169,7 +169,7 @@ class WaitingCalls:
             call.stop()
 
     def close(self) -> None:
-        """Stop, and return once the thread has ended."""
+        """Ends every wait and joins the thread."""
         self.stop()
         thread = self._thread
         if thread is not None:
@@ -200,7 +200,7 @@ class WaitingCalls:
     def _end_those_of(self, ids: Collection[str]) -> None:
         try:
             ended = self._ended(ids)
-        except SQLAlchemyError as error:  # the next look may do better; each call still ends at its own time limit
+        except SQLAlchemyError as error:  # the next query may succeed; each call still ends at its own time limit
             log.warning("waiting_without_database", error=error)
             return
         with self._lock:
