@@ -27,8 +27,8 @@ from inference.local.kv_budget import KvLayout
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned
 CLEARLY_FASTER = 0.9  # a smaller gain is noise, and both starts of one machine should choose alike; not tuned
-# Shapes of which the bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of rows of
-# mixed lengths is read in so many pieces at most, as a rule; not tuned.
+# Shapes whose bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of rows of mixed
+# lengths is mostly read in fewer pieces; not tuned.
 KEPT_BAGS = 32
 
 # From queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and a mask
@@ -44,7 +44,7 @@ def by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tens
 
 
 def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """The scores as one batched product, the weighted values as another."""
+    """Computes the scores as one batched product, the weighted values as another."""
     rows, key_heads, queries, dim = query.shape
     scores = _scores_of_columns(query.reshape(-1, queries, dim), keys)
     scores = torch.add(mask, scores.view(rows, key_heads, queries, -1), alpha=dim**-0.5)
@@ -52,7 +52,7 @@ def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
 
 
 def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_until: float = 1) -> Tensor:
-    """The scores as a product with whole blocks, the weighted values as bags.
+    """Computes the scores as a product with whole blocks, the weighted values as bags.
 
     A block that has more than `whole_until` times the width is read only up to the width.
     """
@@ -74,7 +74,7 @@ def _scores_of_columns(by_head: Tensor, keys: Tensor) -> Tensor:
 
 
 def _scores_of_blocks(by_head: Tensor, keys: Tensor) -> Tensor:
-    """The same by all columns of the blocks, [rows * key heads, queries, columns], which are read where they are."""
+    """Queries by the keys of all columns, which are not copied: [rows * key heads, queries, columns]."""
     of_head, dim = keys.stride(1), keys.shape[-1]
     blocks = keys.as_strided((len(by_head), dim, of_head // dim), (of_head, 1, dim))
     return torch.bmm(by_head, blocks)
@@ -82,7 +82,7 @@ def _scores_of_blocks(by_head: Tensor, keys: Tensor) -> Tensor:
 
 @lru_cache(maxsize=KEPT_BAGS)
 def _bags(heads: int, queries: int, columns: int, width: int) -> tuple[Tensor, Tensor]:
-    """The places of the values of each query of each row's key heads, bag after bag, and the bags' starts."""
+    """Returns the indices of values, bag after bag, one bag for each query of each key head; and the bags' starts."""
     first = torch.arange(0, heads * columns, columns, dtype=torch.int32)[:, None, None]
     places = (first + torch.arange(width, dtype=torch.int32)).expand(-1, queries, -1).reshape(-1)
     return places, torch.arange(0, len(places), width, dtype=torch.int32)
@@ -90,7 +90,7 @@ def _bags(heads: int, queries: int, columns: int, width: int) -> tuple[Tensor, T
 
 @torch.inference_mode()
 def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
-    """The fastest of the three for a model of so many query heads, tried for some milliseconds on a CPU."""
+    """Returns the fastest of the three ways for a model with `heads` query heads, measured in milliseconds on a CPU."""
     if layout.device.type != "cpu":
         return by_kernel
     keys, values = (
@@ -114,7 +114,7 @@ def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
 
 
 def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
-    """How long each call takes, tried in turns."""
+    """Returns the median seconds of each call; the calls take turns."""
     timings: list[list[float]] = [[] for _ in calls]
     for _ in range(TRIALS):
         for call, seconds in zip(calls, timings, strict=True):

@@ -79,7 +79,7 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
     return figures
 
 
-# So many times as long may a step take with fewer threads. The bundled model's takes 1.1 times as long with one thread
+# Factor by which a step may take longer with fewer threads. The bundled model's takes 1.1 times as long with one thread
 # as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
 WORTH = 1.25
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
@@ -87,9 +87,9 @@ TURNS = 3  # the shortest counts: whatever else runs only lengthens steps
 
 
 def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
-    """The fewest threads with which a decoding step of some rows takes at most `WORTH` times as long as with more.
+    """Returns the fewest threads, of at most `most`, with which a decoding step takes at most WORTH times the shortest.
 
-    At most `most`. No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
+    No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
     """
     if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
         return most
@@ -105,7 +105,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> 
 
 
 def halved(most: int) -> Iterator[int]:
-    """`most`, half of it, and so on down to 1."""
+    """Yields `most`, half of it, and so on down to 1."""
     while most >= 1:
         yield most
         most //= 2

@@ -64,8 +64,8 @@ class FusedModel(nn.Module):
     def __init__(self, model: Any, attend: DecodeAttention = by_kernel, packed: bool = False) -> None:
         """`attend` computes the attention of decoding steps.
 
-        If `packed`, the model's linear layers have no weights any more, but for an output layer that shares the
-        embedding's, of which there is a packed copy.
+        If `packed`, the model's linear layers lose their weights. An output layer that shares the embedding's weight
+        keeps it, and a packed copy is made.
         """
         super().__init__()
         self._attend_one = attend
@@ -161,7 +161,7 @@ def _fuse(layer: Any, packed: bool) -> _Layer:
 
 
 def _head_weight(model: Any, packed: bool) -> LinearWeight:
-    """The weight of the output layer; one that shares the embedding's, whose look-ups need it plain, is packed beside.
+    """Returns the weight of the output layer; if it shares the embedding's, which must stay plain, a copy is packed.
 
     Packed, the 49,152 words of SmolLM2 took a third of the time in float32 and half of it in bfloat16, for 16 rows.
     """
@@ -171,7 +171,7 @@ def _head_weight(model: Any, packed: bool) -> LinearWeight:
 
 
 def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeight:
-    """The weights of several projections in one; if packed, theirs become empty, otherwise views of it."""
+    """Joins the weights of several projections; theirs become empty if packed, otherwise views of the joined one."""
     biases = [projection.bias.data for projection in projections if projection.bias is not None]
     bias = torch.cat(biases) if biases else None
     if packed:
@@ -183,7 +183,7 @@ def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeig
 
 
 def _concatenate(projections: Sequence[nn.Linear]) -> Tensor:
-    """The weights of several projections in one matrix of the same memory layout; theirs become views of it."""
+    """Joins the weights of several projections in one matrix of the same memory layout; theirs become views of it."""
     by_columns = not projections[0].weight.is_contiguous()
     joined = torch.cat([projection.weight.data for projection in projections])
     if by_columns:

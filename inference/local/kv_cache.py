@@ -22,13 +22,13 @@ from transformers import Cache
 from inference.local.kv_arrangement import Arrangement, BlockIndex, BlockTables, Piece, blocks_for, split_into_pieces
 from inference.local.kv_budget import COLUMN_STEP, KvLayout, zeros
 
-# The width that attention reads is rounded up to this, so that its views last so many steps and stay aligned on CUDA. A
+# Attention reads a width rounded up to this step, so that views last for several tokens and stay aligned on CUDA. A
 # larger step reads more hidden columns; not tuned.
 VIEW_STEP = 16
 # Tokens of a block. Half a block a row stays empty in the mean; smaller ones leave less empty and take more products.
 # On a CPU 32 and 64 are equally fast.
 BLOCK_TOKENS = 32
-# Of hidden keys and values in one layer: on a CPU, reading so many takes as long as one more attention call.
+# Bytes of hidden keys and values in one layer that a CPU reads in the time of one more attention call.
 PIECE_BYTES = 2**18
 
 
@@ -86,14 +86,14 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return self.budget_bytes // self.layout.token_bytes
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
-        """The least memory that holds rows of so many tokens."""
+        """Returns the least bytes that hold rows of these lengths."""
         size = self._tokens_of_a_block
         if self.in_blocks:
             return size * sum(blocks_for(length, size) for length in lengths) * self.layout.token_bytes
         return len(lengths) * max(lengths, default=0) * self.layout.token_bytes
 
     def reserve(self, lengths: Sequence[int], kept: Sequence[int] = ()) -> bool:
-        """Let row i hold at least lengths[i] tokens; returns whether any are written elsewhere than before.
+        """Lets row i hold at least lengths[i] tokens; returns whether tokens are written to other places than before.
 
         The first kept[i] tokens of row i survive. Raises BudgetExceeded, and nothing has changed. Where the budget
         allows, a rectangle gets a quarter more columns and half as many rows again, so that the next growth comes
@@ -109,7 +109,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return bool(changed)
 
     def clear(self, in_blocks: bool) -> None:
-        """Free all rows; the next ones are in blocks, or in a rectangle."""
+        """Frees all rows; the next ones are in blocks, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
             for row in range(len(now.tables.rows)):
@@ -121,13 +121,13 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._drop_views()
 
     def release(self) -> None:
-        """Free all rows, and the memory itself until the next ones come."""
+        """Frees all rows, and the memory itself until the next rows come."""
         self.arrangement = self._empty_arrangement(self.in_blocks)
         self._keys, self._values = [], []
         self._drop_views()
 
     def clear_row(self, row: int) -> None:
-        """Free what a row holds; it keeps its index."""
+        """Frees the blocks of a row, which keeps its index."""
         tables = self.arrangement.tables
         if tables is not None and (freed := tables.clear(row)):
             blocks = torch.tensor(freed, device=self.layout.device)
@@ -136,7 +136,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             self._drop_views()
 
     def remove_row(self, row: int, last: int, last_length: int) -> None:
-        """Free row `row`, and let row `last`, which is the last one and holds so many tokens, take its index."""
+        """Frees a row and gives its index to `last`, the last row, which holds `last_length` tokens."""
         tables = self.arrangement.tables
         if tables is not None:
             self.clear_row(row)
@@ -149,7 +149,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 rows[row, :, :last_length] = rows[last, :, :last_length]
 
     def close_gaps(self) -> bool:
-        """Move rows together in the memory once many blocks between theirs are free; returns whether any moved."""
+        """Moves rows together once many blocks between theirs are free; returns whether any moved."""
         now, device = self.arrangement, self.layout.device
         moved, places = now.tables.closed_gaps() if now.tables is not None else ([], [])
         if not moved:
@@ -163,7 +163,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return True
 
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Let the next forward pass write the first tokens of these rows, so many each, and attend only to them."""
+        """Makes the next forward pass write the first lengths[i] tokens of rows[i], and attend only to them."""
         heads, longest, device = self.layout.heads, max(lengths), self.layout.device
         self._slots = self.arrangement.slots_of(rows, lengths)
         self._unpadded = None
@@ -173,7 +173,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._drop_views()
 
     def prepare_decode(self, slots: Tensor, lengths: Sequence[int], width: int) -> int:
-        """Let the next forward pass write `slots`, [rows * heads]; returns the width it attends to, at least `width`.
+        """Makes the next forward pass write `slots`, [rows * heads]; returns the width it attends to, at least `width`.
 
         `lengths` are the rows' cached tokens at an earlier step; since then each row may have grown by as many tokens
         as the longest one, `width - max(lengths)`.
@@ -186,7 +186,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 self._views = self._views_of(Piece(0, len(self.block_index.row_of), tables.block_tokens))
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
-        width = min(wanted, columns)  # a row that has ended may count for more than there are, for it grows no more
+        width = min(wanted, columns)  # an ended row grows no more, so its width may exceed the columns
         if (lengths, wanted) != self._viewed_for:
             self._views = self._views_of(Piece(0, rows, width))
             growth = wanted - max(lengths)
@@ -198,7 +198,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return width
 
     def piece_views(self, layer_idx: int) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values that attention reads for each piece, [rows, heads, columns, dim]."""
+        """Returns the keys and values that attention reads for each piece, [rows, heads, columns, dim]."""
         return [views[layer_idx] for views in self._piece_views]
 
     def update(
@@ -217,7 +217,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return self._views[layer_idx] if self._views else (key_states, value_states)
 
     def row_to_host(self, row: int, length: int) -> HostRow:
-        """A copy of a row's first `length` tokens in host memory."""
+        """Returns a copy of a row's first `length` tokens in host memory."""
         slots, heads = self.arrangement.slots_of([row], [length]), self.layout.heads
         return [
             (
@@ -228,7 +228,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         ]
 
     def row_from_host(self, row: int, host: HostRow) -> None:
-        """Write a row that `row_to_host` read."""
+        """Writes a row that `row_to_host` read."""
         slots = self.arrangement.slots_of([row], [host[0][0].shape[1]])
         for layer, (keys, values) in enumerate(host):
             self._keys[layer].index_copy_(0, slots, keys.flatten(0, 1).to(self.layout.device))
@@ -254,7 +254,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return Arrangement(heads, device, tables.blocks, size, tables)
 
     def _take_memory(self) -> None:
-        """Take the whole budget, unless it is here already."""
+        """Takes the memory of the whole budget, unless it is taken already."""
         if not self._keys:
             layout, rows = self.layout, self._budget_tokens * self.layout.heads
             self._keys, self._values = (
@@ -263,7 +263,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
             )
 
     def _grown(self, rows: int, columns: int) -> tuple[int, int]:
-        """The rows and columns of a rectangle that has at least so many."""
+        """Returns the rows and columns to which a rectangle grows that must have at least these."""
         now, tokens = self.arrangement, self._budget_tokens
         new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
         if columns > now.block_tokens:
@@ -274,7 +274,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return min(new_rows, tokens // new_columns), new_columns
 
     def _widened(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
-        """Whether the rectangle had to become larger, one layer after the other; None if the budget is too small."""
+        """Enlarges the rectangle, if needed; returns whether it did, or None if the budget is too small."""
         old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
         if rows <= old.blocks and columns <= old.block_tokens:
             return False

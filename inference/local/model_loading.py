@@ -82,7 +82,7 @@ def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Q
 
 
 def quantization(quantize: Quantize, device: torch.device) -> Any:
-    """The configuration of bitsandbytes for 4 or 8 bits; raises QuantizationUnavailable."""
+    """Returns the configuration of bitsandbytes for 4 or 8 bits; raises QuantizationUnavailable."""
     if device.type != "cuda":
         raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
     if find_spec("bitsandbytes") is None:
@@ -137,13 +137,13 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
 
 
 def untied_linears(model: Any) -> list[torch.nn.Linear]:
-    """The linear layers but an output layer with the embedding's weight, whose look-ups need its rows contiguous."""
+    """Returns all linear layers except an output layer that shares the embedding's weight: that stays row-major."""
     embedding = model.get_input_embeddings().weight
     return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
 def kv_layout(model: Any, name: str) -> KvLayout:
-    """The shape of what the model caches for one token, measured by feeding it one; raises UnsupportedModel."""
+    """Returns the shape of one token in the model's cache, found by a trial; raises UnsupportedModel."""
     cache = DynamicCache(config=model.config)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
     if others:
@@ -164,14 +164,14 @@ def kv_layout(model: Any, name: str) -> KvLayout:
 
 
 def check_prompts(model: Any) -> list[list[int]]:
-    """Two short prompts of different lengths."""
+    """Returns two short prompts of different lengths."""
     vocabulary = model.config.get_text_config().vocab_size
     return [[(7 * row + 3 * column) % vocabulary for column in range(length)] for row, length in enumerate((3, 6))]
 
 
 @torch.inference_mode()
 def _logits(model: Any, prompt: list[int]) -> torch.Tensor:
-    """The model's own, [tokens, vocabulary]."""
+    """Returns the logits of the model's own forward pass, [tokens, vocabulary]."""
     logits: torch.Tensor = model(torch.tensor([prompt], device=model.device)).logits[0].float()
     return logits
 
@@ -206,7 +206,7 @@ def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """The token ids of a generation config's entry: none, one or several."""
+    """Returns the token ids of a generation config's entry, which may have no id, one or several."""
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)
