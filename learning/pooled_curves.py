@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from learning.step_costs import LearnedCurves
-from scheduling.costs import ServingCurves
+from scheduling.costs import LearnedCurves, ServingCurves
 
 
 def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:

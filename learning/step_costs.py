@@ -7,16 +7,15 @@ only if it predicts the newest windows better than the curves that are in servic
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
 from learning.cost_curves import DEFAULT_CURVES
-from scheduling.costs import Floats, ServingCurves
+from scheduling.costs import Floats, LearnedCurves, ServingCurves
 
 # Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one
 # load does not drive out what was seen of the others. Both numbers bound a fit to some milliseconds; not tuned.
@@ -72,43 +71,6 @@ class StepWindow:
         else:
             rows, tokens = self.prefilled_rows, self.prefilled_tokens / max(self.prefilled_rows, 1.0)
         return round(rows).bit_length(), round(tokens).bit_length(), self.prefilled_tokens > 0
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedCurves:
-    """Curves with the median relative error of the newest windows under them, and the number of the fit.
-
-    `typical`: rows, and cached tokens of each, of the median iteration of those windows.
-    """
-
-    curves: ServingCurves
-    error: float
-    windows: int
-    version: int
-    typical: tuple[float, float]
-
-    def as_stored(self) -> dict[str, Any]:
-        """As `workers.curves` holds them."""
-        return {
-            "prefill": list(self.curves.prefill),
-            "decode": list(self.curves.decode),
-            "learned": {
-                "error": round(self.error, 4),
-                "windows": self.windows,
-                "version": self.version,
-                "typical": [round(self.typical[0], 1), round(self.typical[1], 1)],
-            },
-        }
-
-    @classmethod
-    def from_stored(cls, stored: Mapping[str, Any]) -> "LearnedCurves | None":
-        """Those of `workers.curves`; None where it holds a profile, or what an older version learned."""
-        learned = stored.get("learned", {})
-        if "typical" not in learned:
-            return None
-        curves = ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"]))
-        rows, tokens = learned["typical"]
-        return cls(curves, learned["error"], learned["windows"], learned["version"], (rows, tokens))
 
 
 class StepCosts:

@@ -8,7 +8,6 @@ from sqlalchemy import Connection, Row
 from models.planning.live_fleet import LiveWorker, live_workers
 from models.planning.planner_state import planner_inputs
 from models.sql import text
-from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts
@@ -107,7 +106,7 @@ def _engine(worker: LiveWorker) -> EngineCosts | None:
     """What its engine's steps take, as the worker learned; None if it has learned nothing yet."""
     if worker.curves is None:
         return None
-    curves = ServingCurves(tuple(worker.curves["prefill"]), tuple(worker.curves["decode"]))
+    curves = worker.curves.curves
     return EngineCosts(curves) if curves.decode_step_s(1, 1) > 0 else None
 
 

@@ -5,11 +5,12 @@ Versions are published by `model_versions`.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection
 
+from models.planning.worker_costs import curves_from_store
 from models.sql import text
+from scheduling.costs import ServingCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
     return [FinishedBatch(*row) for row in rows][::-1]
 
 
-def worker_profiles(connection: Connection) -> dict[tuple[str, str], dict[str, Any]]:
+def worker_profiles(connection: Connection) -> dict[tuple[str, str], ServingCurves]:
     """The serving time curves that workers measured of themselves, by (worker, model)."""
     rows = connection.execute(text("select name, model, curves from workers where curves is not null"))
-    return {(row.name, row.model): row.curves for row in rows}
+    found = ((row.name, row.model, curves_from_store(row.curves)) for row in rows)
+    return {(name, model): one.curves for name, model, one in found if one is not None}

@@ -100,3 +100,25 @@ def _bilinear_fit(values: Floats, lengths: Floats) -> Coefficients:
     c = (few_long - few_short) / (long - short) - a * few
     d = few_short - a * few * short - b * few - c * short
     return max(0.0, a), max(0.0, b), max(0.0, c), max(0.0, d)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledCurves:
+    """Curves that were measured before any traffic: by `magnus profile`, or in the seconds of a worker's start."""
+
+    curves: ServingCurves
+    quick: bool = False  # at the worker's start
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCurves:
+    """Curves fitted to a worker's own steps, with the median relative error of the newest windows under them."""
+
+    curves: ServingCurves
+    error: float
+    windows: int
+    version: int  # the number of the fit
+    typical: tuple[float, float]  # rows, and cached tokens of each, of the median iteration of those windows
+
+
+WorkerCurves = ProfiledCurves | LearnedCurves

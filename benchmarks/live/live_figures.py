@@ -54,8 +54,8 @@ LEARNED = text("""
     select (select count(*) from requests where status in ('completed', 'incomplete')) as answers,
         (select count(*) from model_versions where kind = 'length') as length_predictors,
         (select count(*) from model_versions where kind = 'serving_time') as serving_time_estimators,
-        (select max((curves->'learned'->>'version')::int) from workers) as step_costs,
-        (select max((curves->'learned'->>'error')::float8) from workers) as step_error
+        (select max((curves->>'version')::int) from workers) as step_costs,
+        (select max((curves->>'error')::float8) from workers) as step_error
 """)
 
 

@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -33,6 +32,7 @@ from inference.sequences import Sequence
 from inference.toy.toy_applications import APPLICATIONS
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
+from scheduling.costs import ProfiledCurves
 from tasks.app import app, settings
 from tasks.serving.costs.learned_costs import LearnedCosts
 from tasks.serving.costs.step_windows import window_of_sums
@@ -74,7 +74,7 @@ def run(name: str, kind: str, prompt_format: PromptFormat, tokenizer: Tokenizer)
         device=f"paced {kind}",
         theta_bytes=machine.memory.theta_bytes,
         delta_bytes=machine.memory.delta_bytes,
-        curves=asdict(machine.curves) | {"quick": True},
+        curves=ProfiledCurves(machine.curves, quick=True),
     )
     return serve_until_signal(
         lambda: PacedEngine(machine, partial(right_answer, tokenizer), MAX_POSITIONS, steps),

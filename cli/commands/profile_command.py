@@ -13,7 +13,7 @@ from rich.table import Table
 from cli.output import CommandFailed, json_option, print_result, table
 from cli.service_access import settings_with, state_dir_option, transaction
 from models.planning import live_fleet
-from scheduling.costs import ServingCurves
+from scheduling.costs import ProfiledCurves, ServingCurves
 
 
 @click.command()
@@ -62,7 +62,7 @@ def profile(
     curves = fit_curves(measured.prefills, measured.decode_steps)
     if worker:
         with transaction(state_dir) as connection:
-            if not live_fleet.set_curves(connection, worker, asdict(curves) | ({"quick": True} if quick else {})):
+            if not live_fleet.set_curves(connection, worker, ProfiledCurves(curves, quick)):
                 raise CommandFailed(f"the service knows no worker {worker}; `magnus status` shows how many there are")
     facts: dict[str, Any] = {
         "model": loaded.name,

@@ -12,7 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
+from models.planning.worker_costs import curves_to_store
 from models.sql import text
+from scheduling.costs import LearnedCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class WorkerOffer:
 
     max_rows: int | None = None
     fault: str | None = None
-    curves: Mapping[str, Any] | None = None
+    curves: LearnedCurves | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def renew(
             "stopping": stopping,
             "max_rows": offer.max_rows,
             "fault": offer.fault,
-            "curves": offer.curves,
+            "curves": curves_to_store(offer.curves),
             "ids": [lease.batch_id for lease in progress],
             "fences": [lease.fence for lease in progress],
             "tokens": list(progress.values()),

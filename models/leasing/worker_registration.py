@@ -1,14 +1,14 @@
 """Workers come and go: what they register, and what becomes of the batches that they leave behind."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
 from models.leasing.requeue import LostBatch, blamed, requeue
+from models.planning.worker_costs import curves_to_store
 from models.sql import text
+from scheduling.costs import ProfiledCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WorkerRegistration:
     device: str
     theta_bytes: int
     delta_bytes: int
-    curves: Mapping[str, Any] | None
+    curves: ProfiledCurves | None
     paged: bool = False
     block_tokens: int = 1
     lacks: tuple[str, ...] = ()
@@ -49,7 +49,8 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
                 paged = excluded.paged, block_tokens = excluded.block_tokens, lacks = excluded.lacks,
                 prefix_cache = excluded.prefix_cache, version = excluded.version,
                 max_rows = null, fault = null,
-                curves = case when workers.curves ? 'quick' or workers.model <> excluded.model
+                curves = case when workers.curves->>'kind' = 'quick_profile' or workers.curves ? 'quick'
+                    or workers.model <> excluded.model
                     or workers.device <> excluded.device then excluded.curves
                     else coalesce(workers.curves, excluded.curves) end,
                 started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), stopped_at = null,
@@ -62,7 +63,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
             "device": worker.device,
             "theta_bytes": worker.theta_bytes,
             "delta_bytes": worker.delta_bytes,
-            "curves": worker.curves,
+            "curves": curves_to_store(worker.curves),
             "paged": worker.paged,
             "block_tokens": worker.block_tokens,
             "lacks": list(worker.lacks),

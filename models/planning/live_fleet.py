@@ -2,24 +2,25 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
+from models.planning.worker_costs import curves_from_store, curves_to_store
 from models.sql import text
 from models.tables import BatchStatus
+from scheduling.costs import ProfiledCurves, WorkerCurves
 
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker with a fresh heartbeat; `curves` are its measured prefill and decode curves, if any (SCLS Eq. 3-4)."""
+    """A worker with a fresh heartbeat; `curves` give the seconds of its prefills and iterations (SCLS Eq. 3-4)."""
 
     name: str
     model: str
     theta_bytes: int
     delta_bytes: int
-    curves: dict[str, Any] | None
+    curves: WorkerCurves | None
     paged: bool = False
     block_tokens: int = 1
     max_rows: int | None = None
@@ -77,7 +78,10 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
         """),
         {"alive_s": alive_s},
     )
-    return [LiveWorker(**{**row._mapping, "lacks": frozenset(row.lacks)}) for row in rows]
+    return [
+        LiveWorker(**{**row._mapping, "lacks": frozenset(row.lacks), "curves": curves_from_store(row.curves)})
+        for row in rows
+    ]
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
@@ -116,11 +120,11 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
     }
 
 
-def set_curves(connection: Connection, worker: str, curves: dict[str, Any]) -> bool:
+def set_curves(connection: Connection, worker: str, curves: ProfiledCurves) -> bool:
     """Replace a worker's measured curves by a better profile; False if no worker of this name has registered."""
     statement = text("update workers set curves = :curves where name = :name returning name")
     bound = statement.bindparams(bindparam("curves", type_=JSONB))
-    return connection.execute(bound, {"curves": curves, "name": worker}).one_or_none() is not None
+    return connection.execute(bound, {"curves": curves_to_store(curves), "name": worker}).one_or_none() is not None
 
 
 def open_batches(connection: Connection) -> list[OpenBatch]:

@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 
 from learning.pooled_curves import pooled_curves
 from learning.serving_time import ServingTimes
-from learning.step_costs import LearnedCurves
 from models.planning.live_fleet import LiveWorker
-from scheduling.costs import ServingCurves, ServingTime
+from scheduling.costs import LearnedCurves, ServingCurves, ServingTime
 from tasks.published_models import load_active
 
 
@@ -39,7 +38,9 @@ class ServingEstimates:
 
     def pool(self, live: Iterable[LiveWorker]) -> None:
         """Put together what these workers have learned of their steps, anew if it has changed."""
-        learned = {(worker.model, worker.name): one for worker in live if (one := learned_curves(worker))}
+        learned = {
+            (worker.model, worker.name): worker.curves for worker in live if isinstance(worker.curves, LearnedCurves)
+        }
         if learned == self._learned:
             return
         self._learned, self._pooled = learned, {}
@@ -57,19 +58,7 @@ class ServingEstimates:
         if key not in self._of_worker:
             # what is learned of one worker may change every few seconds
             self._of_worker = {other: times for other, times in self._of_worker.items() if other[0] != worker.name}
-            curves = measured_curves(worker)
+            curves = worker.curves.curves if worker.curves else None
             learned = curves if joins else None
             self._of_worker[key] = learned or self._times.of(worker.name, worker.model, curves)
         return self._of_worker[key]
-
-
-def learned_curves(worker: LiveWorker) -> LearnedCurves | None:
-    """What the worker has learned of its steps; None if it has not yet."""
-    return None if worker.curves is None else LearnedCurves.from_stored(worker.curves)
-
-
-def measured_curves(worker: LiveWorker) -> ServingCurves | None:
-    """What the worker measured of itself when it started, or has learned of its steps; None if it has neither."""
-    if worker.curves is None:
-        return None
-    return ServingCurves(tuple(worker.curves["prefill"]), tuple(worker.curves["decode"]))

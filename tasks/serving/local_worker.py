@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -19,7 +18,7 @@ from inference.prompt_format import load_prompt_format
 from learning.cost_curves import fit_curves
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
-from scheduling.costs import ServingCurves
+from scheduling.costs import ProfiledCurves, ServingCurves
 from settings import VERSION
 from tasks.app import settings
 from tasks.serving.costs.learned_costs import LearnedCosts
@@ -48,7 +47,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         device=device,
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
-        curves=None if curves is None else asdict(curves) | {"quick": True},
+        curves=None if curves is None else ProfiledCurves(curves, quick=True),
         paged=loaded.fused,  # of what policies read this only where rows join and leave; static batches are rectangles
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),

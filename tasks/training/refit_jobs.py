@@ -20,7 +20,6 @@ from learning.store import digest, dump
 from models import model_versions, training_log
 from models.planning import leadership, planner_state
 from models.planning.leadership import Lead
-from scheduling.costs import ServingCurves
 from scheduling.rank_correlation import kendall_tau
 from tasks.outcomes import outcome_of
 from tasks.published_models import load_active
@@ -82,7 +81,7 @@ class RefitJobs:
         candidate = refit_serving_times(
             active,
             [ServedBatch(b.worker, b.model, b.size, b.length, b.generation_length, b.serving_s, b.at) for b in batches],
-            {key: ServingCurves(tuple(c["prefill"]), tuple(c["decode"])) for key, c in curves.items()},
+            curves,
             since=self.learned.batches,
             now=now,
         )

@@ -22,6 +22,7 @@ from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import Predicted
 from models.tables import BatchStatus, RequestStatus
 from models.upkeep import reconciler, retention, unstored_requests
+from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.policy import Assignment
 from scheduling.request import Request
 from tests.integration.million_rows import BATCHES, LINES, MODEL, NEW, QUEUED, ROWS_A_BATCH
@@ -176,7 +177,7 @@ def newest_answers(connection: Connection) -> object:
 
 CANCELLED_LATELY_S = 540.0
 ENDED_ID = f"resp_{500_000:032x}"
-CURVES = {"prefill": [1e-5, 0.0, 0.0, 0.01]}
+CURVES = ProfiledCurves(ServingCurves((1e-5, 0.0, 0.0, 0.01), (1e-5, 0.0, 0.0, 0.01)))
 W1 = WorkerRegistration("w1", MODEL, "cpu", 1000, 1, None)
 # Ended requests a minute: 0.9 million in a day and the cancelled ones of nine minutes; three kinds of reading them.
 A_MINUTE = 900_000 // 1440 + 100_000 // 9

@@ -5,10 +5,11 @@ import pytest
 from models.leasing import worker_registration
 from models.leasing.worker_registration import WorkerRegistration
 from models.planning import live_fleet
+from scheduling.costs import ProfiledCurves, ServingCurves
 from tests.integration.database_stage import Stage
 
-WHOLE = {"prefill": [1.0, 0.0, 0.0, 0.0], "decode": [2.0, 0.0, 0.0, 0.0]}
-QUICK, LATER = ({"prefill": [n, 0.0, 0.0, 0.0], "decode": [n, 0.0, 0.0, 0.0], "quick": True} for n in (3.0, 4.0))
+WHOLE = ProfiledCurves(ServingCurves((1.0, 0.0, 0.0, 0.0), (2.0, 0.0, 0.0, 0.0)))
+QUICK, LATER = (ProfiledCurves(ServingCurves((n, 0.0, 0.0, 0.0), (n, 0.0, 0.0, 0.0)), quick=True) for n in (3.0, 4.0))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """The costs that a worker learns from its own steps, fitted now and then and handed to the planner with a heartbeat."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from inference.remote.stream_figures import StepSample
 from learning.step_costs import StepCosts, StepWindow
-from scheduling.costs import ServingCurves
+from scheduling.costs import LearnedCurves, ServingCurves
 from tasks.serving.costs.step_windows import window_of_sample
 
 # Between two fits, of some milliseconds each. Half of it is the mean age of what the planner plans with. Not tuned.
@@ -20,14 +19,13 @@ class LearnedCosts:
         self._take, self._costs = take, StepCosts(prior)
         self._fit_at = 0.0
 
-    def curves(self, now: float) -> dict[str, Any] | None:
-        """The curves as the database holds them; None while nothing better than the profile is known."""
+    def curves(self, now: float) -> LearnedCurves | None:
+        """Returns the curves in service; None while nothing better than the profile is known."""
         if now >= self._fit_at:
             self._fit_at = now + FIT_EVERY_S
             self._costs.add(self._take(now))
             self._costs.refit()
-        learned = self._costs.in_service
-        return None if learned is None else learned.as_stored()
+        return self._costs.in_service
 
 
 class UnseenSamples:

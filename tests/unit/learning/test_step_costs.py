@@ -157,12 +157,10 @@ def test_a_server_that_prefills_beside_decoding_is_learned_from_mixed_windows() 
     assert fitted.decode_step_s(16, 150) == pytest.approx(true.decode_step_s(16, 150), rel=0.05)
 
 
-def test_stored_curves_say_how_good_they_are() -> None:
+def test_learned_curves_say_how_good_they_are() -> None:
     costs = StepCosts(TOY)
     costs.add(timed(window, REAL) for window in shapes(1, 100))
     learned = costs.refit()
     assert learned is not None
-    stored = learned.as_stored()
-    assert stored["learned"]["version"] == 1
-    assert stored["learned"]["error"] < 0.05
-    assert ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"])) == learned.curves
+    assert learned.version == 1
+    assert learned.error < 0.05

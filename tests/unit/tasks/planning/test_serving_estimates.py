@@ -1,21 +1,16 @@
-from typing import Any
-
 import pytest
 
 from models.planning.live_fleet import LiveWorker
-from scheduling.costs import ServingCurves
-from tasks.planning.serving_estimates import ServingEstimates, measured_curves
+from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
+from tasks.planning.serving_estimates import ServingEstimates
 
-PROFILE = {"prefill": [0.0, 0.0, 0.0, 1.0], "decode": [0.0, 0.0, 0.0, 0.5]}
-
-
-def worker(curves: dict[str, Any] | None = PROFILE) -> LiveWorker:
-    return LiveWorker("w1", "small", 1000, 1, curves)
+PREFILL = (0.0, 0.0, 0.0, 1.0)
+PROFILE = ProfiledCurves(ServingCurves(PREFILL, (0.0, 0.0, 0.0, 0.5)))
+SLOWER = ProfiledCurves(ServingCurves(PREFILL, (0.0, 0.0, 0.0, 0.7)))
 
 
-def test_a_profile_becomes_curves():
-    assert measured_curves(worker()) == ServingCurves((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 0.5))
-    assert measured_curves(worker(None)) is None
+def worker(curves: WorkerCurves | None = PROFILE, name: str = "w1") -> LiveWorker:
+    return LiveWorker(name, "small", 1000, 1, curves)
 
 
 def test_until_something_was_learned_a_workers_own_profile_estimates():
@@ -27,21 +22,20 @@ def test_a_worker_keeps_its_estimator_until_its_profile_changes():
     estimates = ServingEstimates()
     first = estimates.of(worker())
     assert estimates.of(worker()) is first
-    assert estimates.of(worker(PROFILE | {"decode": [0.0, 0.0, 0.0, 0.7]})) is not first
+    assert estimates.of(worker(SLOWER)) is not first
 
 
 def test_where_rows_join_a_workers_own_curves_count_and_they_are_followed_as_it_learns():
     estimates = ServingEstimates()
-    assert estimates.of(worker(), joins=True) == measured_curves(worker())
-    learned = PROFILE | {"decode": [0.0, 0.0, 0.0, 0.7]}
-    assert estimates.of(worker(learned), joins=True) == measured_curves(worker(learned))
+    assert estimates.of(worker(), joins=True) == PROFILE.curves
+    assert estimates.of(worker(SLOWER), joins=True) == SLOWER.curves
     assert estimates.of(worker(None), joins=True).serve_s(1, 10, 4) > 0
 
 
 def test_where_rows_join_alike_workers_are_planned_with_what_they_learned_together():
     def learned(name: str, step_s: float, version: int = 1) -> LiveWorker:
-        found = {"error": 0.2, "windows": 10, "version": version, "typical": [4.0, 20.0]}
-        return LiveWorker(name, "small", 1000, 1, PROFILE | {"decode": [0.0, 0.0, 0.0, step_s], "learned": found})
+        curves = ServingCurves(PREFILL, (0.0, 0.0, 0.0, step_s))
+        return worker(LearnedCurves(curves, error=0.2, windows=10, version=version, typical=(4.0, 20.0)), name)
 
     estimates, first, second = ServingEstimates(), learned("w1", 0.5), learned("w2", 0.6)
     estimates.pool([first, second])
@@ -54,4 +48,5 @@ def test_where_rows_join_alike_workers_are_planned_with_what_they_learned_togeth
     estimates.pool([first, learned("w2", 0.4, version=2)])
     assert estimates.of(first, joins=True) != together
     estimates.pool([first])
-    assert estimates.of(first, joins=True) == measured_curves(first)
+    assert first.curves is not None
+    assert estimates.of(first, joins=True) == first.curves.curves

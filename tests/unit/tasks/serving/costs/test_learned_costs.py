@@ -20,10 +20,10 @@ SAMPLES = [
 
 def test_the_costs_behind_a_servers_samples_are_found_again() -> None:
     unseen = UnseenSamples()
-    curves = LearnedCosts(lambda now: unseen.windows(SAMPLES, now)).curves(1.0)
-    assert curves is not None
-    assert curves["prefill"][0] == pytest.approx(0.001, rel=0.05)
-    assert curves["decode"] == pytest.approx([1e-5, 0.002, 0, 0.02], rel=0.05, abs=1e-5)
+    learned = LearnedCosts(lambda now: unseen.windows(SAMPLES, now)).curves(1.0)
+    assert learned is not None
+    assert learned.curves.prefill[0] == pytest.approx(0.001, rel=0.05)
+    assert learned.curves.decode == pytest.approx([1e-5, 0.002, 0, 0.02], rel=0.05, abs=1e-5)
 
 
 def test_each_sample_is_seen_once() -> None:
@@ -44,8 +44,8 @@ def test_nothing_is_fitted_again_before_its_time() -> None:
     later = costs.curves(1.0 + FIT_EVERY_S)
     assert first is not None
     assert later is not None
-    assert later["learned"]["version"] == 2
-    assert later["decode"][3] == pytest.approx(2 * first["decode"][3], rel=0.1)
+    assert later.version == 2
+    assert later.curves.decode[3] == pytest.approx(2 * first.curves.decode[3], rel=0.1)
 
 
 def test_a_worker_without_steps_has_learned_nothing() -> None:

@@ -1,0 +1,29 @@
+"""A worker's curves are read as they were stored, also those of earlier releases."""
+
+import pytest
+
+from models.planning.worker_costs import curves_from_store, curves_to_store
+from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, WorkerCurves
+
+CURVES = ServingCurves((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, 0.5))
+FITS = {"prefill": list(CURVES.prefill), "decode": list(CURVES.decode)}
+LEARNED = LearnedCurves(CURVES, error=0.25, windows=10, version=3, typical=(4.0, 20.5))
+JUDGED = {"error": 0.25, "windows": 10, "version": 3, "typical": [4.0, 20.5]}
+
+
+@pytest.mark.parametrize("known", [None, ProfiledCurves(CURVES), ProfiledCurves(CURVES, quick=True), LEARNED])
+def test_what_is_stored_is_read(known: WorkerCurves | None) -> None:
+    assert curves_from_store(curves_to_store(known)) == known
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        (FITS, ProfiledCurves(CURVES)),
+        (FITS | {"quick": True}, ProfiledCurves(CURVES, quick=True)),
+        (FITS | {"learned": JUDGED}, LEARNED),
+        (FITS | {"learned": {"error": 0.25, "version": 3}}, ProfiledCurves(CURVES)),
+    ],
+)
+def test_rows_of_earlier_releases_are_read_by_their_keys(stored: dict[str, object], read: WorkerCurves) -> None:
+    assert curves_from_store(stored) == read
