@@ -1,0 +1,81 @@
+"""Makes the pictures of docs/images from a real service at work: `python -m tests.browser.pictures`, 15 minutes.
+
+Starts a service of its own, sends toy requests at a rate that rises and falls, and takes the pictures while requests
+still wait. Nothing on them is drawn in: a chart shows the minutes that the service has been up.
+"""
+
+import random
+import subprocess
+from pathlib import Path
+from threading import Event
+
+import click
+from playwright.sync_api import Page, sync_playwright
+
+from tests.browser.chromium import FLAGS, find
+from tests.e2e.whole_service import MAGNUS, Up, running_up
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+# name: path, colour scheme, width and height in pixels
+PICTURES = {
+    "overview": ("/", "light", 1100, 900),
+    "queue": ("/queue", "light", 1100, 420),
+    "workers": ("/workers", "dark", 1100, 620),
+    "overview-phone": ("/", "dark", 390, 800),
+}
+RATES = (20, 40, 60, 80, 120, 180)  # requests a second, drawn for each part of a minute; the highest overload two cores
+PART_S = 20.0
+
+
+@click.command()
+@click.option("--minutes", default=14.0, help="How long the service works before the pictures are taken.")
+@click.option("--policy", default="fusion", help="The service's policy.")
+def main(minutes: float, policy: str) -> None:
+    """Write docs/images/dashboard-*.png."""
+    with running_up("--policy", policy) as up:
+        work(up, minutes * 60)
+        with subprocess.Popen(demo(up, seed=0, requests=6000, rate=300), stdout=subprocess.DEVNULL) as overload:
+            Event().wait(8.0)  # until a queue has formed
+            take(up)
+            overload.terminate()
+
+
+def work(up: Up, seconds: float) -> None:
+    """Send requests for this long, at another rate in each part."""
+    generator = random.Random(1)
+    for part in range(round(seconds / PART_S)):
+        rate = generator.choice(RATES)
+        subprocess.run(demo(up, part, round(rate * PART_S), rate), check=True, stdout=subprocess.DEVNULL)
+
+
+def demo(up: Up, seed: int, requests: int, rate: float) -> list[str]:
+    """The command that sends toy requests to the service."""
+    target = ["--url", up.url, "--api-key", up.key]
+    return [MAGNUS, "demo", "--seed", str(seed), "--requests", str(requests), "--rate", str(rate), *target]
+
+
+def take(up: Up) -> None:
+    """Sign in and photograph each page."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
+        page = browser.new_page()
+        sign_in(page, up)
+        for name, (path, scheme, width, height) in PICTURES.items():
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.set_viewport_size({"width": width, "height": height})
+            page.goto(up.url + path)
+            page.screenshot(path=IMAGES / f"dashboard-{name}.png")
+        browser.close()
+
+
+def sign_in(page: Page, up: Up) -> None:
+    """Sign in with the password that `magnus up` made."""
+    page.goto(f"{up.url}/sign-in")
+    page.get_by_label("API key or the dashboard's password").fill(
+        (up.state_dir / "dashboard-password").read_text().strip()
+    )
+    page.get_by_role("button", name="Sign in").click()
+
+
+if __name__ == "__main__":
+    main()
