@@ -11,9 +11,8 @@ from typing import Any
 
 from kombu import Exchange, Queue
 
-# Without a timeout, a publish to a frozen broker was still blocked after 40 s. Any value well above a round trip and
-# below the lease of 10 s does.
-BROKER_TIMEOUT_S = 2.0
+from processes.broker import BROKER_TIMEOUT_S
+
 # Longest pause between two tries to reach a broker that is away; Celery's own pauses grow to 30 s. Longer delays the
 # first batches once it is back, shorter writes more log lines. Not tuned.
 RECONNECT_WITHIN_S = 2.0
@@ -60,7 +59,6 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
         "task_create_missing_queues": True,
         "task_queues": [Queue(name, EXCHANGE, routing_key=name) for name in ("plan", "predict", "upkeep")],
         "task_routes": {f"tasks.{name}": {"queue": name} for name in ("plan", "predict", "upkeep")},
-        "imports": ("tasks.liveness.beat_heartbeat",),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "worker_enable_prefetch_count_reduction": False,

@@ -3,11 +3,14 @@
 One that is lost costs time, nothing else: predictors look at beat's ticks, waiting calls once a second.
 """
 
+import math
 from collections.abc import Sequence
+from time import monotonic
 from typing import cast
 
-from psycopg import Connection as PsycopgConnection
+import psycopg
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from models.planning.planner_state import write_service_state
@@ -15,6 +18,7 @@ from models.session import is_pooled
 from models.sql import text
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
+ERRORS = (SQLAlchemyError, psycopg.Error)  # of Notifications, while Postgres is away
 MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37
 # In one transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither be
 # a submission's commit nor wait for the disk.
@@ -45,21 +49,35 @@ def notify_ended(connection: Connection, ids: Sequence[str]) -> None:
 class Notifications:
     """A connection that hears every notification of one channel from now on; one thread waits on it."""
 
-    def __init__(self, engine: Engine, channel: str) -> None:
-        """Raises SQLAlchemyError; Unheard if a pooler is in between, which passes no notifications on."""
+    def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
+        """Raises SQLAlchemyError; Unheard if a pooler is in between, which passes no notifications on.
+
+        `awaited`: while somebody waits on it, whoever ends requests is told to notify.
+        """
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
             self.close()
             raise Unheard
         self._connection.exec_driver_sql(f"listen {channel}")
+        self._say_at = 0.0 if awaited else math.inf
+        self._say_if_due()
 
     def say_awaited(self) -> None:
         """Have whoever ends requests notify for AWAITED_S from now on."""
         write_service_state(self._connection, AWAITED, {})
+        self._say_at = monotonic() + SAY_EVERY_S
+
+    def _say_if_due(self) -> None:
+        if monotonic() >= self._say_at:
+            self.say_awaited()
 
     def wait(self, within_s: float) -> list[str]:
-        """The payloads of those that came, soon after the first; none after `within_s`. Raises psycopg.Error."""
-        connection = cast(PsycopgConnection[object], self._connection.connection.driver_connection)
+        """The payloads of those that came, soon after the first; none after `within_s`.
+
+        Raises psycopg.Error, SQLAlchemyError.
+        """
+        self._say_if_due()
+        connection = cast(psycopg.Connection[object], self._connection.connection.driver_connection)
         return [heard.payload for heard in connection.notifies(timeout=within_s, stop_after=1)]
 
     def close(self) -> None:

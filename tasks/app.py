@@ -13,6 +13,7 @@ from models.connections.database_errors import explain
 from models.connections.schema_upgrade import installation_id
 from models.session import make_engine
 from processes import json_logs
+from processes.hosted_process import HostedProcess
 from settings import end_with, settings_or_end
 
 
@@ -41,6 +42,12 @@ redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
 installation = read_installation(database_url)
 app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
 app.conf.update(celery_config(redis_url, settings.tick_s, installation))
+
+
+def host(process: HostedProcess) -> None:
+    """Start the process's parts when Celery's worker is ready, and stop them with it."""
+    signals.worker_ready.connect(lambda **_: process.start(), weak=False)
+    signals.worker_shutdown.connect(lambda **_: process.stop(), weak=False)
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]  # before its first warning

@@ -10,12 +10,6 @@ from typing import Any
 import structlog
 from celery.beat import ScheduleEntry, Scheduler
 
-from tasks.liveness.pulse import Pulse
-
-# Beat sends two ticks every MAGNUS_TICK_S; one that takes longer than this hangs. A frozen broker blocks it for some
-# times BROKER_TIMEOUT_S. Not tuned otherwise.
-HANGS_AFTER_S = 30.0
-
 log = structlog.get_logger()
 
 
@@ -25,7 +19,6 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ticked_at, self._closing = monotonic(), False
-        Pulse(lambda: self.turn_s < HANGS_AFTER_S).start()
 
     @property
     def turn_s(self) -> float:

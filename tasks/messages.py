@@ -13,10 +13,9 @@ import structlog
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from celery_config import BROKER_TIMEOUT_S, EXCHANGE, gpu_queue
+from celery_config import EXCHANGE, gpu_queue
+from processes.broker import broker_client
 
 KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
 # The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU of one there.
@@ -30,17 +29,6 @@ KICK_EXPIRES_MS = 2000
 PAUSE_S = 2.0
 
 log = structlog.get_logger()
-
-
-def broker_client(redis_url: str) -> redis.Redis:
-    """A client whose every use ends within BROKER_TIMEOUT_S."""
-    return redis.Redis.from_url(
-        redis_url,
-        socket_timeout=BROKER_TIMEOUT_S,
-        socket_connect_timeout=BROKER_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
-    )
 
 
 class Messages:

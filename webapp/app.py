@@ -14,13 +14,14 @@ from inference.engine_errors import UnreadableTokenizer
 from models import ended_requests, notifications
 from models.client_requests import RequestView
 from models.connections.schema_upgrade import installation_id
-from models.notifications import ENDED, Notifications
+from models.notifications import ENDED, ERRORS, Notifications
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from models.planning.response_time_estimate import ResponseTimeEstimate, read_response_times
 from models.session import make_engine, make_sessions
 from models.tenants import tenant_limits
 from models.tenants.tenant_limits import SharedCount, TenantBacklog, read_backlog
 from processes import json_logs
+from processes.listening import Channel
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
 from webapp import (
     auth,
@@ -206,7 +207,7 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
 
     waiting_calls = WaitingCalls(
         ended,
-        EndedNotices(lambda: Notifications(listening, ENDED)),
+        EndedNotices(Channel("ended requests", partial(Notifications, listening, ENDED, awaited=True), ERRORS)),
         max_calls=settings.waiting_calls,
         max_calls_of_tenant=settings.tenant_waiting_calls,
     )

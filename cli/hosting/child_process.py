@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
-from tasks.liveness.pulse import PULSE_FD
+from processes.signs_of_life import PULSE_FD
 
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
 LOG_LINES_SHOWN = 8  # of a failed program: enough for the end of a traceback

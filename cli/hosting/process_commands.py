@@ -64,18 +64,18 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 def beat() -> ChildProgram:
     """Celery's beat, which sends the periodic tasks."""
-    command = (*CELERY, "-A", "tasks.app", "beat")
+    command = (*CELERY, "-A", "tasks.beat_process", "beat")
     return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def planner() -> ChildProgram:
     """Batches and orders the requests; several may run, one of them leads."""
-    return _celery_worker("planner", "tasks.planning.plan_task", "plan")
+    return _celery_worker("planner", "tasks.planning.planner_process", "plan")
 
 
 def predictor() -> ChildProgram:
     """Predicts generation lengths; any number may run."""
-    return _celery_worker("predictor", "tasks.prediction.predict_task", "predict")
+    return _celery_worker("predictor", "tasks.prediction.predictor_process", "predict")
 
 
 def chores() -> ChildProgram:

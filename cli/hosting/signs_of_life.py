@@ -82,7 +82,7 @@ class SignsOfLife(Protocol):
 
 
 class Pipe:
-    """The reading end of the pipe of a process that sends pulses (`tasks/liveness/pulse.py`)."""
+    """The reading end of the pipe of a process that sends pulses (`processes/signs_of_life.py`)."""
 
     def __init__(self) -> None:
         """Open the pipe; the process must inherit `child_end`."""

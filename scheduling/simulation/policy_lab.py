@@ -16,7 +16,7 @@ from scheduling.simulation.simulator import Arrival, simulate
 from scheduling.simulation.trace import Trace
 
 # Where rows join, the policy is asked at multiples of this: a planner's step while every worker can be joined
-# (`tasks/planning/plan_task.py:JOINING_INTERVAL_S`).
+# (`tasks/planning/planner_process.py:JOINING_INTERVAL_S`).
 TICK_S = 0.06
 ROUNDS = 5  # of the calibration; slower service changes how many rows run together, and that the service. Not tuned
 MOST_SLOWDOWN = 20.0  # any value above what a working service shows does

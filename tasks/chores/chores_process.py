@@ -5,24 +5,18 @@ No request waits for it, and it loads neither torch nor a learned model.
 
 from functools import cache
 
-import structlog
-from celery import signals
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
-
 from celery_config import UPKEEP_EVERY_S
 from models.bulk.bulk_jobs import any_unended
 from models.session import make_engine
-from processes import startup_objects
-from tasks.app import app, database_url, settings
+from processes.hosted_process import HostedProcess
+from processes.loop import Loop
+from processes.signs_of_life import Heartbeat
+from tasks.app import app, database_url, host, settings
 from tasks.chores.job_progress import look_after_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.trace_export import export_traces
 from tasks.chores.upkeep import do_upkeep
 from tasks.chores.webhook_sender import WebhookSender
-from tasks.liveness.heartbeat import Heartbeat
-from tasks.liveness.pulse import Pulse
-from tasks.liveness.regular_work import RegularWork
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
 # Between two looks at bulk jobs while one has not ended: its next lines and its counts wait this long. Not tuned.
@@ -35,95 +29,64 @@ PROGRESS_FOR_S = 5.0
 # Lines are read within a transaction that has their job's row; on a busy machine that takes seconds.
 IDLE_IN_TRANSACTION_S = 60.0
 
-log = structlog.get_logger()
 
-
-@cache
-def upkeep_database() -> Engine:
-    """This process's database connection for upkeep."""
-    return make_engine(database_url, pool_size=1, name="magnus upkeep")
-
-
-@cache
-def bulk_database() -> Engine:
-    """This process's database connection for bulk jobs."""
-    return make_engine(database_url, pool_size=1, name="magnus bulk jobs", idle_in_transaction_s=IDLE_IN_TRANSACTION_S)
+upkeep_database = make_engine(database_url, pool_size=1, name="magnus upkeep")
+bulk_database = make_engine(
+    database_url, pool_size=1, name="magnus bulk jobs", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
+)
 
 
 @cache
 def limits() -> PromptLimits:
-    """The checks that the API makes of a prompt, with the served model's tokenizer."""
+    """The checks that the API makes of a prompt; the first call loads the served model's tokenizer."""
     return prompt_limits_of(settings)
 
 
-@cache
-def feeder() -> LineFeeder:
-    """This process's feeder of bulk jobs' lines."""
-    return LineFeeder(
-        bulk_database(), limits, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
-    )
+feeder = LineFeeder(
+    bulk_database, limits, max_requests=settings.tenant_queued_requests, max_tokens=settings.tenant_queued_tokens
+)
 
 
-@cache
-def webhook_sender() -> WebhookSender:
-    """This process's sender of webhooks."""
-    # claims and results are one statement each: without round trips for begin and end
-    engine = make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True)
-    return WebhookSender(engine, settings.private_webhooks)
-
-
-@cache
-def heartbeat() -> Heartbeat:
-    """This process's heartbeat; it ends when upkeep or the work of bulk jobs is stuck."""
-    return Heartbeat("chores", database_url, lambda: max(upkeep_loop.busy_s, bulk_loop.busy_s))
-
-
-def keep_up() -> None:
-    """Do each part of the upkeep for a while; an error is logged, and the next tick tries again."""
-    try:
-        do_upkeep(upkeep_database(), settings.retention_s)
-        if settings.traces_url is not None:
-            export_traces(upkeep_database(), settings.traces_url)
-    except SQLAlchemyError as error:
-        log.error("upkeep failed", error=str(error))
+def do_all_upkeep() -> None:
+    """Do each part of the upkeep for a while."""
+    do_upkeep(upkeep_database, settings.retention_s)
+    if settings.traces_url is not None:
+        export_traces(upkeep_database, settings.traces_url)
 
 
 def work_on_bulk_jobs() -> None:
-    """Queue lines, then count ends; an error is logged, and the next look tries again."""
-    try:
-        # one statement: without round trips for begin and end
-        with bulk_database().execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            busy = any_unended(connection)
-        bulk_loop.work_every(LOOK_EVERY_S if busy else IDLE_LOOK_EVERY_S)
-        if busy:
-            feeder().feed(FEED_FOR_S)
-            look_after_jobs(bulk_database(), PROGRESS_FOR_S)
-    except SQLAlchemyError as error:
-        log.error("bulk work failed", error=str(error))
+    """Queue lines, then count ends; without a job one short query."""
+    # one statement: without round trips for begin and end
+    with bulk_database.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        busy = any_unended(connection)
+    bulk_loop.step_every(LOOK_EVERY_S if busy else IDLE_LOOK_EVERY_S)
+    if busy:
+        feeder.feed(FEED_FOR_S)
+        look_after_jobs(bulk_database, PROGRESS_FOR_S)
 
 
-upkeep_loop = RegularWork("upkeep", keep_up, 3 * UPKEEP_EVERY_S)
+upkeep_loop = Loop("upkeep", do_all_upkeep, 3 * UPKEEP_EVERY_S)
 # No task of Celery: nothing announces lines, and a look that takes long must not delay the upkeep's ticks.
-bulk_loop = RegularWork("bulk jobs", work_on_bulk_jobs, LOOK_EVERY_S)
+bulk_loop = Loop("bulk work", work_on_bulk_jobs, LOOK_EVERY_S)
 
 
 @app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def upkeep() -> None:
     """The upkeep, at one of beat's ticks."""
-    upkeep_loop()
+    upkeep_loop.step()
 
 
-@signals.worker_ready.connect  # type: ignore[untyped-decorator]
-def _start(**_: object) -> None:
-    webhook_sender().start()
-    upkeep_loop.start()
-    bulk_loop.start()
-    Pulse(lambda: upkeep_loop.works and bulk_loop.works).start()
-    heartbeat().start()
-    startup_objects.freeze()
-
-
-@signals.worker_shutdown.connect  # type: ignore[untyped-decorator]
-def _end(**_: object) -> None:
-    webhook_sender().stop()
-    heartbeat().stop()
+host(
+    HostedProcess(
+        [
+            upkeep_loop,
+            bulk_loop,
+            # claims and results are one statement each: without round trips for begin and end
+            WebhookSender(
+                make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True),
+                settings.private_webhooks,
+            ),
+            Heartbeat("chores", database_url, lambda: max(upkeep_loop.busy_s, bulk_loop.busy_s)),
+        ]
+    )
+)

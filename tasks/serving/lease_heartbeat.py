@@ -17,7 +17,7 @@ from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
 
 # A worker without a batch renews nothing: every so many of its beats say that it lives. They must come more often than
-# a planner's patience with a worker, eight beats (`tasks/planning/plan_task.py`).
+# a planner's patience with a worker, eight beats (`tasks/planning/planner_process.py`).
 IDLE_BEATS = 3
 
 log = structlog.get_logger()

@@ -16,9 +16,9 @@ from inference.serving_engine import ServingEngine
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from models.session import make_engine
-from processes import json_logs, startup_objects
+from processes import json_logs
+from processes.hosted_process import HostedProcess
 from tasks.app import app, database_url, installation, redis_url, settings
-from tasks.liveness.pulse import Pulse
 from tasks.messages import Messages
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
@@ -71,11 +71,8 @@ def serve_until_signal(
         offer=offer,
         salt_key=installation,
     )
-    for thread in (publisher, asks):
-        thread.start()
-    runner.start()
-    Pulse(lambda: runner.works).start()
-    startup_objects.freeze()
+    process = HostedProcess([publisher, asks, runner], works=lambda: runner.works)
+    process.start()
     try:
         log.info(
             "ready",
@@ -85,9 +82,7 @@ def serve_until_signal(
         )
         return _consume(name, runner)
     finally:
-        runner.stop()
-        asks.stop()
-        publisher.stop()
+        process.stop()
 
 
 def _exit_at_once(reason: str) -> None:

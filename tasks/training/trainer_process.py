@@ -18,11 +18,11 @@ from models.planning import leadership
 from models.planning.leadership import Lead, LeadLost
 from models.session import make_engine
 from processes import json_logs
+from processes.hosted_process import HostedProcess
+from processes.signs_of_life import Heartbeat
 from settings import end_with
 from tasks.app import database_url, settings
 from tasks.configured_predictor import make_configured
-from tasks.liveness.heartbeat import Heartbeat
-from tasks.liveness.pulse import Pulse
 from tasks.training.early_refits import EarlyRefits
 from tasks.training.refit_processes import RefitProcesses
 
@@ -59,13 +59,12 @@ def main() -> int:
     scheduler.add_job(_guarded(refits.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(refits.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
-    Pulse(lambda: True).start()
-    heartbeat = Heartbeat("trainer", database_url)
-    heartbeat.start()
+    process = HostedProcess([Heartbeat("trainer", database_url)])
+    process.start()
     while not stopping.is_set():
         _run_while_leading(database, refits, scheduler, stopping)
     scheduler.shutdown()
-    heartbeat.stop()
+    process.stop()
     return 0
 
 

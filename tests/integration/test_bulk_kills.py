@@ -18,7 +18,7 @@ from tests.integration.database_stage import eventually
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 KILLS, LINES = 10, 8000
-WORK = "import tasks.chores.chores_process as chores\nwhile True: chores.work_on_bulk_jobs()"
+WORK = "import tasks.chores.chores_process as chores\nwhile True: chores.bulk_loop.step()"
 IN_A_STEP = "select 1 from pg_stat_activity where application_name = 'magnus bulk jobs' and state like 'idle in%'"
 
 

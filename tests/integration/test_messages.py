@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 
@@ -9,7 +10,8 @@ import redis
 from celery import Celery
 
 from celery_config import celery_config, gpu_queue
-from tasks.channel_listener import ChannelListener
+from processes.broker import BrokerSubscription
+from processes.listening import Channel, Listener
 from tasks.messages import NO_BATCH, Messages
 
 INSTALLATION = "a"
@@ -62,16 +64,15 @@ def test_a_kick_after_a_step_began_is_another_message(redis_url: str):
         assert kicks_heard() == 2
 
 
-def kick_listener(redis_url: str, kicks: Messages, step: Callable[[], None]) -> ChannelListener:
+def kick_listener(redis_url: str, kicks: Messages, steps: SimpleQueue[None]) -> Listener[bytes]:
     """As the planner makes it."""
-    return ChannelListener("kicks", redis_url, kicks.kick_channel, lambda _: step(), step)
+    subscribe = partial(BrokerSubscription, redis_url, kicks.kick_channel)
+    return Listener("kicks", Channel("kicks", subscribe, (redis.RedisError,)), lambda _: steps.put(None), wait_s=0.1)
 
 
 def test_a_planner_steps_at_each_kick_and_when_it_begins_to_listen(redis_url: str):
     kicks, steps = messages(redis_url), SimpleQueue[None]()
-    listener = ChannelListener(
-        "kicks", redis_url, kicks.kick_channel, lambda _: steps.put(None), lambda: steps.put(None)
-    )
+    listener = kick_listener(redis_url, kicks, steps)
     listener.start()
     steps.get(timeout=20)
     kicks.kick_planner()
@@ -84,9 +85,7 @@ def test_a_planner_steps_at_each_kick_and_when_it_begins_to_listen(redis_url: st
 
 def test_a_planner_that_the_broker_dropped_listens_again(redis_url: str):
     kicks, steps = messages(redis_url), SimpleQueue[None]()
-    listener = ChannelListener(
-        "kicks", redis_url, kicks.kick_channel, lambda _: steps.put(None), lambda: steps.put(None)
-    )
+    listener = kick_listener(redis_url, kicks, steps)
     listener.start()
     steps.get(timeout=20)
     with redis.Redis.from_url(redis_url) as client:

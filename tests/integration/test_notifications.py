@@ -1,21 +1,24 @@
 """Who listens hears of submissions and of requests that ended, without any tick; a cut connection is made again."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Semaphore
+from time import sleep
 
 import pytest
 from sqlalchemy.orm import Session
 
 from models import notifications
-from models.notifications import ENDED, Notifications
+from models.notifications import ENDED, ERRORS, SUBMITTED, Notifications
 from models.session import make_engine
-from tasks.prediction import submission_listener
-from tasks.prediction.submission_listener import SubmissionListener
+from processes import listening
+from processes.listening import Channel, Listener
 from tests.integration.api_service import Api
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import Serving, small_model
 
 NAME = "magnus test listens"
+SPACING_S = 0.05
 Start = Callable[[Callable[[], None]], None]
 
 
@@ -28,16 +31,23 @@ def looks() -> Semaphore:
 @pytest.fixture
 def start_listener(database_url: str, looks: Semaphore) -> Iterator[Start]:
     """Starts a listener; its argument is called if no notification can come."""
-    listeners = []
+    listeners: list[Listener[str]] = []
 
     def start(on_unheard: Callable[[], None]) -> None:
-        listener = SubmissionListener(make_engine(database_url, pool_size=1, name=NAME), looks.release, on_unheard)
+        def look(_: list[str]) -> None:
+            looks.release()
+            sleep(SPACING_S)
+
+        channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
+        listener = Listener("submissions", channel, look, wait_s=0.1, on_pooler=on_unheard)
         listeners.append(listener)
         listener.start()
 
+    engine = make_engine(database_url, pool_size=1, name=NAME)
     yield start
     for listener in listeners:
         listener.stop()
+        listener.join()
 
 
 def never() -> None:
@@ -59,7 +69,7 @@ def test_submissions_at_once_need_few_looks(api: Api, looks: Semaphore, start_li
         notify(api)
     assert looks.acquire(timeout=60)
     seen = 1
-    while looks.acquire(timeout=3 * submission_listener.SPACING_S):
+    while looks.acquire(timeout=3 * SPACING_S):
         seen += 1
     assert seen < 50
 
@@ -72,7 +82,7 @@ def notify(api: Api) -> None:
 def test_a_cut_connection_listens_again_and_looks_at_what_it_missed(
     api: Api, looks: Semaphore, start_listener: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(submission_listener, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(listening, "RECONNECT_S", 0.01)
     start_listener(never)
     assert looks.acquire(timeout=60)
     api.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = :name", name=NAME)

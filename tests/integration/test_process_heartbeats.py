@@ -5,9 +5,9 @@ from threading import Event, Thread
 import pytest
 
 from models.operations import process_heartbeats
-from tasks.liveness import heartbeat
-from tasks.liveness.heartbeat import Heartbeat
-from tasks.liveness.regular_work import RegularWork
+from processes import signs_of_life
+from processes.loop import Loop
+from processes.signs_of_life import Heartbeat
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually
 
@@ -29,15 +29,15 @@ def test_a_process_that_works_is_heard_of_and_one_that_stops_is_forgotten(stage:
 
 
 def test_a_process_stuck_in_its_work_falls_silent(stage: Stage, database_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
-    monkeypatch.setattr(heartbeat, "STUCK_AFTER_S", 0.1)
+    monkeypatch.setattr(signs_of_life, "HEARTBEAT_EVERY_S", 0.02)
+    monkeypatch.setattr(signs_of_life, "STUCK_AFTER_S", 0.1)
     done = Event()
 
     def wait() -> None:
         done.wait(60)
 
-    work = RegularWork("plan", wait, silent_s=60.0)
-    planner, stuck = Heartbeat("planner", database_url, lambda: work.busy_s), Thread(target=work)
+    work = Loop("plan", wait, every_s=60.0)
+    planner, stuck = Heartbeat("planner", database_url, lambda: work.busy_s), Thread(target=work.step)
     planner.start()
     eventually(lambda: stage.sql("select 1 from process_heartbeats"))
     stuck.start()

@@ -9,8 +9,8 @@ from tests.integration.stub_engine_server import StubServer
 
 PROCESSES = [
     "tasks.app",
-    "tasks.planning.plan_task",
-    "tasks.prediction.predict_task",
+    "tasks.planning.planner_process",
+    "tasks.prediction.predictor_process",
     "tasks.chores.chores_process",
     "tasks.training.refit_jobs",
 ]
@@ -21,7 +21,7 @@ def test_the_control_plane_never_loads_torch(module: str, database_url: str, red
     script = f"""
 import sys, {module}
 if hasattr({module}, "predictor"): {module}.predictor()
-if hasattr({module}, "leader"): {module}.leader().step()
+if hasattr({module}, "leader"): {module}.leader.step()
 print(sorted({{"torch", "transformers", "sentence_transformers"}} & sys.modules.keys()))
 """
     environment = {"MAGNUS_DATABASE_URL": database_url, "MAGNUS_REDIS_URL": redis_url, "PATH": ""}

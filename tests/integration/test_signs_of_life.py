@@ -22,7 +22,7 @@ from tests.integration.test_supervisor import eventually, listed
 # Sends pulses like every process of the service, until the file given as argument exists: then it hangs.
 PULSING = """
 import pathlib, sys, threading
-from tasks.liveness.pulse import Pulse
+from processes.signs_of_life import Pulse
 Pulse(lambda: not pathlib.Path(sys.argv[1]).exists()).start()
 print("here", flush=True)
 threading.Event().wait()

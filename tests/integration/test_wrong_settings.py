@@ -17,7 +17,7 @@ from cli.main import main
 from tests.conftest import with_database
 
 UP = ("magnus", "up", "--port", "0", "--flower-port", "0")
-PLANNER = ("celery", "-A", "tasks.planning.plan_task", "worker", "-Q", "plan", "-P", "threads", "-c", "1")
+PLANNER = ("celery", "-A", "tasks.planning.planner_process", "worker", "-Q", "plan", "-P", "threads", "-c", "1")
 BEAT = ("celery", "-A", "tasks.app", "beat")
 TRAINER = (sys.executable, "-m", "tasks.training.trainer_process")
 WEB = ("gunicorn", "-w1", "-b", "127.0.0.1:0", "webapp.app:create_app()")

@@ -5,15 +5,15 @@ Without a broker nothing comes, and every stream gets its text at the end, from 
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 
 import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from sqlalchemy.exc import SQLAlchemyError
 
+from processes.broker import BrokerSubscription
+from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 
 # How often workers are asked again for the beginnings of answers of which something is missing. Shorter closes gaps
@@ -21,8 +21,6 @@ from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_
 ASK_EVERY_S = 0.5
 TURN_S = 0.1  # longest single wait for a message; a stop and a first ask may take as long
 LINGER_S = 10.0  # time that it goes on listening after the last stream, so that the next need not connect; not tuned
-RECONNECT_S = 1.0  # after an error; not tuned
-TIMEOUT_S = 2.0  # of a connection, and of an ask
 
 log = structlog.get_logger()
 
@@ -61,7 +59,7 @@ class TokenFeed:
 
     def __init__(self, redis_url: str | None, installation: Callable[[], str]) -> None:
         """`installation` reads the installation's name, which the channels have; without a broker nothing is heard."""
-        self._redis_url, self._installation = redis_url, installation
+        self._redis_url, self.installation = redis_url, installation
         self._lock = threading.Lock()
         self._texts: dict[str, list[LiveText]] = {}
         self._stopping = threading.Event()
@@ -92,66 +90,60 @@ class TokenFeed:
             thread.join()
 
     def _run(self, redis_url: str) -> None:
-        while not self._ended():
-            try:
-                installation = self._installation()
-                with subscribed(redis_url, pieces_channel(installation)) as (client, subscription):
-                    self._hear(client, subscription, asks_channel(installation))
-            except (redis.RedisError, SQLAlchemyError) as error:
-                log.warning("no live tokens", error=str(error))
-                self._stopping.wait(RECONNECT_S)
-
-    def _hear(self, client: redis.Redis, subscription: redis.client.PubSub, asks: str) -> None:
-        """Until nobody streams, or an error."""
+        channel = Channel("tokens", partial(_Pieces, redis_url, self), (redis.RedisError, SQLAlchemyError))
         last_stream_at = time.monotonic()
+        while not self._ended(last_stream_at):
+            messages = channel.wait(TURN_S, self._stopping.wait)
+            if messages is None and channel.subscribed:
+                self._mark_all_missed()
+            for message in messages or ():
+                self._add(message)
+            if self._texts:
+                last_stream_at = time.monotonic()
+        channel.close()
+
+    def _mark_all_missed(self) -> None:
         with self._lock:
             for text in [text for texts in self._texts.values() for text in texts]:
                 text.missed = True
-        next_ask_at = 0.0
-        while not self._stopping.is_set():
-            message = subscription.get_message(timeout=TURN_S)
-            if message is not None:
-                self._add(message["data"])
-            now = time.monotonic()
-            if self._texts:
-                last_stream_at = now
-            elif now - last_stream_at > LINGER_S:
-                return
-            if now >= next_ask_at:
-                missed = [one for one, texts in list(self._texts.items()) if any(text.missed for text in texts)]
-                if missed:
-                    client.publish(asks, encode_asks(missed))
-                    next_ask_at = now + ASK_EVERY_S
+
+    def missed(self) -> list[str]:
+        """The ids of streamed requests of whose texts something is missing."""
+        return [one for one, texts in list(self._texts.items()) if any(text.missed for text in texts)]
 
     def _add(self, message: bytes) -> None:
         try:
             pieces = decode_pieces(message)
         except ValueError:
-            log.warning("a message on the channel of tokens is none")
+            log.warning("unreadable message on the channel of tokens")
             return
         for request_id, start, text in pieces:
             for live in self._texts.get(request_id, ()):
                 live.add(start, text)
         time.sleep(0)  # a green thread must let the streams write before it takes the next message
 
-    def _ended(self) -> bool:
+    def _ended(self, last_stream_at: float) -> bool:
+        """Whether the thread is to end: nobody has streamed for LINGER_S, or the process stops."""
         with self._lock:
-            if self._stopping.is_set() or not self._texts:
+            lingered = not self._texts and time.monotonic() - last_stream_at > LINGER_S
+            if self._stopping.is_set() or lingered:
                 self._thread = None
                 return True
             return False
 
 
-@contextmanager
-def subscribed(redis_url: str, channel: str) -> Iterator[tuple[redis.Redis, redis.client.PubSub]]:
-    """A connection for asks and a subscription of this channel; raises RedisError."""
-    client = redis.Redis.from_url(
-        redis_url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),
-    )
-    with client, client.pubsub(ignore_subscribe_messages=True) as subscription:  # type: ignore[no-untyped-call]
-        subscription.subscribe(channel)
-        yield client, subscription
+class _Pieces(BrokerSubscription):
+    """The pieces that workers publish; it asks them again for the beginnings that are missing."""
+
+    def __init__(self, redis_url: str, feed: TokenFeed) -> None:
+        installation = feed.installation()
+        super().__init__(redis_url, pieces_channel(installation))
+        self._feed, self._asks, self._next_ask_at = feed, asks_channel(installation), 0.0
+
+    def wait(self, within_s: float) -> list[bytes]:
+        """Returns the next message, or none after `within_s`."""
+        now = time.monotonic()
+        if now >= self._next_ask_at and (missed := self._feed.missed()):
+            self.client.publish(self._asks, encode_asks(missed))
+            self._next_ask_at = now + ASK_EVERY_S
+        return super().wait(within_s)

@@ -21,7 +21,8 @@ from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import RequestTimeout
 
-from processes import json_logs, startup_objects
+from processes import json_logs
+from processes.hosted_process import freeze_startup_objects
 from webapp.waiting.patience import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
@@ -48,7 +49,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         """Load the app."""
         super().load_wsgi()
         json_logs.configure_uncaught()
-        startup_objects.freeze()
+        freeze_startup_objects()
         self.app_of_worker = self.wsgi
         self.wsgi = with_connection(bodies_in_time(self.wsgi, BODY_WITHIN_S))
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import psycopg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.notifications import SAY_EVERY_S, Notifications, Unheard
+from models.notifications import Unheard
+from processes.listening import Channel
 
 # Shortest time between two announcements. Shorter takes more of
 # Postgres's time, longer delays requests that come close together. A predictor looks every 0.05 s at most. Not tuned
@@ -17,8 +17,7 @@ SPACING_S = 0.04
 
 log = structlog.get_logger()
 
-
-# Where a pooler keeps notifications away, everything is looked at so often while a call waits. Half of it is added to
+# Between two looks at everything while a call waits, where a pooler keeps notifications away. Half of it is added to
 # an answer's time, and it costs a statement. Not tuned.
 UNHEARD_S = 0.05
 
@@ -55,40 +54,24 @@ class Announcer:
 
 
 class EndedNotices:
-    """Hears of ended requests over a connection of its own, made again after an error; one thread uses it."""
+    """Hears of ended requests over a connection of its own; one thread uses it."""
 
-    def __init__(self, listen: Callable[[], Notifications]) -> None:
-        self._listen = listen
-        self._notifications: Notifications | None = None
+    def __init__(self, channel: Channel[str]) -> None:
+        self._channel = channel
         self._pooled = False
-        self._say_at = 0.0
 
     def wait(self, within_s: float) -> set[str] | None:
         """Returns the ids of requests that may have ended, after at most `within_s`; None if any may have ended."""
-        try:
-            if self._notifications is None and not self._pooled:
-                self._notifications = self._listen()
-                self._say_awaited(self._notifications)
-                return None  # notifications sent before this connection was made are lost
-            if self._notifications is not None:
-                if time.monotonic() >= self._say_at:
-                    self._say_awaited(self._notifications)
-                return set(" ".join(self._notifications.wait(within_s)).split())
-        except Unheard:
-            log.info("no notifications through a pooler", remedy="none needed: waiting calls look often instead")
-            self._pooled = True
-        except (SQLAlchemyError, psycopg.Error) as error:
-            log.warning("not listening", error=str(error))
-            self.close()
-        time.sleep(min(within_s, UNHEARD_S) if self._pooled else within_s)
+        if not self._pooled:
+            try:
+                payloads = self._channel.wait(within_s)
+                return None if payloads is None else set(" ".join(payloads).split())
+            except Unheard:
+                log.info("no notifications through a pooler", remedy="none needed: waiting calls look often instead")
+                self._pooled = True
+        time.sleep(min(within_s, UNHEARD_S))
         return None
-
-    def _say_awaited(self, notifications: Notifications) -> None:
-        notifications.say_awaited()
-        self._say_at = time.monotonic() + SAY_EVERY_S
 
     def close(self) -> None:
         """Stops listening until the next `wait`."""
-        if self._notifications is not None:
-            self._notifications.close()
-            self._notifications = None
+        self._channel.close()

@@ -14,8 +14,8 @@ import redis
 import structlog
 
 from inference.answer_text import GrowingText
-from tasks.channel_listener import ChannelListener
-from tasks.messages import broker_client
+from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
+from processes.listening import Channel, Listener
 from tasks.serving.streaming.live_rows import StepTokens
 from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
@@ -101,15 +101,15 @@ class TokenPublisher(Thread):
             log.warning("broker away", pause_s=PAUSE_S, error=str(error))
 
 
-def ask_listener(redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> ChannelListener:
-    """What hears which answers web processes want from their beginning on."""
+def ask_listener(redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> Listener[bytes]:
+    """Returns the thread that hears which answers web processes want from their beginning on."""
 
-    def heed(message: bytes) -> None:
-        try:
-            asks = decode_asks(message)
-        except ValueError:
-            log.warning("a message on the channel of asks is none")
-            return
-        on_asks(asks)
+    def pass_on(messages: list[bytes]) -> None:
+        for message in messages:
+            try:
+                on_asks(decode_asks(message))
+            except ValueError:
+                log.warning("unreadable message on the channel of asks")
 
-    return ChannelListener("asks for tokens", redis_url, asks_channel(installation), heed)
+    subscribe = partial(BrokerSubscription, redis_url, asks_channel(installation))
+    return Listener("asks", Channel("asks for tokens", subscribe, (redis.RedisError,)), pass_on, wait_s=PING_AFTER_S)

@@ -2,45 +2,45 @@
 
 from threading import Event
 
-from tasks.liveness.regular_work import RegularWork
+from processes.loop import Loop
 
 
 def test_it_works_by_itself_while_no_tick_comes():
     done = Event()
-    RegularWork("work", done.set, silent_s=0.0).start()
+    Loop("work", done.set, every_s=0.0).start()
     assert done.wait(20)
 
 
 def test_it_is_seen_to_work_while_idle_and_for_a_sensible_time_at_work():
     seen: list[bool] = []
-    work = RegularWork("work", lambda: seen.append(work.works), silent_s=60.0)
-    assert work.works
-    work()
+    work = Loop("work", lambda: seen.append(not work.hangs), every_s=60.0)
+    assert not work.hangs
+    work.step()
     assert seen == [True]
 
 
 def test_it_works_sooner_when_told_to():
     done = Event()
-    work = RegularWork("work", done.set, silent_s=600.0)
+    work = Loop("work", done.set, every_s=600.0)
     work.start()
-    work.work_within(0.0)
+    work.step_within(0.0)
     assert done.wait(20)
 
 
 def test_what_is_due_later_does_not_delay_what_is_due_sooner():
     done = Event()
-    work = RegularWork("work", done.set, silent_s=600.0)
-    work.work_within(0.0)
-    work.work_within(300.0)
+    work = Loop("work", done.set, every_s=600.0)
+    work.step_within(0.0)
+    work.step_within(300.0)
     work.start()
     assert done.wait(20)
 
 
 def test_once_stopped_it_begins_nothing():
     done = Event()
-    work = RegularWork("work", done.set, silent_s=600.0)
-    work.stop(within_s=1.0)
-    work.work_within(0.0)
+    work = Loop("work", done.set, every_s=600.0, stop_within_s=1.0)
+    work.stop()
+    work.step_within(0.0)
     work.start()
     assert not done.is_set()
 
@@ -53,10 +53,10 @@ def test_work_that_gets_on_is_at_work_since_then_and_idle_work_cannot_get_on():
         while work.busy_s == before:
             pass
         lasted = work.busy_s
-        work.got_on()
+        work.report_progress()
         seen.append(work.busy_s < lasted)
 
-    work = RegularWork("work", long_work, silent_s=60.0)
-    work()
-    work.got_on()
+    work = Loop("work", long_work, every_s=60.0)
+    work.step()
+    work.report_progress()
     assert (seen, work.busy_s) == ([True], 0.0)

@@ -3,9 +3,9 @@ import sys
 
 LOOKS = """
 import gc, sqlalchemy
-from processes import startup_objects
+from processes.hosted_process import freeze_startup_objects
 loaded = len(gc.get_objects())
-startup_objects.freeze()
+freeze_startup_objects()
 print(loaded, len(gc.get_objects()))
 """
 

@@ -1,0 +1,57 @@
+"""The broker, which speaks the Redis protocol: a client that never blocks for long, a subscription of one channel."""
+
+from time import monotonic
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+# Without a timeout, a publish to a frozen broker was still blocked after 40 s. Any value well above a round trip and
+# below the lease of 10 s does.
+BROKER_TIMEOUT_S = 2.0
+# A subscription that was silent for this long is pinged, and given up after as long again: a peer that vanished says
+# nothing. Not tuned.
+PING_AFTER_S = 5.0
+
+
+def broker_client(redis_url: str) -> redis.Redis:
+    """Returns a client whose every call ends within BROKER_TIMEOUT_S."""
+    return redis.Redis.from_url(
+        redis_url,
+        socket_timeout=BROKER_TIMEOUT_S,
+        socket_connect_timeout=BROKER_TIMEOUT_S,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),  # redis-py's own retries would block for many seconds
+    )
+
+
+class BrokerSubscription:
+    """A connection that receives every message of one channel from now on; one thread uses it.
+
+    Every method raises RedisError when the broker is away.
+    """
+
+    def __init__(self, redis_url: str, channel: str) -> None:
+        self.client = broker_client(redis_url)
+        self._messages = self.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._messages.subscribe(channel)
+        self._heard_at, self._pinged = monotonic(), False
+
+    def wait(self, within_s: float) -> list[bytes]:
+        """Returns the next message, or none after `within_s`."""
+        message = self._messages.get_message(timeout=within_s)
+        if message is None:
+            silent_s = monotonic() - self._heard_at
+            if silent_s >= 2 * PING_AFTER_S:
+                raise redis.TimeoutError("no answer to a ping")
+            if silent_s >= PING_AFTER_S and not self._pinged:
+                self._messages.ping()
+                self._pinged = True
+            return []
+        self._heard_at, self._pinged = monotonic(), False
+        return [message["data"]] if message["type"] == "message" else []
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._messages.close()
+        self.client.close()

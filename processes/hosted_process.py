@@ -1,0 +1,60 @@
+"""What each background process consists of: parts that start and stop together, and its signs of life."""
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from processes.loop import Loop
+from processes.signs_of_life import Pulse
+
+
+class Part(Protocol):
+    """A loop, a listener or another thread of a process."""
+
+    def start(self) -> None:
+        """Begin to work, in a thread of its own."""
+        ...
+
+    def stop(self) -> None:
+        """End the work."""
+        ...
+
+
+class HostedProcess:
+    """Parts that start in their order and stop in reverse order; the process is alive unless one of its loops hangs."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        *,
+        works: Callable[[], bool] = lambda: True,
+        on_stopped: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`works` returns whether the parts that are no loops work, too; `on_stopped` follows the last part's end."""
+        self._parts, self._on_stopped = parts, on_stopped
+        loops = [part for part in parts if isinstance(part, Loop)]
+        self._pulse = Pulse(lambda: works() and not any(loop.hangs for loop in loops))
+
+    def start(self) -> None:
+        """Start all parts, then the pulse."""
+        for part in self._parts:
+            part.start()
+        self._pulse.start()
+        freeze_startup_objects()
+
+    def stop(self) -> None:
+        """Stop all parts."""
+        for part in reversed(self._parts):
+            part.stop()
+        self._on_stopped()
+
+
+def freeze_startup_objects() -> None:
+    """Keep the objects of modules, some hundred thousand, out of every later garbage collection; call it once.
+
+    Python looks at all objects again once a quarter as many have come. With those of the modules among them the cycles
+    of tens of thousands of requests piled up before, and the planner grew by 5 MB an hour (docs/results/chaos.md).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # forgets how many there were

@@ -1,0 +1,115 @@
+"""Listening to a channel of Postgres or of the broker: one loop that subscribes again after an error.
+
+A message that is sent while nobody listens is lost; whoever listens then looks at what it may have missed.
+"""
+
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from models.notifications import Unheard
+
+# Between two tries to subscribe; whoever listens finds its work without messages meanwhile, more slowly. Not tuned.
+RECONNECT_S = 1.0
+
+Message = TypeVar("Message")
+
+log = structlog.get_logger()
+
+
+class Subscription(Protocol[Message]):
+    """A connection that hears one channel from now on."""
+
+    def wait(self, within_s: float) -> list[Message]:
+        """Returns the messages that came, none after `within_s`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Channel(Generic[Message]):
+    """The messages of one channel, subscribed to anew after an error; one thread uses it."""
+
+    def __init__(
+        self, name: str, subscribe: Callable[[], Subscription[Message]], errors: tuple[type[Exception], ...]
+    ) -> None:
+        """`subscribe` connects; it and the subscription raise one of `errors` while the server is away."""
+        self._name, self._subscribe, self._errors = name, subscribe, errors
+        self._subscription: Subscription[Message] | None = None
+        self._again_at = 0.0
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether messages that are sent now will be received."""
+        return self._subscription is not None
+
+    def wait(self, within_s: float, sleep: Callable[[float], object] = time.sleep) -> list[Message] | None:
+        """Returns the messages that came, none after `within_s`; None if earlier ones may have been missed.
+
+        That is so when it has just subscribed, and while it cannot subscribe: it then sleeps and tries again every
+        RECONNECT_S. Raises Unheard if a pooler keeps the notifications of Postgres away.
+        """
+        try:
+            if self._subscription is None:
+                if (pause_s := self._again_at - time.monotonic()) > 0:
+                    sleep(min(within_s, pause_s))
+                    return None
+                self._subscription = self._subscribe()
+                return None
+            return self._subscription.wait(within_s)
+        except self._errors as error:
+            log.warning("not listening", to=self._name, error=str(error))
+            self.close()
+            self._again_at = time.monotonic() + RECONNECT_S
+            return None
+
+    def close(self) -> None:
+        """Unsubscribe, until the next `wait`."""
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+
+class Listener(Thread, Generic[Message]):
+    """A thread that calls `on_messages` with the messages that came together.
+
+    It calls it with none when it has subscribed: what was sent before was not heard.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel[Message],
+        on_messages: Callable[[list[Message]], None],
+        *,
+        wait_s: float,
+        on_pooler: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wait_s` is the longest that a stop takes. `on_pooler` is called once, instead, if nothing can be heard."""
+        super().__init__(name=name, daemon=True)
+        self._channel, self._on_messages, self._wait_s, self._on_pooler = channel, on_messages, wait_s, on_pooler
+        self._stopping = Event()
+
+    def run(self) -> None:
+        """Listen until stopped."""
+        try:
+            while not self._stopping.is_set():
+                messages = self._channel.wait(self._wait_s, self._stopping.wait)
+                came = bool(messages) or (messages is None and self._channel.subscribed)
+                if came and not self._stopping.is_set():
+                    self._on_messages(messages or [])
+        except Unheard:
+            remedy = f"none needed: {self.name} are looked for often instead"
+            log.info("no notifications through a pooler", remedy=remedy)
+            self._on_pooler()
+        finally:
+            self._channel.close()
+
+    def stop(self) -> None:
+        """Pass no further message on; the thread ends within `wait_s`."""
+        self._stopping.set()

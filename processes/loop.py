@@ -1,0 +1,113 @@
+"""A step that is repeated: when a message or a tick calls for it, and by itself when none comes.
+
+Beat, the broker and announcements may be frozen or away, so that no step depends on them alone.
+"""
+
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from time import monotonic
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+# A step that takes longer than this hangs: the process then stops its pulses, and its supervisor starts another. Longer
+# than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not tuned.
+HANGS_AFTER_S = 120.0
+
+log = structlog.get_logger()
+
+
+class Loop:
+    """Runs one step at a time, in the caller's thread or, when nobody called for `every_s`, in a thread of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        every_s: float,
+        *,
+        retry_s: float | None = None,
+        expected: tuple[type[Exception], ...] = (SQLAlchemyError,),
+        stop_within_s: float = 0.0,
+    ) -> None:
+        """`every_s` should be longer than a tick, so that a late tick is not mistaken for a missing one.
+
+        An error of `work` is logged, with its traceback unless it is `expected`; the next step then comes within
+        `retry_s` if that is given. `stop` waits for a running step at most `stop_within_s`.
+        """
+        self._name, self._work, self._every_s = name, work, every_s
+        self._retry_s, self._expected, self._stop_within_s = retry_s, expected, stop_within_s
+        self._running = Lock()
+        self._due_at = monotonic() + every_s
+        self._sooner = Event()  # the next step became due sooner, or the loop is to stop
+        self._busy_since: float | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to step when a step is due, in a thread of its own that lives as long as the process."""
+        Thread(target=self._step_when_due, name=f"loop: {self._name}", daemon=True).start()
+
+    def step(self) -> None:
+        """Do one step now, after the one that runs already."""
+        with self._running:
+            self._step()
+
+    def stop(self) -> None:
+        """Begin no further step; returns once the running one has ended, or after `stop_within_s` seconds."""
+        self._stopping = True
+        self._sooner.set()
+        self._running.acquire(timeout=self._stop_within_s)  # and never release it
+
+    def step_within(self, seconds: float) -> None:
+        """Let the next step begin after `seconds` at the latest."""
+        due_at = monotonic() + seconds
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._sooner.set()
+
+    def step_every(self, every_s: float) -> None:
+        """From now on, step by itself when nobody called for `every_s` seconds."""
+        self._every_s = every_s
+        self.step_within(every_s)
+
+    def report_progress(self) -> None:
+        """Count the running step as begun now: with much to do it may last, and does not hang."""
+        if self._busy_since is not None:
+            self._busy_since = monotonic()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds since the running step began or last reported progress; 0 while none runs."""
+        since = self._busy_since
+        return 0.0 if since is None else monotonic() - since
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the running step has made no progress for HANGS_AFTER_S."""
+        return self.busy_s > HANGS_AFTER_S
+
+    def _step(self) -> None:
+        now = monotonic()
+        self._busy_since, self._due_at = now, now + self._every_s
+        try:
+            self._work()
+        except Exception as error:  # the next step must come all the same
+            if isinstance(error, self._expected):
+                log.error(f"{self._name} failed", error=str(error))
+            else:
+                log.exception(f"{self._name} failed")
+            if self._retry_s is not None:
+                self.step_within(self._retry_s)
+        finally:
+            self._busy_since = None
+
+    def _step_when_due(self) -> None:
+        while not self._stopping:
+            left_s = self._due_at - monotonic()
+            if left_s > 0:
+                self._sooner.wait(left_s)
+                self._sooner.clear()
+                continue
+            with self._running:
+                if self._due_at <= monotonic():  # else somebody called meanwhile
+                    self._step()

@@ -1,0 +1,28 @@
+"""Beat's process: Celery's beat with our scheduler, a heartbeat and a pulse. Celery has no hook in beat's loop.
+
+The scheduler knows how long its present turn lasts.
+"""
+
+import atexit
+from typing import Any
+
+from celery import signals
+
+from processes.hosted_process import HostedProcess
+from processes.signs_of_life import Heartbeat
+from tasks.app import app, database_url
+
+__all__ = ["app"]  # what `celery -A tasks.beat_process beat` runs
+
+# Beat sends two ticks every MAGNUS_TICK_S; a turn that takes longer than this hangs. A frozen broker blocks it for some
+# times BROKER_TIMEOUT_S. Not tuned otherwise.
+HANGS_AFTER_S = 30.0
+
+
+@signals.beat_init.connect  # type: ignore[untyped-decorator]  # celery is untyped
+def _begin(sender: Any, **_: Any) -> None:
+    scheduler = sender.scheduler
+    heartbeat = Heartbeat("beat", database_url, lambda: scheduler.turn_s)
+    process = HostedProcess([heartbeat], works=lambda: scheduler.turn_s < HANGS_AFTER_S)
+    process.start()
+    atexit.register(process.stop)

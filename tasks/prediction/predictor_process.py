@@ -1,0 +1,91 @@
+"""The predictor's process: predicts new requests when they are announced, at beat's ticks, and by itself without."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from time import sleep
+
+from sqlalchemy import Engine
+
+from learning.predictors.predictor_factory import MODEL_PREDICTORS, NEED_NO_FIT
+from models.notifications import ERRORS, SUBMITTED, Notifications
+from models.session import make_engine
+from processes.hosted_process import HostedProcess
+from processes.listening import Channel, Listener
+from processes.loop import Loop
+from processes.signs_of_life import Heartbeat
+from tasks.app import app, database_url, host, redis_url, settings
+from tasks.configured_predictor import make_configured
+from tasks.messages import Messages
+from tasks.prediction.predictor_in_service import PredictorInService
+
+MISSING_TICKS = 1.5  # without a tick for this many times MAGNUS_TICK_S the predictor looks by itself. Not tuned.
+UNHEARD_S = 0.1  # between two looks where a pooler keeps announcements away: a lone request then waits half of it
+# Between two looks, so that requests that arrive close together are predicted together. It is the mean wait that a tick
+# every 0.1 s would cost a request, and only requests that follow another one pay it. Not tuned otherwise.
+SPACING_S = 0.05
+STOP_WITHIN_S = 1.0  # how long the listener may take to notice a stop; any value that a stop may take does
+# A chunk of texts is encoded within a transaction that has their rows: on a CPU a large encoder takes many seconds.
+IDLE_IN_TRANSACTION_S = 60.0
+MODEL_CHUNK = 16  # requests and outcomes at once if a language model reads them: some seconds of one core. Not tuned
+
+
+@cache
+def predictor() -> PredictorInService:
+    """This process's predictor."""
+    engine = make_engine(
+        database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
+    )
+    untrained = make_configured(settings) if settings.predictor in NEED_NO_FIT else None
+    if settings.predictor in MODEL_PREDICTORS:
+        return PredictorInService(engine, untrained, chunk=MODEL_CHUNK, most_observed=MODEL_CHUNK)
+    return PredictorInService(engine, untrained)
+
+
+def look() -> None:
+    """Predict every request that waits for it."""
+    predictor().run(on_predicted=on_predicted)
+
+
+def on_predicted() -> None:
+    """Have the planner step; the look goes on: the 50,000 lines of a bulk job are no hanging process."""
+    messages.kick_planner()
+    loop.report_progress()
+
+
+def look_at_submissions(_: list[str]) -> None:
+    """Look, then wait a moment for the submissions that follow close behind."""
+    loop.step()
+    sleep(SPACING_S)
+
+
+messages = Messages(app, redis_url)
+loop = Loop("prediction", look, MISSING_TICKS * settings.tick_s)
+
+
+@app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
+def predict() -> None:
+    """One look."""
+    loop.step()
+
+
+def submission_listener(
+    engine: Engine, on_submissions: Callable[[list[str]], None], on_pooler: Callable[[], None]
+) -> Listener[str]:
+    """Returns the thread that hears of new requests, so that they are predicted at once and an idle predictor rests."""
+    channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
+    return Listener("submissions", channel, on_submissions, wait_s=STOP_WITHIN_S, on_pooler=on_pooler)
+
+
+host(
+    HostedProcess(
+        [
+            loop,
+            submission_listener(
+                make_engine(database_url, pool_size=1, name="magnus predictor listens"),
+                look_at_submissions,
+                partial(loop.step_every, UNHEARD_S),
+            ),
+            Heartbeat("predictor", database_url, lambda: loop.busy_s),
+        ]
+    )
+)
