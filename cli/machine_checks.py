@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import startup_checks
-from cli.hosting.embedded_broker import valkey_binary
-from cli.hosting.embedded_postgres import postgres_binaries
+from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
 from inference.model_weights import cpu_dtype, parameters_of
 from models.connections.database_errors import GRANT, explain

@@ -41,8 +41,8 @@ SECTIONS = {
         "profile": ("cli.commands.profile_command:profile", "Measure the served model's speed on a device."),
     },
     "Run its processes on several hosts": {
-        "run": ("cli.commands.run_command:run", "Become a process without a GPU: web, planner, trainer or another."),
-        "worker": ("cli.commands.worker_command:worker", "Become a worker: serve batches on one device."),
+        "run": ("cli.commands.run_commands:run", "Become a process without a GPU: web, planner, trainer or another."),
+        "worker": ("cli.commands.run_commands:worker", "Become a worker: serve batches on one device."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

@@ -6,15 +6,34 @@ It imports no task. A wrong setting, or a database that cannot be read, ends the
 from typing import Any
 
 from celery import Celery, signals
+from celery.app.amqp import AMQP
+from kombu import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from celery_config import celery_config
+from celery_config import RECONNECT_WITHIN_S, celery_config
 from models.connections.database_errors import explain
 from models.connections.schema_upgrade import installation_id
 from models.session import make_engine
 from processes import json_logs
 from processes.hosted_process import HostedProcess
 from settings import end_with, settings_or_end
+
+
+class PromptConnection(Connection):  # type: ignore[misc]  # kombu is untyped
+    """A connection that is tried again every RECONNECT_WITHIN_S.
+
+    kombu's own pauses grow to 30 s, and Celery has no setting for them.
+    """
+
+    def _ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        pauses = {"interval_start": RECONNECT_WITHIN_S, "interval_step": 0, "interval_max": RECONNECT_WITHIN_S}
+        return super()._ensure_connection(*args, **{**kwargs, **pauses})
+
+
+class PromptAmqp(AMQP):  # type: ignore[misc]  # celery is untyped
+    """Celery's messaging on such connections."""
+
+    Connection = PromptConnection
 
 
 def required(name: str, value: str | None) -> str:
@@ -40,7 +59,7 @@ settings = settings_or_end()
 database_url = required("MAGNUS_DATABASE_URL", settings.database_url)
 redis_url = required("MAGNUS_REDIS_URL", settings.redis_url)
 installation = read_installation(database_url)
-app = Celery("magnus", amqp="tasks.broker_connection:PromptAmqp")
+app = Celery("magnus", amqp=PromptAmqp)
 app.conf.update(celery_config(redis_url, settings.tick_s, installation))
 
 

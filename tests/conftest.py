@@ -19,9 +19,7 @@ import redis
 from psycopg import sql
 from sqlalchemy import make_url
 
-from cli.hosting.embedded_broker import embedded_broker
-from cli.hosting.embedded_postgres import create_database, embedded_postgres
-from cli.hosting.embedded_server import running_server
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
 from models.connections.schema_upgrade import upgrade
 
 TEMPLATE = f"migrated_{os.getpid()}"

@@ -15,8 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 
 from benchmarks.service_start import running
-from cli.hosting.embedded_broker import embedded_broker
-from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres
 
 _numbers = itertools.count(1)
 

@@ -21,7 +21,7 @@ from benchmarks.service_start import (
 from cli.commands.demo_command import train_predictor
 from cli.demo_workload import DemoArrival
 from cli.hosting.child_process import ChildProgram
-from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.embedded_servers import create_database, embedded_postgres
 from cli.hosting.process_commands import ONE_THREAD
 from cli.hosting.service_files import RunningService
 from models.connections.schema_upgrade import upgrade

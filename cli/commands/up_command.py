@@ -16,9 +16,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from cli import startup_checks
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, ProgramFailed
-from cli.hosting.embedded_broker import embedded_broker
-from cli.hosting.embedded_postgres import UnusableDirectory, create_database, embedded_postgres
-from cli.hosting.engine_servers import with_engines
+from cli.hosting.embedded_servers import UnusableDirectory, create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import api_is_ready, worker_is_alive
 from cli.hosting.service_files import (
     RunningService,
@@ -33,6 +31,7 @@ from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, json_option
 from cli.service_access import POLICIES, settings_with, state_dir_option
+from cli.startup_checks import with_engines
 from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain

@@ -7,13 +7,15 @@ import structlog
 from sqlalchemy import Connection, Engine
 
 from learning.calibration import CalibratedPredictor
+from learning.features.text_encoders import make_encoder
 from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import LengthPredictor, Prompt
+from learning.predictors.predictor_factory import PerceptionTuning, make_predictor
 from models import model_versions, request_predictions, training_log
 from models.request_predictions import Predicted, Unpredicted
 from scheduling.request import is_background
-from tasks.outcomes import outcome_of
-from tasks.prediction.outcome_cursor import OutcomeCursor
+from settings import Settings
+from tasks.prediction.outcomes import OutcomeCursor, outcome_of
 from tasks.published_models import load_active
 
 # Outcomes that one read takes; of more, the newest. A bound for the first read after a start, which finds an hour of
@@ -27,6 +29,12 @@ OUTDATED_CHUNK = 64  # requests predicted again at once: the planner may want to
 ALL_RUNNING_VERSIONS = "running-~"  # sorts behind every running version
 
 log = structlog.get_logger()
+
+
+def make_configured(settings: Settings) -> LengthPredictor:
+    """Returns MAGNUS_PREDICTOR untrained; raises NeedsModel, or what loading its encoder raises."""
+    tuning = PerceptionTuning(settings.perception_form, settings.perception_target, settings.perception_epochs)
+    return make_predictor(settings.predictor, make_encoder(settings.encoder), settings.model, tuning)
 
 
 def running_version(answers: int) -> str:

@@ -14,9 +14,8 @@ from processes.listening import Channel, Listener
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url, host, redis_url, settings
-from tasks.configured_predictor import make_configured
 from tasks.messages import Messages
-from tasks.prediction.predictor_in_service import PredictorInService
+from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
 MISSING_TICKS = 1.5  # without a tick for this many times MAGNUS_TICK_S the predictor looks by itself. Not tuned.
 UNHEARD_S = 0.1  # between two looks where a pooler keeps announcements away: a lone request then waits half of it

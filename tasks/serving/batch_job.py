@@ -14,7 +14,7 @@ from inference.tool_calls import required_format
 from models.leasing.leases import Lease, TakenBatch, TakenRequest
 from request_body import RequestBody, read_body
 from scheduling.request import lacking
-from tasks.serving.answer_logprobs import unpacked
+from tasks.serving.answers import unpacked
 
 
 @dataclass(frozen=True, slots=True)

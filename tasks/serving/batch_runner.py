@@ -16,10 +16,9 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import prepare
 from tasks.serving.engine_events import BatchEnded
 from tasks.serving.engine_thread import EngineThread
-from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms
-from tasks.serving.open_jobs import OpenJobs
+from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
+from tasks.serving.live_tokens import LiveRows
 from tasks.serving.result_writer import ResultWriter
-from tasks.serving.streaming.live_rows import LiveRows
 
 # How long a stopping worker waits for the database to take its last results; what is not written by then is generated
 # again. Longer than a transaction, and with DRAIN_S of the worker's process shorter than a supervisor's patience.

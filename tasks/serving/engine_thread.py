@@ -19,8 +19,8 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded, RowFailed
+from tasks.serving.live_tokens import LiveRows
 from tasks.serving.static_batch import StaticBatch
-from tasks.serving.streaming.live_rows import LiveRows
 
 # What a new engine must serve after a failure before any request: a prefill and a decode step. After an error that CUDA
 # keeps for the rest of the process it cannot.

@@ -1,8 +1,8 @@
-"""Keeps a worker announced and its leases alive, reads what was cancelled or lost, and checks that the engine works."""
+"""Keeps a worker registered and its leases alive, reads what was cancelled or lost, and checks the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 
 import structlog
@@ -10,11 +10,41 @@ from sqlalchemy import Engine as Database
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.leasing import leases, worker_registration
-from models.leasing.leases import WorkerOffer
+from models.leasing.leases import Lease, WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
+from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_thread import EngineThread
-from tasks.serving.open_jobs import OpenJobs
 from tasks.serving.result_writer import ResultWriter
+
+
+class OpenJobs:
+    """Jobs by lease; any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._by_lease: dict[Lease, BatchJob] = {}
+        self._lock = Lock()
+
+    def add(self, job: BatchJob) -> None:
+        """Its lease is renewed from now on."""
+        with self._lock:
+            self._by_lease[job.lease] = job
+
+    def close(self, leases: Collection[Lease]) -> None:
+        """These batches are written or lost: release whoever waits for them. Leases that are not open are ignored."""
+        with self._lock:
+            for lease in self._by_lease.keys() & set(leases):
+                self._by_lease.pop(lease).closed.set()
+
+    @property
+    def any_open(self) -> bool:
+        """Whether there is any."""
+        return bool(self._by_lease)
+
+    def by_lease(self) -> dict[Lease, BatchJob]:
+        """A copy of the open jobs."""
+        with self._lock:
+            return dict(self._by_lease)
+
 
 # A worker without a batch renews nothing: every so many of its beats say that it lives. They must come more often than
 # a planner's patience with a worker, eight beats (`tasks/planning/planner_process.py`).

@@ -5,26 +5,23 @@ are dropped. While the database is away, the thread tries again and nothing is l
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
-from typing import Protocol
 
 import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from inference.answer_text import cut_at_stop
 from inference.request_tokens import TokenizerAway
 from models import notifications
 from models.leasing import batch_results
-from models.leasing.batch_results import Answer, Closed, Returned, Started
+from models.leasing.batch_results import Closed, Returned, Started
 from models.leasing.held_leases import lock_held
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure
-from models.tables import BatchStatus, RequestStatus
-from tasks.serving.answer_logprobs import of_text, packed, shown
+from models.tables import BatchStatus
+from tasks.serving.answers import AnswerTokens, packed, stored_answer
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 # Between two tries while the database is away. Shorter only writes more log lines; longer delays answers once it is
@@ -35,18 +32,6 @@ RETRY_S = 0.5
 WRITE_INTERVAL_S = 0.02
 
 log = structlog.get_logger()
-
-
-class AnswerTokens(Protocol):
-    """The part of a prompt format that answers need."""
-
-    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer."""
-        ...
-
-    def token_bytes(self, id: int) -> bytes:
-        """What one token adds to it."""
-        ...
 
 
 class ResultWriter(Thread):
@@ -150,7 +135,7 @@ class ResultWriter(Thread):
             held = lock_held(connection, {event.lease for event in events})
             events = [event for event in events if event.lease in held.leases]
             started = [Started(e.lease, now - e.at) for e in events if isinstance(e, BatchBegan)]
-            answers = [self._answer(e, now) for e in events if isinstance(e, RowEnded | RowFailed)]
+            answers = [stored_answer(e, now, self._tokens) for e in events if isinstance(e, RowEnded | RowFailed)]
             returned = [
                 Returned(e.lease, e.request_id, e.generated_ids, e.outgrew, packed(e.logprobs), e.gpu_s)
                 for e in events
@@ -168,38 +153,3 @@ class ResultWriter(Thread):
             if closed:
                 batch_results.write_closed(connection, closed, self._max_attempts)
         return held.awaited
-
-    def _answer(self, event: RowEnded | RowFailed, now: float) -> Answer:
-        if isinstance(event, RowFailed):
-            error = {"code": event.code, "message": event.message}
-            return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
-        ended = event.ended
-        # a server's detokenizer writes the end of sequence out
-        ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
-        decode = partial(self._tokens.decode, continues=event.continues)
-        answer = decode(ids) if ended.text is None else ended.text
-        # Postgres stores no NUL, which a model of bytes may generate as any other
-        text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
-        logprobs = None
-        if event.with_logprobs:
-            known = (*ended.prompt_logprobs, *of_text(ended, text, decode))
-            logprobs = shown(known, self._tokens.token_bytes)
-        return Answer(
-            lease=event.lease,
-            request_id=ended.id,
-            status=STATUS_OF_REASON[ended.reason],
-            text=text,
-            tokens=ended.tokens,
-            reason=ended.reason,
-            ago_s=now - event.at,
-            logprobs=logprobs,
-            gpu_s=event.gpu_s,
-        )
-
-
-STATUS_OF_REASON = {
-    "eos": RequestStatus.completed,
-    "stop": RequestStatus.completed,
-    "limit": RequestStatus.incomplete,
-    "removed": RequestStatus.cancelled,
-}

@@ -22,8 +22,7 @@ from tasks.app import app, database_url, installation, redis_url, settings
 from tasks.messages import Messages
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.streaming.live_rows import LiveRows
-from tasks.serving.streaming.token_publisher import TokenPublisher, ask_listener
+from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
 
 # Batches in the process at once, each with a thread of Celery's that waits for it. Continuous policies may make every
 # row a batch of its own, so it must exceed the rows that fit; a waiting thread costs almost nothing. Not tuned.

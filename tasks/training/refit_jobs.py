@@ -1,6 +1,7 @@
 """The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
 
-The length predictor's job also publishes how well recent predictions ranked the answers.
+The length predictor's job also publishes how well recent predictions ranked the answers. While a service is new it runs
+early, because each answer tells much.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from models import model_versions, training_log
 from models.planning import leadership, planner_state
 from models.planning.leadership import Lead
 from scheduling.rank_correlation import kendall_tau
-from tasks.outcomes import outcome_of
+from tasks.prediction.outcomes import outcome_of
 from tasks.published_models import load_active
 
 # Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
@@ -123,3 +124,29 @@ def _load_active(connection: Connection, kind: str) -> Any:
     """The active version's model; None if there is none."""
     published = load_active(connection, kind)
     return published.model if published else None
+
+
+FIRST_REFIT_ANSWERS = 60  # a fifth of the texts is held out: fewer seldom leave the 40 and 10 that a refit needs
+MOST_EARLY_ANSWERS = 4_000  # more come within the regular interval or bring little; any value above 1,000 does
+
+
+@dataclass
+class EarlyRefits:
+    """Refits as soon as there are answers enough, and again whenever they have doubled.
+
+    Without effect once the regular interval brings fewer answers than that.
+    """
+
+    database: Engine
+    refit: Callable[[], None]
+    _at_answers: int = FIRST_REFIT_ANSWERS
+
+    def look(self) -> None:
+        """Refit if it is time."""
+        if self._at_answers > MOST_EARLY_ANSWERS:
+            return
+        with self.database.begin() as connection:
+            answers = training_log.count_answers(connection, MOST_EARLY_ANSWERS, TrainingSetBounds().age_s)
+        if answers >= self._at_answers:
+            self._at_answers = 2 * answers  # one refit after a restart, however many answers there are
+            self.refit()

@@ -16,7 +16,7 @@ from models.planning.leadership import Lead
 from models.session import make_engine
 from processes import json_logs
 from tasks.app import database_url, settings
-from tasks.configured_predictor import make_configured
+from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import LearnedUntil, RefitJobs
 
 FORK_SERVER = get_context("forkserver")  # it has loaded all modules once, and has no threads that a fork would lose

@@ -22,8 +22,8 @@ from processes.hosted_process import HostedProcess
 from processes.signs_of_life import Heartbeat
 from settings import end_with
 from tasks.app import database_url, settings
-from tasks.configured_predictor import make_configured
-from tasks.training.early_refits import EarlyRefits
+from tasks.prediction.predictor_in_service import make_configured
+from tasks.training.refit_jobs import EarlyRefits
 from tasks.training.refit_processes import RefitProcesses
 
 # How often a trainer renews its lead, or tries to take it. Refits come every few minutes, so any value well below their

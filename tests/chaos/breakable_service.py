@@ -15,8 +15,7 @@ from sqlalchemy import Engine
 
 from cli.hosting import process_commands
 from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.embedded_broker import embedded_broker
-from cli.hosting.embedded_postgres import create_database, embedded_postgres
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres
 from cli.hosting.readiness import await_ready
 from models.connections.schema_upgrade import upgrade
 from models.session import make_engine

@@ -17,7 +17,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from tasks.serving.batch_runner import BatchRunner
 from tasks.serving.lease_heartbeat import LeaseTerms
-from tasks.serving.streaming.live_rows import LiveRows, StepTokens
+from tasks.serving.live_tokens import LiveRows, StepTokens
 from tests.integration.database_stage import MODEL, Stage, eventually
 from tests.integration.small_model import make_small_model
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psycopg
 
-from cli.hosting.embedded_postgres import create_database, postgres_binaries
+from cli.hosting.embedded_servers import create_database, postgres_binaries
 from models.connections.schema_upgrade import installation_id, schema_state
 from models.planning import planner_requests, planner_state
 from models.session import make_engine

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from cli.hosting.child_process import start, stop
-from cli.hosting.embedded_postgres import embedded_postgres
+from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
 from models.session import make_engine
 from tests.integration.database_stage import eventually

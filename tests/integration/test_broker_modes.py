@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from cli.hosting.embedded_broker import valkey_binary
+from cli.hosting.embedded_servers import valkey_binary
 from cli.startup_checks import broker_problem
 from tests.integration.database_stage import eventually
 

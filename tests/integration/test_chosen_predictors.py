@@ -17,8 +17,7 @@ from learning.predictors.predictor_factory import bounds_of
 from learning.store import load
 from models import model_versions
 from settings import PredictorName, Settings
-from tasks.configured_predictor import make_configured
-from tasks.prediction.predictor_in_service import PredictorInService
+from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 from tasks.training.refit_jobs import RefitJobs
 from tests.integration.database_stage import Stage, eventually
 

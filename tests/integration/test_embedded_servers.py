@@ -8,9 +8,7 @@ import psycopg
 import pytest
 import redis
 
-from cli.hosting.embedded_broker import embedded_broker
-from cli.hosting.embedded_postgres import create_database, embedded_postgres
-from cli.hosting.embedded_server import running_server
+from cli.hosting.embedded_servers import create_database, embedded_broker, embedded_postgres, running_server
 
 
 def test_a_test_database_is_migrated_and_empty(database_url: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli.engine_checks import engine_findings
-from cli.hosting.engine_servers import with_engines
+from cli.startup_checks import with_engines
 from inference.remote.server_errors import ServerUnusable
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.stub_engine_server import StubServer

@@ -10,7 +10,7 @@ from learning.predictors.predictor_factory import make_predictor
 from learning.store import digest, dump
 from models import model_versions, training_log
 from scheduling.request import BACKGROUND_PRIORITY
-from tasks.prediction.outcome_cursor import OutcomeCursor
+from tasks.prediction.outcomes import OutcomeCursor
 from tasks.prediction.predictor_in_service import CHUNK, PredictorInService, running_version
 from tests.integration.database_stage import Stage
 

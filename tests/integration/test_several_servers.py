@@ -17,7 +17,7 @@ from scheduling.policies.policy_factory import PolicySettings
 from tasks.planning.leader import Leader
 from tasks.planning.planner_rules import PlannerRules
 from tasks.serving.batch_runner import BatchRunner
-from tasks.serving.streaming.live_rows import LiveRows
+from tasks.serving.live_tokens import LiveRows
 from tests.integration.database_stage import MODEL, Stage
 from tests.integration.serving_worker import TERMS, small_model
 from tests.integration.stub_engine_server import StubServer

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from cli.hosting.child_process import ChildProgram, start, stop
-from cli.hosting.embedded_postgres import embedded_postgres
+from cli.hosting.embedded_servers import embedded_postgres
 from cli.hosting.readiness import await_ready
 from cli.hosting.signs_of_life import Question, postgres_question, redis_question
 from cli.hosting.supervisor import Supervisor

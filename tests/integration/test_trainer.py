@@ -16,8 +16,7 @@ from learning.features.text_encoders import make_encoder
 from learning.predictors.predictor_factory import make_predictor
 from learning.store import load
 from models import model_versions
-from tasks.training.early_refits import EarlyRefits
-from tasks.training.refit_jobs import RefitJobs
+from tasks.training.refit_jobs import EarlyRefits, RefitJobs
 from tests.integration.database_stage import Stage, eventually
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from cli.commands.run_command import PROCESSES
+from cli.commands.run_commands import PROCESSES
 from cli.main import commands
 from settings import Settings
 

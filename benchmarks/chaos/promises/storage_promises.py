@@ -23,7 +23,7 @@ from benchmarks.harness import until
 from benchmarks.service_start import up_program
 from cli.commands.demo_command import train_predictor
 from cli.hosting.child_process import start, stop
-from cli.hosting.embedded_postgres import create_database
+from cli.hosting.embedded_servers import create_database
 from cli.hosting.process_commands import BIN
 from models.connections.schema_upgrade import alembic_config, upgrade
 from models.session import make_engine

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.commands.run_command import PROCESSES, program_of
-from cli.commands.worker_command import worker
+from cli.commands.run_commands import PROCESSES, program_of, worker
 from cli.hosting.child_process import ChildProgram
 from settings import Settings
 

@@ -12,7 +12,7 @@ from models.tables import BatchStatus
 from tasks.serving.batch_job import Unservable
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 from tasks.serving.engine_thread import EngineThread
-from tasks.serving.streaming.live_rows import LiveRows, StepTokens
+from tasks.serving.live_tokens import LiveRows, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 

@@ -1,5 +1,5 @@
 from models.training_log import FinishedRequest
-from tasks.prediction.outcome_cursor import OUTAGE_S, OVERLAP_S, OutcomeCursor
+from tasks.prediction.outcomes import OUTAGE_S, OVERLAP_S, OutcomeCursor
 
 
 def finished(id: str, at: float) -> FinishedRequest:

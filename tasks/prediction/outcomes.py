@@ -1,4 +1,4 @@
-"""How far the log of outcomes has been read, so that each outcome is read once and none is skipped.
+"""The log of outcomes as predictors read it: each outcome once, in the form in which they learn from it.
 
 A row of the log carries the instant at which the engine ended the request, but it becomes visible only when the result
 writer commits it, perhaps after rows that ended later. Therefore reads overlap, and leave out the ids already read.
@@ -6,6 +6,7 @@ writer commits it, perhaps after rows that ended later. Therefore reads overlap,
 
 from collections.abc import Collection
 
+from learning.predictors.length_predictor import Outcome, Prompt
 from models.training_log import FinishedRequest
 
 # How much later than its end an outcome may be committed and still be read. A worker that cannot write for
@@ -43,3 +44,22 @@ class OutcomeCursor:
         if self._ended_at and now >= self._overlap_all_until:
             self.after = max(self.after, max(self._ended_at.values()) - OVERLAP_S)
             self._ended_at = {request_id: at for request_id, at in self._ended_at.items() if at > self.after}
+
+
+def outcome_of(request: FinishedRequest) -> Outcome:
+    """The request's prompt with the length that its answer had and the length that was predicted."""
+    return Outcome(
+        Prompt(
+            request.application,
+            request.instructions,
+            request.input,
+            request.input_tokens,
+            request.prompt_tokens,
+            request.limit_tokens,
+        ),
+        generated_tokens=request.output_tokens,
+        censored=request.cut_off,
+        predicted_tokens=request.predicted_tokens,
+        predicted_upper_tokens=request.predicted_upper_tokens,
+        at=request.at,
+    )

@@ -1,10 +1,11 @@
-"""Publishes the text of rows that somebody streams, one message for each step of this worker, in a thread of its own.
+"""Streams the tokens of rows while they are generated: the engine's thread collects, another one publishes text.
 
-Nothing is stored and nothing is tried again: a web process that misses a piece asks for the whole, and the answer in
-Postgres has all of it. Text never stands in a log line.
+A step that nobody reads costs two comparisons. Nothing is stored and nothing is sent again: a web process that misses a
+piece asks for the whole, and the answer in Postgres has all of it. No text is written to a log.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -14,10 +15,67 @@ import redis
 import structlog
 
 from inference.answer_text import GrowingText
+from inference.sequences import Generated
+from inference.serving_engine import ServingEngine
 from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
 from processes.listening import Channel, Listener
-from tasks.serving.streaming.live_rows import StepTokens
 from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """What the rows that somebody reads gained since the last time, by their ids."""
+
+    generated: Mapping[str, Generated]
+    begun: frozenset[str]  # of these it is everything
+    wanted: frozenset[str]  # of these somebody lacks the beginning
+    gone: frozenset[str]  # these run no more
+
+
+class LiveRows:
+    """Belongs to the engine's thread; any thread may `ask`."""
+
+    def __init__(self, publish: Callable[[StepTokens], None]) -> None:
+        """`publish` must return at once."""
+        self._publish = publish
+        self._since: dict[str, int] = {}  # tokens passed on, by row
+        self._begun: set[str] = set()
+        self._asked: SimpleQueue[Collection[str]] = SimpleQueue()
+
+    def ask(self, ids: Collection[str]) -> None:
+        """Somebody lacks the beginnings of these answers; whichever run here are passed on whole, and then further."""
+        self._asked.put(ids)
+
+    def begin(self, ids: Collection[str]) -> None:
+        """These rows, which somebody reads, enter the engine before the next `collect`."""
+        self._since.update(dict.fromkeys(ids, 0))
+        self._begun.update(ids)
+
+    def collect(self, engine: ServingEngine) -> None:
+        """Pass on what was generated since the last call."""
+        if self._since or not self._asked.empty():
+            self._collect(engine)
+
+    def _collect(self, engine: ServingEngine) -> None:
+        asked: set[str] = set()
+        while not self._asked.empty():
+            asked.update(self._asked.get())
+        new = asked - self._since.keys()
+        self.begin(new)
+        generated = engine.generated(self._since)
+        gone = self._since.keys() - generated.keys()
+        running = generated.keys()
+        for row_id in gone:
+            del self._since[row_id]
+        for row_id, row in generated.items():
+            self._since[row_id] += len(row.ids)
+        step = StepTokens(
+            generated, frozenset(self._begun & running), frozenset(asked & running), frozenset(gone - new)
+        )
+        if step.generated or step.gone:
+            self._publish(step)
+        self._begun.clear()
+
 
 # After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
 PAUSE_S = 2.0

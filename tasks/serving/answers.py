@@ -1,0 +1,102 @@
+"""What is stored of an ended row: status, text, and log probabilities as OpenAI's API shows them. Pure."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from inference.answer_text import cut_at_stop
+from inference.sequences import FinishedSequence, TokenLogprob
+from models.leasing.batch_results import Answer
+from models.tables import RequestStatus
+from tasks.serving.engine_events import RowEnded, RowFailed
+
+Decode = Callable[[Sequence[int]], str]
+TokenBytes = Callable[[int], bytes]
+Json = dict[str, Any]
+
+STATUS_OF_REASON = {
+    "eos": RequestStatus.completed,
+    "stop": RequestStatus.completed,
+    "limit": RequestStatus.incomplete,
+    "removed": RequestStatus.cancelled,
+}
+
+
+class AnswerTokens(Protocol):
+    """The part of a prompt format that answers need."""
+
+    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
+        """The text of an answer."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """What one token adds to it."""
+        ...
+
+
+def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens) -> Answer:
+    """Returns what the database stores of a request that ended; `now` is monotonic seconds."""
+    if isinstance(event, RowFailed):
+        error = {"code": event.code, "message": event.message}
+        return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
+    ended = event.ended
+    # a server's detokenizer writes the end of sequence out
+    ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
+    decode = partial(tokens.decode, continues=event.continues)
+    answer = decode(ids) if ended.text is None else ended.text
+    # Postgres stores no NUL, which a model of bytes may generate as any other
+    text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    logprobs = None
+    if event.with_logprobs:
+        known = (*ended.prompt_logprobs, *of_text(ended, text, decode))
+        logprobs = shown(known, tokens.token_bytes)
+    return Answer(
+        lease=event.lease,
+        request_id=ended.id,
+        status=STATUS_OF_REASON[ended.reason],
+        text=text,
+        tokens=ended.tokens,
+        reason=ended.reason,
+        ago_s=now - event.at,
+        logprobs=logprobs,
+        gpu_s=event.gpu_s,
+    )
+
+
+def packed(logprobs: Sequence[TokenLogprob]) -> list[Any]:
+    """What the row of a request that waits again holds of its tokens so far."""
+    return [[one.id, one.logprob, one.likeliest] for one in logprobs]
+
+
+def unpacked(stored: Sequence[Any]) -> tuple[TokenLogprob, ...]:
+    """The same read again; raises ValueError or TypeError for what `packed` did not make."""
+    return tuple(
+        TokenLogprob(int(token), float(logprob), tuple((int(other), float(value)) for other, value in likeliest))
+        for token, logprob, likeliest in stored
+    )
+
+
+def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Json]:
+    """As the API shows them."""
+    return [
+        _entry(one.id, one.logprob, token_bytes)
+        | {"top_logprobs": [_entry(token, value, token_bytes) for token, value in one.likeliest]}
+        for one in logprobs
+    ]
+
+
+def of_text(ended: FinishedSequence, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
+    """Those of the tokens that the text is made of: without the end of sequence, and what a stop string cut off."""
+    kept = len(ended.generated_ids)
+    if ended.reason == "eos":
+        kept -= 1
+    while ended.reason == "stop" and kept and decode(ended.generated_ids[: kept - 1]).startswith(text):
+        kept -= 1
+    return ended.logprobs[:kept]
+
+
+def _entry(token: int, logprob: float, token_bytes: TokenBytes) -> Json:
+    raw = token_bytes(token)
+    # Postgres stores no NUL
+    text = raw.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return {"token": text, "logprob": logprob, "bytes": list(raw)}

@@ -1,1 +1,0 @@
-"""The text of rows in the making, on its way to whoever streams it."""
