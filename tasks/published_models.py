@@ -1,4 +1,4 @@
-"""The published model in service, as an object; versions that cannot be read are set aside for the last that can."""
+"""Loads the published model in service, the last one that can be read; unreadable versions are set aside."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ class PublishedModel:
 
 
 def load_active(connection: Connection, kind: str) -> PublishedModel | None:
-    """The model of this kind in service, after setting aside every newer one that cannot be read; None if none is left.
+    """Returns the model of this kind in service, None without one; sets newer ones aside that cannot be read.
 
     A version that was set aside keeps the reason in its row, which `magnus models list` shows.
     """

@@ -12,7 +12,7 @@ from processes.hosted_process import HostedProcess
 from processes.loop import Loop
 from processes.signs_of_life import Heartbeat
 from tasks.app import app, database_url, host, settings
-from tasks.chores.job_progress import look_after_jobs
+from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tasks.chores.trace_export import export_traces
 from tasks.chores.upkeep import do_upkeep
@@ -62,7 +62,7 @@ def work_on_bulk_jobs() -> None:
     bulk_loop.step_every(LOOK_EVERY_S if busy else IDLE_LOOK_EVERY_S)
     if busy:
         feeder.feed(FEED_FOR_S)
-        look_after_jobs(bulk_database, PROGRESS_FOR_S)
+        update_jobs(bulk_database, PROGRESS_FOR_S)
 
 
 upkeep_loop = Loop("upkeep", do_all_upkeep, 3 * UPKEEP_EVERY_S)

@@ -1,4 +1,4 @@
-"""Looks after bulk jobs whose lines are queued: counts what has ended, stops what is cancelled or late, ends jobs."""
+"""The progress of bulk jobs: counts ended lines, stops the lines of cancelled and expired jobs, ends jobs."""
 
 from functools import partial
 from time import monotonic
@@ -13,13 +13,13 @@ from models.session import make_sessions
 from tasks.chores.upkeep import repeat
 from webapp.bulk.result_lines import EndingJob, result_lines
 
-STOP_FOR_S = 5.0  # that one look may cancel requests, 2,000 at a time; what is left waits for the next look. Not tuned
+STOP_FOR_S = 5.0  # longest that one look cancels requests, 2,000 at a time; the next look goes on. Not tuned
 
 log = structlog.get_logger()
 
 
 def next_status(job: WatchedJob, counts: LineCounts) -> BulkStatus | None:
-    """The final state that a job has come to; None while something of it is unfinished."""
+    """Returns the final state that a job has reached; None while a line is unfinished."""
     if counts.unfinished:
         return None
     if job.status is BulkStatus.cancelling:
@@ -31,15 +31,15 @@ def next_status(job: WatchedJob, counts: LineCounts) -> BulkStatus | None:
     return BulkStatus.completed if job.queued else BulkStatus.failed
 
 
-def look_after_jobs(engine: Engine, for_s: float) -> None:
-    """Look at every job that is due, or for so many seconds."""
+def update_jobs(engine: Engine, for_s: float) -> None:
+    """Update every job that is due, for at most `for_s` seconds."""
     until = monotonic() + for_s
-    while look(engine) and monotonic() < until:
+    while update_next_job(engine) and monotonic() < until:
         pass
 
 
-def look(engine: Engine) -> bool:
-    """Look at the job that is due for longest; False if there is none."""
+def update_next_job(engine: Engine) -> bool:
+    """Update the job that is due for longest; returns False if none is due."""
     began = monotonic()
     with engine.begin() as connection:
         job = bulk_progress.take_job(connection)
@@ -65,7 +65,7 @@ def _stop_some(engine: Engine, job_id: str) -> int:
 
 
 def _end(engine: Engine, job: WatchedJob, status: BulkStatus) -> None:
-    """Give a job its final state, once the sizes of its results are known; nothing of them changes any more."""
+    """Give a job its final state and store the sizes of its results, which do not change any more."""
     sizes = {}
     for file_id, purpose in ((job.output_file_id, FilePurpose.output), (job.error_file_id, FilePurpose.error)):
         if file_id is not None:

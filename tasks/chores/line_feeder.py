@@ -1,7 +1,7 @@
-"""Turns the lines of bulk jobs into queued requests, as far as their tenants' queues have room.
+"""Turns the lines of bulk jobs into queued requests, as far as the limits of their tenants' queues allow.
 
-A step reads some lines of one job, by the very checks of the call that they make, and stores what came of them in one
-transaction. Any number of these may run, on several hosts.
+A step reads some lines of one job, checks them as the API checks calls, and stores their requests in one transaction.
+Any number of these may run, on several hosts.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,26 +23,26 @@ from models.tenants import tenant_limits
 from webapp.bulk.request_lines import LineReader, duplicate
 from webapp.limits.prompt_limits import PromptLimits
 
-# Lines of one transaction. More hold the job's row for longer, so that a cancel waits; fewer cost more statements a
+# Lines of one transaction. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a
 # line. With 500 a step takes some 0.3 s. Not tuned.
 LINES_AT_ONCE = 500
-# Of a tenant's place in the queue, what its bulk jobs may take: the rest is for its other calls, which would be
-# refused. Half of the default holds two whole batches. Not tuned.
+# The share of a tenant's queue limit that its bulk jobs may take: the rest is for its other calls, which would be
+# refused otherwise. Half of the default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
 
 log = structlog.get_logger()
 
 
 @dataclass
-class Room:
-    """What a tenant's bulk jobs may still put into the queue."""
+class QueueBudget:
+    """The requests and tokens that a tenant's bulk jobs may still queue."""
 
     requests: float
     tokens: float
     full: bool = False  # a line did not fit
 
     def takes(self, request: NewRequest) -> bool:
-        """Whether one more request fits; if it does, it is counted."""
+        """Whether one more request fits; counts it if it does."""
         self.full = self.requests < 1 or self.tokens < request.prompt_tokens
         if self.full:
             return False
@@ -52,23 +52,23 @@ class Room:
 
 
 class LineFeeder:
-    """Feeds the lines of whichever job waits longest."""
+    """Feeds the lines of the job that waits longest."""
 
     def __init__(
         self, engine: Engine, limits: Callable[[], PromptLimits], *, max_requests: int, max_tokens: int
     ) -> None:
-        """`limits` loads the tokenizer when the first line is read; the others are the limits of a tenant's queue."""
+        """`limits` loads the tokenizer when the first line is read; the others limit a tenant's queue."""
         self._engine, self._limits = engine, limits
         self._max_requests, self._max_tokens = max_requests, max_tokens
 
     def feed(self, for_s: float) -> int:
-        """Read lines until none can be read any more, or for so many seconds; returns how many were read."""
+        """Read lines until none can be read any more, for at most `for_s` seconds; returns how many were read."""
         until, total = monotonic() + for_s, 0
-        rooms: dict[str, Room] = {}
+        budgets: dict[str, QueueBudget] = {}
         while monotonic() < until:
-            full = [tenant for tenant, room in rooms.items() if room.full]
+            full = [tenant for tenant, budget in budgets.items() if budget.full]
             try:
-                read = self._feed_one(rooms, full)
+                read = self._feed_one(budgets, full)
             except TokenizerAway as error:
                 log.warning("lines not read", error=str(error))
                 break
@@ -80,38 +80,38 @@ class LineFeeder:
                 notifications.notify_submitted(session)
         return total
 
-    def _feed_one(self, rooms: dict[str, Room], full: Collection[str]) -> int | None:
-        """One step of the job that waits longest; None if there is none that could be read."""
+    def _feed_one(self, budgets: dict[str, QueueBudget], full: Collection[str]) -> int | None:
+        """Read some lines of the job that waits longest; returns their number, None if no job can be read."""
         with self._engine.begin() as connection:
             job = bulk_feed.claim_job(connection, full)
             if job is None:
                 return None
-            if job.tenant not in rooms:
-                rooms[job.tenant] = self._room(connection, job.tenant)
-            room = rooms[job.tenant]
+            if job.tenant not in budgets:
+                budgets[job.tenant] = self._budget(connection, job.tenant)
+            budget = budgets[job.tenant]
             reader = LineReader(job.endpoint, job.tenant, self._limits(), read_queue_snapshot(Session(connection)))
             try:
                 with connection.begin_nested():
-                    return feed_some(connection, job, reader, room)
+                    return feed_some(connection, job, reader, budget)
             except (DataError, IntegrityError) as error:  # our mistake; the other jobs must go on
                 log.error("lines not stored", job=job.id, line=job.next_line, error=str(error))
                 bulk_feed.postpone(connection, job.id)
-                room.full = True
+                budget.full = True
                 return 0
 
-    def _room(self, connection: Connection, tenant: str) -> Room:
+    def _budget(self, connection: Connection, tenant: str) -> QueueBudget:
         session = Session(connection)
         backlog, own = tenant_limits.read_backlog(session, tenant), tenant_limits.limits_of(session, tenant)
         requests = self._max_requests if own.queued_requests is None else own.queued_requests
         tokens = self._max_tokens if own.queued_tokens is None else own.queued_tokens
         if not backlog.requests:  # then one line goes in, however small the limits are
-            return Room(max(1.0, QUEUE_SHARE * requests), tokens)
-        return Room(QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens)
+            return QueueBudget(max(1.0, QUEUE_SHARE * requests), tokens)
+        return QueueBudget(QUEUE_SHARE * requests - backlog.requests, QUEUE_SHARE * tokens - backlog.tokens)
 
 
-def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, room: Room) -> int:
-    """Read the next lines of a claimed job and store what came of them, as far as there is room; returns how many."""
-    most = max(1, min(LINES_AT_ONCE, int(room.requests)))  # those behind would be read in vain
+def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
+    """Read the next lines of a claimed job and store their requests, as far as they fit; returns how many."""
+    most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # more would be read in vain
     lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job, most)}
     named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
     taken = bulk_feed.taken_names(connection, job.id, named)
@@ -121,7 +121,7 @@ def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, room:
         if line is not None:
             if line.request and line.custom_id in taken:
                 line = duplicate(line)
-            if line.request and not room.takes(line.request):
+            if line.request and not budget.takes(line.request):
                 break
             if line.request and line.custom_id:
                 taken.add(line.custom_id)
@@ -133,7 +133,7 @@ def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, room:
 
 
 def lines_of(job: ClaimedJob, most: int) -> Iterator[tuple[int, bytes]]:
-    """The next lines of a job's chunk with their numbers."""
+    """Yields the next lines of a job's chunk with their numbers."""
     lines = job.data.removesuffix(b"\n").split(b"\n")
     first = job.next_line - job.first_line
     yield from enumerate(lines[first : first + most], job.next_line)

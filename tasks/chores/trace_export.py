@@ -1,7 +1,7 @@
-"""One OpenTelemetry trace for each request that has ended, sent to a collector as OTLP over HTTP, in JSON.
+"""Sends an OpenTelemetry trace of each ended request to a collector, as OTLP over HTTP in JSON.
 
-Its id is the request's own, so that nothing has to be carried from process to process: the spans are made of the
-instants that are stored anyway, by the process that does the chores. No call and no batch takes longer for it.
+A trace's id is the request's own, and its spans are made of instants that are stored anyway, so that no call and no
+batch takes longer for it.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 def export_traces(engine: Engine, url: str) -> None:
-    """Send what has ended since the last time; what the collector does not take is sent again at the next."""
+    """Send the requests that ended since the last time; those that the collector does not take are sent again."""
     try:
         with httpx.Client(timeout=ANSWER_WITHIN_S, trust_env=False) as collector:
             repeat(partial(_export_some, engine, collector, url), AT_ONCE, PART_FOR_S)
@@ -44,14 +44,14 @@ def _export_some(engine: Engine, collector: httpx.Client, url: str) -> int:
 
 
 def otlp(ended: Iterable[TracedRequest]) -> Json:
-    """The traces of these requests as an OTLP export request."""
+    """Returns the traces of these requests as an OTLP export request."""
     spans = [span for request in ended for span in spans_of(request)]
     resource = {"attributes": _attributes({"service.name": "magnus", "service.version": VERSION})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "magnus"}, "spans": spans}]}]}
 
 
 def spans_of(request: TracedRequest) -> Sequence[Json]:
-    """The request from arrival to end, and in it its waiting and its service."""
+    """Returns the span of the request from arrival to end, and within it those of its waiting and its service."""
     whole = _span(request, "request", request.arrived_ns, request.finished_ns, SERVER)
     whole["attributes"] = _attributes(
         {
@@ -85,7 +85,7 @@ def spans_of(request: TracedRequest) -> Sequence[Json]:
 
 
 def trace_id(request_id: str) -> str:
-    """The hexadecimal digits of the request's id, which are as many as a trace's id has."""
+    """Returns the 32 hexadecimal digits of the request's id."""
     return request_id.rpartition("_")[2]
 
 

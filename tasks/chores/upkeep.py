@@ -25,7 +25,7 @@ PART_FOR_S = 2.0
 FORGET_WORKERS_AFTER_S = 86_400.0
 # The heartbeat of a process that was killed is kept this long; its successor has one of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
-# What a client does not want stored is deleted when its answer has left; this is for clients that left before it. Not
+# An answer that a client does not want stored is deleted once it was sent; this is for clients that left before. Not
 # tuned.
 FORGET_UNSTORED_AFTER_S = 600.0
 
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 def do_upkeep(engine: Engine, retention_s: float) -> None:
-    """Sample, close minutes, sum usage, delete what ended `retention_s` ago or before; each for PART_FOR_S at most."""
+    """Sample, close minutes, sum usage, delete what ended over `retention_s` ago; PART_FOR_S at most for each."""
     with make_sessions(engine)() as session:
         service_history.take_samples(session)
         repeat(lambda: minute_history.close_minutes(session), minute_history.MOST_MINUTES, PART_FOR_S)
@@ -58,7 +58,7 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
 
 
 def repeat(chunk: Callable[[], int], full: int, for_s: float) -> int:
-    """Do chunks until one is not `full`, or until `for_s` have passed; returns the sum of what they did."""
+    """Calls `chunk` until it returns less than `full`, or `for_s` have passed; returns the sum of its results."""
     until, total = monotonic() + for_s, 0
     while (done := chunk()) >= full and monotonic() < until:
         total += done

@@ -26,12 +26,12 @@ FIRST_RETRY_S, RETRY_GROWTH, LONGEST_RETRY_S = 5.0, 4.0, 7200.0  # 5 s, 20 s, 80
 
 
 def retry_in_s(attempts: int) -> float:
-    """How long to wait after so many failed attempts."""
+    """Returns how long to wait after this number of failed attempts."""
     return min(FIRST_RETRY_S * RETRY_GROWTH ** min(attempts - 1, 16), LONGEST_RETRY_S)
 
 
 def event_body(delivery: ClaimedDelivery) -> bytes:
-    """The body; the same bytes at each attempt."""
+    """Returns the body, which has the same bytes at each attempt."""
     event = {
         "id": delivery.event_id,
         "object": "event",
@@ -43,7 +43,7 @@ def event_body(delivery: ClaimedDelivery) -> bytes:
 
 
 def signed_headers(delivery: ClaimedDelivery, body: bytes) -> dict[str, str]:
-    """webhook-id, -timestamp (of this attempt) and -signature: by the secret, and by the old one while it signs."""
+    """Returns webhook-id, -timestamp (of this attempt) and -signature, by each secret that is valid now."""
     timestamp = str(int(delivery.now))
     secrets = [secret for secret in (delivery.secret, delivery.old_secret) if secret]
     return {
@@ -54,21 +54,21 @@ def signed_headers(delivery: ClaimedDelivery, body: bytes) -> dict[str, str]:
 
 
 def signature(secret: str, event_id: str, timestamp: str, body: bytes) -> str:
-    """`v1,` and the base64 of HMAC-SHA256 over id.timestamp.body; the key is what follows whsec_, decoded."""
+    """Returns `v1,` and the base64 of HMAC-SHA256 over id.timestamp.body; the key is decoded from behind whsec_."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b".".join((event_id.encode(), timestamp.encode(), body))
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
 class ForbiddenAddress(httpcore.ConnectError):
-    """The endpoint's name has no address but private, loopback and link-local ones, to which nothing is sent."""
+    """The endpoint's name has only private, loopback and link-local addresses, to which nothing is sent."""
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """httpcore's connections, to checked addresses alone; TLS still verifies the name."""
+    """Opens httpcore's connections, only to checked addresses; TLS still verifies the name."""
 
     def __init__(self, private: bool, resolving: Executor) -> None:
-        """`private`: every address is allowed. `resolving` has the threads that wait for name servers."""
+        """`private` allows every address; `resolving` has the threads that wait for name servers."""
         self._private, self._resolving, self._backend = private, resolving, httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -99,7 +99,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -> DeliveryResult:
-    """One attempt; redirects are no success. Never raises for what an endpoint does."""
+    """Make one attempt; a redirect is a failure. Raises nothing whatever the endpoint does."""
     status, error = None, None
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -108,7 +108,7 @@ async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery)
         error = f"no answer within {ANSWER_WITHIN_S:g} s"
     except ForbiddenAddress:
         error = "its address is private, loopback or link-local"
-    except Exception as failure:  # whatever an endpoint can make a client raise
+    except Exception as failure:  # an endpoint can make a client raise many kinds
         error = f"{type(failure).__name__}: no answer"
     if status is not None and not 200 <= status < 300:
         error = f"HTTP status {status}"

@@ -1,7 +1,7 @@
 """Sends the events that are due, many at once and each for a bounded time; any number of processes may do so.
 
-What a sender has claimed when it dies is due again after CLAIM_S. An endpoint that answers late or not at all keeps
-few of the sender's places, so that the others' events are not delayed.
+Deliveries that a sender had claimed when it died are due again after CLAIM_S. An endpoint that answers late or not at
+all has few deliveries in flight, so that the events of others are not delayed.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from tasks.chores.webhook_delivery import CheckedBackend, deliver
 
 LOOK_EVERY_S = 1.0  # for events that are due: one statement. An event waits half of it. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
-MOST_NAMES = 64  # that are resolved at once; a name server that is silent keeps a thread for its resolver's time-out
-EACH, EACH_FAILING = 16, 1  # of them to one endpoint, and to one whose last answer was no success. Not tuned.
+MOST_NAMES = 64  # resolved at once; a silent name server keeps a thread until the resolver's time-out
+EACH, EACH_FAILING = 16, 1  # in flight to one endpoint, and to one whose last answer was a failure. Not tuned.
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
 GIVE_UP_AFTER_S = 86_400.0  # since the event
 STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
@@ -33,7 +33,7 @@ class WebhookSender(Thread):
     """A thread with an event loop, and a database connection of its own."""
 
     def __init__(self, database: Engine, private: bool, look_every_s: float = LOOK_EVERY_S) -> None:
-        """`private`: endpoints may have private, loopback and link-local addresses."""
+        """`private` allows endpoints with private, loopback and link-local addresses."""
         super().__init__(name="webhooks", daemon=True)
         self._database, self._private, self._look_every_s = database, private, look_every_s
         self._stopping = Event()
@@ -43,12 +43,12 @@ class WebhookSender(Thread):
         asyncio.run(self._send())
 
     def stop(self) -> None:
-        """Claim nothing more, and return once the results of what was in flight are written, if that ends soon."""
+        """Claim nothing more; returns once deliveries in flight have ended, at most STOP_WITHIN_S later."""
         self._stopping.set()
         self.join()
 
     async def _send(self) -> None:
-        # threads of their own: whoever has a slow name server must not hold up the database's calls
+        # threads of their own, so that slow name servers do not delay calls of the database
         resolving = ThreadPoolExecutor(MOST_NAMES, thread_name_prefix="webhook-names")
         backend = CheckedBackend(self._private, resolving)
         in_flight: set[asyncio.Task[DeliveryResult]] = set()
@@ -71,9 +71,9 @@ class WebhookSender(Thread):
         within_s: float,
         until: str = asyncio.FIRST_COMPLETED,
     ) -> set[asyncio.Task[DeliveryResult]]:
-        """Wait for results, write those that came, and return what is still in flight."""
+        """Wait for results and write them; returns the deliveries that are still in flight."""
         if not in_flight:
-            self._stopping.wait(within_s)  # there is nothing else that this thread's loop could run
+            self._stopping.wait(within_s)  # blocks the event loop, which has nothing else to run
             return in_flight
         done, left = await asyncio.wait(in_flight, timeout=within_s, return_when=until)
         results = [task.result() for task in done]
@@ -85,7 +85,7 @@ class WebhookSender(Thread):
     async def _claim_beside(
         self, in_flight: set[asyncio.Task[DeliveryResult]], running: Counter[str]
     ) -> list[ClaimedDelivery]:
-        """Claim what is due; in another thread only while deliveries are under way, which must go on meanwhile."""
+        """Claim due deliveries; while others are in flight in another thread, so that those go on."""
         if not in_flight:
             return self._claim(MOST_AT_ONCE, {})
         return await asyncio.to_thread(self._claim, MOST_AT_ONCE - len(in_flight), dict(running))
@@ -96,7 +96,7 @@ class WebhookSender(Thread):
                 return webhook_deliveries.claim(
                     connection, most, running, each=EACH, each_failing=EACH_FAILING, claim_s=CLAIM_S
                 )
-        except SQLAlchemyError as error:  # the next look may do better
+        except SQLAlchemyError as error:  # the next look tries again
             log.warning("webhooks not claimed", error=str(error))
             return []
 

@@ -19,7 +19,7 @@ OUTAGE_S = 5.0
 
 
 class OutcomeCursor:
-    """The next read needs the outcomes that ended later than `after`, seconds since the epoch, and are not known."""
+    """Which outcomes the next read takes: those that ended later than `after`, seconds since the epoch, and are new."""
 
     def __init__(self, after: float = 0.0) -> None:
         self.after = after
@@ -29,13 +29,13 @@ class OutcomeCursor:
 
     @property
     def known_ids(self) -> Collection[str]:
-        """The ids of requests that ended later than `after` and have been read."""
+        """The ids of the requests that ended later than `after` and have been read."""
         return self._ended_at.keys()
 
     def advance(self, read: Collection[FinishedRequest], now: float) -> None:
-        """Note what a read at `now`, monotonic seconds, found; to be called after each read, also after an empty one.
+        """Advance after a read at `now`, monotonic seconds; call it after each read, also after an empty one.
 
-        After an outage the next reads start where the last one before it did, for `OVERLAP_S`.
+        For OVERLAP_S after an outage, `after` stays where it was before the outage.
         """
         if self._advanced_at is not None and now - self._advanced_at > OUTAGE_S:
             self._overlap_all_until = now + OVERLAP_S
@@ -47,7 +47,7 @@ class OutcomeCursor:
 
 
 def outcome_of(request: FinishedRequest) -> Outcome:
-    """The request's prompt with the length that its answer had and the length that was predicted."""
+    """Returns the request's prompt with the length of its answer and the length that was predicted."""
     return Outcome(
         Prompt(
             request.application,

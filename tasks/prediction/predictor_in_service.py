@@ -1,4 +1,4 @@
-"""The predictor in service: chosen by `_adopt_active_version`, corrected online, applied to every new request."""
+"""The predictor in service: the active published version, corrected online, applied to every new request."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -38,7 +38,7 @@ def make_configured(settings: Settings) -> LengthPredictor:
 
 
 def running_version(answers: int) -> str:
-    """The version of a regression on so many answers; more answers sort behind fewer."""
+    """Returns the version of a regression on this number of answers; more answers sort behind fewer."""
     return f"running-{answers:09}"
 
 
@@ -56,8 +56,8 @@ class PredictorInService:
     ) -> None:
         """Until a version is published `untrained` predicts, by default a regression on the answers so far.
 
-        Every `check_every_s` a newer version and new outcomes are looked for. `chunk` requests are predicted, and
-        `most_observed` outcomes read, in one transaction.
+        Every `check_every_s` it looks for a newer version and new outcomes. One transaction predicts `chunk` requests
+        and reads `most_observed` outcomes.
         """
         self._engine, self._check_every_s = engine, check_every_s
         self._chunk, self._most_observed = chunk, most_observed
@@ -72,7 +72,7 @@ class PredictorInService:
         self._check_at = 0.0
 
     def run(self, on_predicted: Callable[[], None]) -> int:
-        """Predict every request that waits for it; returns how many. `on_predicted` follows each committed chunk."""
+        """Predict every request that has no prediction; returns how many. Calls `on_predicted` after each commit."""
         total = 0
         while True:
             with self._engine.begin() as connection:
@@ -96,7 +96,7 @@ class PredictorInService:
         return total
 
     def _adopt_active_version(self, connection: Connection) -> None:
-        """Choose the predictor in service: the active published version, else the present one."""
+        """Replace the predictor in service by the active published version if that is another one."""
         name = model_versions.active_name(connection, "length")
         if name is None or name == self._version:
             return
@@ -109,7 +109,7 @@ class PredictorInService:
         log.info("predictor adopted", version=published.version)
 
     def _correct(self, connection: Connection) -> None:
-        """Correct the predictor in service, application by application, by the outcomes that are new."""
+        """Correct the predictor in service by the new outcomes, application by application."""
         new = training_log.finished_requests(
             connection, self._most_observed, OBSERVED_AGE_S, self._outcomes.after, self._outcomes.known_ids
         )
@@ -123,7 +123,7 @@ class PredictorInService:
             self._version = self._outdated_before = running_version(self._answers)
 
     def _predict_again(self, outdated_before: str) -> int:
-        """Predict some of the waiting requests again that an older running version predicted; returns how many.
+        """Predict some waiting requests again that an older running version predicted; returns how many.
 
         At a cold start most requests arrive before the first answers are there, and may wait for minutes.
         """
@@ -137,7 +137,7 @@ class PredictorInService:
         return len(chunk)
 
     def _predict(self, requests: Sequence[Unpredicted]) -> list[Predicted]:
-        """Predict; a request whose text makes the predictor fail gets its limit."""
+        """Predict these requests; one whose text makes the predictor fail gets its limit."""
         try:
             return self._predict_together(requests)
         except Exception as error:
@@ -159,6 +159,6 @@ class PredictorInService:
 
 
 def those_to_predict_now(claimed: Sequence[Unpredicted]) -> Sequence[Unpredicted]:
-    """All that may not wait for the lines of bulk jobs; the lines, if there are no others."""
+    """Returns the requests that are no lines of bulk jobs, or the lines if there are no others."""
     others = [request for request in claimed if not is_background(request.priority)]
     return others or claimed

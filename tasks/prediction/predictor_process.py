@@ -23,14 +23,14 @@ UNHEARD_S = 0.1  # between two looks where a pooler keeps announcements away: a 
 # every 0.1 s would cost a request, and only requests that follow another one pay it. Not tuned otherwise.
 SPACING_S = 0.05
 STOP_WITHIN_S = 1.0  # how long the listener may take to notice a stop; any value that a stop may take does
-# A chunk of texts is encoded within a transaction that has their rows: on a CPU a large encoder takes many seconds.
+# A chunk of texts is encoded within a transaction that locks their rows: on a CPU a large encoder takes many seconds.
 IDLE_IN_TRANSACTION_S = 60.0
-MODEL_CHUNK = 16  # requests and outcomes at once if a language model reads them: some seconds of one core. Not tuned
+MODEL_CHUNK = 16  # requests and outcomes that a language model reads at once: some seconds of one core. Not tuned
 
 
 @cache
 def predictor() -> PredictorInService:
-    """This process's predictor."""
+    """Returns this process's predictor, which the first look loads."""
     engine = make_engine(
         database_url, pool_size=1, name="magnus predictor", idle_in_transaction_s=IDLE_IN_TRANSACTION_S
     )
@@ -46,7 +46,7 @@ def look() -> None:
 
 
 def on_predicted() -> None:
-    """Have the planner step; the look goes on: the 50,000 lines of a bulk job are no hanging process."""
+    """Have the planner step, and report progress: 50,000 lines of a bulk job are not a process that hangs."""
     messages.kick_planner()
     loop.report_progress()
 
@@ -70,7 +70,7 @@ def predict() -> None:
 def submission_listener(
     engine: Engine, on_submissions: Callable[[list[str]], None], on_pooler: Callable[[], None]
 ) -> Listener[str]:
-    """Returns the thread that hears of new requests, so that they are predicted at once and an idle predictor rests."""
+    """Returns the thread that hears of new requests, which are then predicted at once."""
     channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
     return Listener("submissions", channel, on_submissions, wait_s=STOP_WITHIN_S, on_pooler=on_pooler)
 

@@ -23,14 +23,14 @@ STATUS_OF_REASON = {
 
 
 class AnswerTokens(Protocol):
-    """The part of a prompt format that answers need."""
+    """The methods of a prompt format that turn tokens into an answer's text."""
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer."""
+        """Returns the text of an answer."""
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """What one token adds to it."""
+        """Returns the bytes that one token adds to the text."""
         ...
 
 
@@ -48,7 +48,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens)
     text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
     logprobs = None
     if event.with_logprobs:
-        known = (*ended.prompt_logprobs, *of_text(ended, text, decode))
+        known = (*ended.prompt_logprobs, *logprobs_of_text(ended, text, decode))
         logprobs = shown(known, tokens.token_bytes)
     return Answer(
         lease=event.lease,
@@ -64,12 +64,12 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens)
 
 
 def packed(logprobs: Sequence[TokenLogprob]) -> list[Any]:
-    """What the row of a request that waits again holds of its tokens so far."""
+    """Returns the log probabilities as the row of a request that waits again stores them."""
     return [[one.id, one.logprob, one.likeliest] for one in logprobs]
 
 
 def unpacked(stored: Sequence[Any]) -> tuple[TokenLogprob, ...]:
-    """The same read again; raises ValueError or TypeError for what `packed` did not make."""
+    """Returns what `packed` stored; raises ValueError or TypeError if it is something else."""
     return tuple(
         TokenLogprob(int(token), float(logprob), tuple((int(other), float(value)) for other, value in likeliest))
         for token, logprob, likeliest in stored
@@ -77,7 +77,7 @@ def unpacked(stored: Sequence[Any]) -> tuple[TokenLogprob, ...]:
 
 
 def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Json]:
-    """As the API shows them."""
+    """Returns the log probabilities as the API shows them."""
     return [
         _entry(one.id, one.logprob, token_bytes)
         | {"top_logprobs": [_entry(token, value, token_bytes) for token, value in one.likeliest]}
@@ -85,8 +85,8 @@ def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Jso
     ]
 
 
-def of_text(ended: FinishedSequence, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
-    """Those of the tokens that the text is made of: without the end of sequence, and what a stop string cut off."""
+def logprobs_of_text(ended: FinishedSequence, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
+    """Returns those of the text's tokens: without the end of sequence and the tokens that a stop string cut off."""
     kept = len(ended.generated_ids)
     if ended.reason == "eos":
         kept -= 1

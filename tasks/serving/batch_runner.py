@@ -44,10 +44,10 @@ class BatchRunner:
         offer: Callable[[], WorkerOffer] = WorkerOffer,
         salt_key: str = "",
     ) -> None:
-        """Make the engine and the threads; nothing runs before `start`.
+        """Makes the engine and the threads; nothing runs before `start`.
 
         `renewals` has a connection for the leases' renewals alone, with autocommit.
-        `salt_key` is what the salts of tenants are made with: the same for all workers, and unknown to tenants.
+        `salt_key` is the key of the tenants' cache salts: the same for all workers, and unknown to tenants.
         """
         self._database, self._format, self._terms, self._salt_key = database, prompt_format, terms, salt_key
         self._name, self._lacks, self._kick_planner = announcement.name, announcement.lacks, kick_planner
@@ -84,7 +84,7 @@ class BatchRunner:
             return
         try:
             job = prepare(batch, self._format, self._engine.max_positions, self._lacks, self._salt_key)
-        except TokenizerAway:  # so is its server, and no work of this batch was done
+        except TokenizerAway:  # its server is away, too, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return
         except Exception as error:  # whatever is wrong with the batch, it must reach a final state
@@ -98,7 +98,7 @@ class BatchRunner:
 
     @property
     def works(self) -> bool:
-        """Whether the worker renews its leases: what the supervisor wants to know."""
+        """Whether the worker renews its leases; the supervisor restarts a worker that does not."""
         return self._heartbeat.works
 
     def drain(self, within_s: float) -> None:

@@ -17,7 +17,7 @@ from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnd
 
 @dataclass(eq=False, slots=True)
 class _JoinedBatch:
-    """A batch whose rows joined. `rows` are those that have not left, as they were when they joined."""
+    """A batch whose rows joined; `rows` has those that still run, as they were when they joined."""
 
     job: BatchJob
     began_at: float
@@ -49,9 +49,9 @@ class ContinuousBatches:
         """Preempt the rows that this batch names, then let its own rows join: all of them or, without memory, none."""
         self._return(job.preempts)
         if not self._engine.rows:
-            self.step()  # rows may have ended in their prefill, and the engine would forget them when it starts anew
+            self.step()  # collects rows that ended in their prefill, which the engine forgets when it starts anew
         rows = {sequence.id: sequence for sequence in job.sequences}
-        for request_id in rows.keys() & self._batch_of_row.keys():  # of a lost lease, and not abandoned yet
+        for request_id in rows.keys() & self._batch_of_row.keys():  # rows of a lost lease that are not abandoned yet
             self._engine.remove(request_id)
             self._row_left(request_id)
         alone = not self._batch_of_row
@@ -91,14 +91,14 @@ class ContinuousBatches:
                 self._answer(row, at)
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End these rows, as far as they run here, with the tokens that they have."""
+        """End those of these rows that run here, with the tokens that they have."""
         for request_id in request_ids & self._batch_of_row.keys():
             row = self._engine.remove(request_id)
             if row is not None:
                 self._answer(row, monotonic())
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """Drop the rows of these batches; what is recorded of them from now on has no lease and is not written."""
+        """Drop the rows of these batches, whose leases are lost, so that nothing of them is written any more."""
         for batch in [batch for batch in self.open if batch.job.lease.batch_id in batch_ids]:
             for request_id in list(batch.rows):
                 self._engine.remove(request_id)
@@ -131,13 +131,13 @@ class ContinuousBatches:
             self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
         else:
             asked = batch.rows[row.id]
-            told = asked.top_logprobs is not None
-            self._record(RowEnded(lease, row, asked.stop, at, told, asked.continues, gpu_s))
+            with_logprobs = asked.top_logprobs is not None
+            self._record(RowEnded(lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
-        """Count what the row gained here, if it has `generated` tokens in all; end its batch if it was the last row."""
-        self._seconds.leave(request_id)  # of a lost lease: nobody is charged
+        """Count the tokens that the row gained here, given its total; end its batch if it was the last row."""
+        self._seconds.leave(request_id)  # seconds of a lost lease are charged to nobody
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

@@ -1,4 +1,4 @@
-"""What the engine's thread reports to the result writer: values with the monotonic instants at which they happened."""
+"""The events that the engine's thread reports to the result writer; `at` is in monotonic seconds."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,7 +38,10 @@ class RowEnded:
 
 @dataclass(frozen=True, slots=True)
 class RowReturned:
-    """A request goes back to the queue, with the tokens generated so far; `outgrew`: the memory, although alone."""
+    """A request goes back to the queue with the tokens generated so far.
+
+    `outgrew`: it needed more than the engine's memory although no other row ran.
+    """
 
     lease: Lease
     request_id: str
@@ -61,7 +64,7 @@ class RowFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """The last event of a batch; after a `failure`, one of its unanswered requests may be to blame."""
+    """The last event of a batch; a `failure` means that one of its unanswered requests may be the cause."""
 
     lease: Lease
     status: BatchStatus
@@ -74,8 +77,8 @@ EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
 
 
 class Record(Protocol):
-    """What the engine's thread calls to report; events of one call are written together."""
+    """The function that the engine's thread reports to; the events of one call are written together."""
 
     def __call__(self, *events: EngineEvent) -> None:
-        """Have these events written soon, after those recorded before."""
+        """Have these events written soon, after the events recorded before."""
         ...

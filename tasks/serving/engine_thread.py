@@ -22,8 +22,8 @@ from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded
 from tasks.serving.live_tokens import LiveRows
 from tasks.serving.static_batch import StaticBatch
 
-# What a new engine must serve after a failure before any request: a prefill and a decode step. After an error that CUDA
-# keeps for the rest of the process it cannot.
+# After a failure a new engine must serve this row before any request: a prefill and a decode step. It cannot if CUDA
+# keeps the error for the rest of the process.
 TRIAL = Sequence("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
 
 log = structlog.get_logger()
@@ -62,7 +62,7 @@ class EngineThread(Thread):
                 return self._give_back_queued()
 
     def _serve(self, job: BatchJob) -> str | None:
-        """Serve a job, and those that join it; the class of the error if the engine failed."""
+        """Serve a job and those that join it; returns the error's class name if the engine failed."""
         try:
             if job.joins:
                 self._serve_continuous(job)
@@ -74,7 +74,7 @@ class EngineThread(Thread):
         return None
 
     def _new_engine_works(self) -> bool:
-        """Replace the engine; whether the new one can serve at all."""
+        """Replace the engine; returns whether the new one can serve at all."""
         try:
             self._engine = self._make_engine()
             self._engine.run([TRIAL])
@@ -84,7 +84,7 @@ class EngineThread(Thread):
         return True
 
     def _next_job(self) -> BatchJob | None:
-        """Wait for the next job and begin it; None once stopped, when what is queued goes back."""
+        """Wait for the next job and begin it; returns None once stopped, after queued jobs were given back."""
         with self._changed:
             self.last_step_at = None
             while not self._queue and self._stop_at is None:
@@ -95,7 +95,7 @@ class EngineThread(Thread):
         return None
 
     def _give_back_queued(self) -> None:
-        """Return what is queued, and from now on what is submitted, without having begun it."""
+        """Give queued jobs back without having begun them; from now on submitted ones are given back at once."""
         with self._changed:
             self._ended = True
             for job in self._queue:
@@ -120,7 +120,7 @@ class EngineThread(Thread):
                 self._live_rows.collect(self._engine)
 
     def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
-        """Note the step, then do what other threads asked for since the last one."""
+        """Count the step, then do what other threads asked for since the last one."""
         self.steps += 1
         self.last_step_at = now = monotonic()
         self._live_rows.collect(self._engine)
@@ -137,7 +137,7 @@ class EngineThread(Thread):
             batch.return_rows()
 
     def _next_joiner(self) -> BatchJob | None:
-        """Begin the first job of the queue if it joins the running batch; None if it must wait, or none is queued."""
+        """Begin the first queued job if it joins the running batch; returns None if it must wait or none is queued."""
         if not self._queue:
             return None
         with self._changed:

@@ -16,41 +16,40 @@ from tasks.serving.batch_job import BatchJob
 from tasks.serving.engine_thread import EngineThread
 from tasks.serving.result_writer import ResultWriter
 
+# A worker without a batch writes only every third beat. A planner takes a worker for lost after eight
+# (`tasks/planning/planner_process.py`).
+IDLE_BEATS = 3
+
+log = structlog.get_logger()
+
 
 class OpenJobs:
-    """Jobs by lease; any thread may call any method."""
+    """The jobs whose leases are renewed, from taking the batch until it is closed; thread-safe."""
 
     def __init__(self) -> None:
         self._by_lease: dict[Lease, BatchJob] = {}
         self._lock = Lock()
 
     def add(self, job: BatchJob) -> None:
-        """Its lease is renewed from now on."""
+        """Renew the lease of this job from now on."""
         with self._lock:
             self._by_lease[job.lease] = job
 
     def close(self, leases: Collection[Lease]) -> None:
-        """These batches are written or lost: release whoever waits for them. Leases that are not open are ignored."""
+        """Release the threads that wait for these batches, which are written or lost; other leases are ignored."""
         with self._lock:
             for lease in self._by_lease.keys() & set(leases):
                 self._by_lease.pop(lease).closed.set()
 
     @property
     def any_open(self) -> bool:
-        """Whether there is any."""
+        """Whether any job is open."""
         return bool(self._by_lease)
 
     def by_lease(self) -> dict[Lease, BatchJob]:
-        """A copy of the open jobs."""
+        """Returns a copy of the open jobs."""
         with self._lock:
             return dict(self._by_lease)
-
-
-# A worker without a batch renews nothing: every so many of its beats say that it lives. They must come more often than
-# a planner's patience with a worker, eight beats (`tasks/planning/planner_process.py`).
-IDLE_BEATS = 3
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class LeaseTerms:
     heartbeat_s: float = 0.5
     stall_s: float = 60.0  # an engine that makes no step for this long ends the process
     max_attempts: int = 3
-    unheard_s: float = 8.0  # of heartbeats without a message: a worker that gets probes then reaches no broker
+    unreachable_s: float = 8.0  # a worker that takes none of the messages sent to it for this long ends itself
 
 
 class LeaseHeartbeat(Thread):
@@ -88,11 +87,11 @@ class LeaseHeartbeat(Thread):
         self._engine, self._writer, self._jobs = engine, writer, jobs
         self._announcement, self._terms = announcement, terms
         self._on_broken, self._offer = on_broken, offer
-        self._incarnation = 0.0  # no worker's: until it is announced, nothing can be renewed or given back
+        self._incarnation = 0.0  # belongs to no worker: before `announce` nothing can be renewed or given back
         self._stopping = Event()
-        self._told = WorkerOffer()
-        self._idle_beats = 0  # that were not written since the last one that was
-        self._unheard_beats = 0  # beats, not seconds: a process that lacks CPU beats late as it takes messages late
+        self._written_offer = WorkerOffer()
+        self._idle_beats = 0  # beats left out since the last one that was written
+        self._unheard_beats = 0  # counted in beats, because a process that lacks CPU beats late, too
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
@@ -100,9 +99,9 @@ class LeaseHeartbeat(Thread):
         with self._database.begin() as connection:
             name, terms = self._announcement.name, self._terms
             self._incarnation = worker_registration.register(connection, self._announcement, terms.max_attempts)
-            # in the same transaction: nobody sees the worker without what bounds its work
+            # in the same transaction, so that nobody sees the worker without the bounds of its offer
             leases.renew(connection, name, self._incarnation, {}, terms.lease_s, offer=offer)
-        self._told = offer
+        self._written_offer = offer
 
     def deregister(self, failed: bool) -> None:
         """Mark the worker as stopped; its open batches go back to the queue, as suspects if it `failed`."""
@@ -112,7 +111,7 @@ class LeaseHeartbeat(Thread):
             )
 
     def stop(self) -> None:
-        """End the thread; no lease is renewed any more."""
+        """End the thread, and with it the renewals."""
         self._stopping.set()
         self.join()
 
@@ -134,18 +133,18 @@ class LeaseHeartbeat(Thread):
                 return self._break_off(reason)
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
-        """Whether to write this beat: each while there are leases or probes, and what is new; else every IDLE_BEATS."""
-        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or offer != self._told
+        """Whether to write this beat: each one with open leases, probes or a new offer, else every IDLE_BEATS."""
+        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or offer != self._written_offer
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
     @property
     def works(self) -> bool:
-        """Whether leases are renewed, or soon will be: what the supervisor wants to know."""
+        """Whether leases are renewed; the supervisor restarts a worker that does not renew them."""
         return self.is_alive()
 
     def _fault(self) -> str | None:
-        """What is wrong with the engine's or the result writer's thread, if anything is."""
+        """Returns what is wrong with the engine's or the result writer's thread; None if both work."""
         if not self._writer.is_alive() and not self._engine.stopping:
             return "the result writer's thread ended"
         last_step_at = self._engine.last_step_at
@@ -156,7 +155,7 @@ class LeaseHeartbeat(Thread):
         return None
 
     def _renew(self, offer: WorkerOffer) -> str | None:
-        """Renew all leases, drop lost batches, remove cancelled rows; returns why this process must end, if it must."""
+        """Renew all leases, drop lost batches, remove cancelled rows; returns the reason if this process must end."""
         jobs = self._jobs.by_lease()
         progress = {lease: self._engine.progress(job) for lease, job in jobs.items()}
         with self._renewals.connect() as connection:
@@ -169,11 +168,11 @@ class LeaseHeartbeat(Thread):
                 stopping=self._engine.stopping,
                 offer=offer,
             )
-        self._told = offer
+        self._written_offer = offer
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
-        # A batch leaves the open jobs only after its end is committed, and the renewal may read in between.
+        # A batch leaves the open jobs after its end is committed, and the renewal may have read in between.
         ended = {lease for lease in not_renewed if lease.batch_id in renewal.closed}
-        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # others were closed while this was under way
+        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # others were closed meanwhile
         if lost:
             log.warning("leases lost", batches=sorted(lease.batch_id for lease in lost))
             self._engine.abandon(frozenset(lease.batch_id for lease in lost))
@@ -183,12 +182,12 @@ class LeaseHeartbeat(Thread):
         if not renewal.registered:
             return "another process took this worker's name"
         self._unheard_beats = self._unheard_beats + 1 if renewal.unheard else 0
-        if self._unheard_beats * self._terms.heartbeat_s > self._terms.unheard_s:
+        if self._unheard_beats * self._terms.heartbeat_s > self._terms.unreachable_s:
             return "it takes no batch that it is sent: it may reach another broker, or none"
         return None
 
     def _break_off(self, reason: str) -> None:
-        """Give the batches back as suspects, and report that this process must end."""
+        """Give the batches back as suspects, and call `on_broken`."""
         log.critical("worker given up", why=reason)
         try:
             self.deregister(failed=True)

@@ -21,38 +21,45 @@ from processes.broker import PING_AFTER_S, BrokerSubscription, broker_client
 from processes.listening import Channel, Listener
 from webapp.streaming.token_messages import Piece, asks_channel, decode_asks, encode_pieces, pieces_channel
 
+# After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
+PAUSE_S = 2.0
+
+Decode = Callable[..., str]  # the method of `inference.request_tokens.RequestTokens`
+
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """What the rows that somebody reads gained since the last time, by their ids."""
+    """The tokens that streamed rows gained since the last step, by the rows' ids."""
 
     generated: Mapping[str, Generated]
-    begun: frozenset[str]  # of these it is everything
-    wanted: frozenset[str]  # of these somebody lacks the beginning
-    gone: frozenset[str]  # these run no more
+    begun: frozenset[str]  # rows of which `generated` has every token, because their stream begins
+    wanted: frozenset[str]  # rows whose text is published from its beginning, which a reader lacks
+    gone: frozenset[str]  # rows that do not run any more
 
 
 class LiveRows:
-    """Belongs to the engine's thread; any thread may `ask`."""
+    """The streamed rows of one engine; only the engine's thread uses it, but any thread may call `ask`."""
 
     def __init__(self, publish: Callable[[StepTokens], None]) -> None:
-        """`publish` must return at once."""
+        """`publish` gets the tokens of each step and must return at once."""
         self._publish = publish
         self._since: dict[str, int] = {}  # tokens passed on, by row
         self._begun: set[str] = set()
         self._asked: SimpleQueue[Collection[str]] = SimpleQueue()
 
     def ask(self, ids: Collection[str]) -> None:
-        """Somebody lacks the beginnings of these answers; whichever run here are passed on whole, and then further."""
+        """Have the rows of these requests that run here published from their beginning on."""
         self._asked.put(ids)
 
     def begin(self, ids: Collection[str]) -> None:
-        """These rows, which somebody reads, enter the engine before the next `collect`."""
+        """Stream these rows, which enter the engine before the next `collect`."""
         self._since.update(dict.fromkeys(ids, 0))
         self._begun.update(ids)
 
     def collect(self, engine: ServingEngine) -> None:
-        """Pass on what was generated since the last call."""
+        """Publish what the streamed rows generated since the last call."""
         if self._since or not self._asked.empty():
             self._collect(engine)
 
@@ -77,16 +84,8 @@ class LiveRows:
         self._begun.clear()
 
 
-# After a failure nothing is published for this long, because each try may block for BROKER_TIMEOUT_S. Not tuned.
-PAUSE_S = 2.0
-
-Decode = Callable[..., str]  # of `inference.request_tokens.RequestTokens`
-
-log = structlog.get_logger()
-
-
 class LiveTexts:
-    """The texts of rows in the making, and how much of each was published. No I/O."""
+    """The texts of running rows, and how many characters of each were published. No I/O."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -94,7 +93,7 @@ class LiveTexts:
         self._published: dict[str, int] = {}  # characters
 
     def add(self, step: StepTokens) -> list[Piece]:
-        """Add what was generated; what of it can be published."""
+        """Adds the tokens of a step; returns the pieces of text that can be published."""
         pieces = []
         for row_id, generated in step.generated.items():
             if row_id in step.begun:
@@ -116,7 +115,7 @@ class LiveTexts:
 
 
 class TokenPublisher(Thread):
-    """Publishes what is `put`; any thread may put."""
+    """A thread that publishes the text of each step; any thread may call `put`."""
 
     def __init__(self, redis_url: str, installation: str, decode: Decode) -> None:
         super().__init__(name="token publisher", daemon=True)
@@ -126,11 +125,11 @@ class TokenPublisher(Thread):
         self._paused_until = 0.0
 
     def put(self, step: StepTokens) -> None:
-        """Have it published soon."""
+        """Have the text of this step published soon."""
         self._steps.put(step)
 
     def stop(self) -> None:
-        """Return once what was put before is published."""
+        """End the thread; returns once the steps before are published."""
         self._steps.put(None)
         self.join()
 

@@ -48,7 +48,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else ProfiledCurves(curves, quick=True),
-        paged=loaded.fused,  # of what policies read this only where rows join and leave; static batches are rectangles
+        paged=loaded.fused,  # used by policies whose rows join and leave; static batches are rectangles
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
         version=VERSION,
@@ -64,7 +64,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
 
 
 def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
-    """What `compute` returns, computed where it leaves no OpenMP threads behind.
+    """Returns what `compute` returns, computed in a thread that leaves no OpenMP threads behind.
 
     Each thread that runs torch's parallel loops keeps a team of OpenMP threads for as long as it lives. If this main
     thread had one beside the engine's, libgomp would count more threads than cores and let those that wait at a barrier
@@ -75,7 +75,7 @@ def _in_a_thread_that_ends(compute: Callable[[], T]) -> T:
 
 
 def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, ServingCurves | None]:
-    """The model, Θ in bytes, and the measured curves."""
+    """Returns the model, Θ in bytes, and the measured curves."""
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
     loaded = load_model(settings.model, device, settings.dtype, settings.quantize)
@@ -87,7 +87,7 @@ def _load_and_measure(device: str, kv_budget: str) -> tuple[LoadedModel, int, Se
 
 
 def _measured_curves(loaded: LoadedModel, budget_bytes: int) -> ServingCurves | None:
-    """Rough curves until steps were learned from or `magnus profile` stored better ones; None if too little fits."""
+    """Returns rough curves, which learned steps or `magnus profile` replace; None if too few batches fit."""
     measured = measure(loaded, budget_bytes, QUICK, PROFILE_WITHIN_S)
     if len(measured.prefills) < FEWEST_MEASURED:
         return None

@@ -4,9 +4,10 @@ It loads no model and no torch.
 """
 
 import logging
-from time import monotonic, sleep
+from time import monotonic
 
 import structlog
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
 
 from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
@@ -34,14 +35,19 @@ def run_remote_worker(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit status."""
     prepare_process(name)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request otherwise
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
-    server = _connect_once_up(url, kind, key, capacity_tokens, max_rows)
+    until_it_is_up = Retrying(
+        retry=retry_if_exception_type(ServerUnusable),
+        wait=wait_fixed(CONNECT_AGAIN_S),
+        before_sleep=_log_that_it_is_unusable,
+    )
+    server: ProbedServer = until_it_is_up(connect, url, kind, key, settings.model_name, capacity_tokens, max_rows)
     configured = settings.model if "model" in settings.model_fields_set else None
     prompt_format = request_tokens_of(tokenizer_source(server, configured), key)
     engines: list[RemoteEngine] = []
     unseen = UnseenSamples()
-    said: list[str | None] = [None]  # the fault that the log has last
+    logged_fault: list[str | None] = [None]  # the fault that was logged last
 
     def make_remote_engine() -> RemoteEngine:
         while engines:
@@ -59,8 +65,8 @@ def run_remote_worker(
         if not watches:
             return WorkerOffer(fault="its engine is made anew")
         offered = watches[0].offer
-        if offered.fault not in said:
-            said[:] = [offered.fault]
+        if offered.fault not in logged_fault:
+            logged_fault[:] = [offered.fault]
             log.warning("engine set aside" if offered.fault else "engine usable", why=offered.fault, url=server.url)
         return WorkerOffer(offered.max_rows, offered.fault, costs.curves(monotonic()))
 
@@ -89,12 +95,5 @@ def _assumed_capacity_tokens(server: ProbedServer) -> int:
     return (server.max_rows or ASSUMED_ROWS) * min(longest, server.max_positions or longest)
 
 
-def _connect_once_up(
-    url: str, kind: EngineChoice, key: str | None, capacity_tokens: int | None, max_rows: int | None
-) -> ProbedServer:
-    while True:
-        try:
-            return connect(url, kind, key, settings.model_name, capacity_tokens, max_rows)
-        except ServerUnusable as error:
-            log.warning("engine not usable yet", error=str(error))
-            sleep(CONNECT_AGAIN_S)
+def _log_that_it_is_unusable(tried: RetryCallState) -> None:
+    log.warning("engine not usable yet", error=str(tried.outcome and tried.outcome.exception()))

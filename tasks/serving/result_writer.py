@@ -12,6 +12,15 @@ from time import monotonic
 import structlog
 from sqlalchemy import Engine as Database
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_fixed,
+)
 
 from inference.request_tokens import TokenizerAway
 from models import notifications
@@ -34,6 +43,15 @@ WRITE_INTERVAL_S = 0.02
 log = structlog.get_logger()
 
 
+def _database_is_away(error: BaseException) -> bool:
+    return isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def _log_that_database_is_away(tried: RetryCallState) -> None:
+    error = tried.outcome and tried.outcome.exception()
+    log.warning("database away", error=str(getattr(error, "orig", error)))
+
+
 class ResultWriter(Thread):
     """A thread with a database connection of its own; any thread may call `record`."""
 
@@ -47,20 +65,27 @@ class ResultWriter(Thread):
     ) -> None:
         """`on_closed` gets the leases of batches that have ended, written or lost.
 
-        `on_written` follows each write by which anything ended.
+        `on_written` is called after each write of an answer, a returned row or a batch's end.
         """
         super().__init__(name="result writer", daemon=True)
         self._database, self._tokens, self._max_attempts = database, tokens, max_attempts
         self._on_closed, self._on_written = on_closed, on_written
-        self._events: SimpleQueue[tuple[EngineEvent, ...]] = SimpleQueue()  # an empty one: stop
+        self._events: SimpleQueue[tuple[EngineEvent, ...]] = SimpleQueue()  # an empty tuple stops the thread
         self._stopping = Event()
+        self._retrying = Retrying(
+            retry=retry_if_exception(_database_is_away),
+            wait=wait_fixed(RETRY_S),
+            stop=stop_when_event_set(self._stopping),
+            sleep=sleep_using_event(self._stopping),
+            before_sleep=_log_that_database_is_away,
+        )
 
     def record(self, *events: EngineEvent) -> None:
-        """Have events written soon and together, after those recorded before them."""
+        """Have events written soon and together, after the events recorded before."""
         self._events.put(events)
 
     def stop(self, within_s: float) -> None:
-        """Write what was recorded and end the thread; what the database does not take within that time is lost."""
+        """Write all events and end the thread; events that the database does not take within that time are lost."""
         self._stopping.set()
         self._events.put(())
         self.join(within_s)
@@ -94,7 +119,7 @@ class ResultWriter(Thread):
             self._notify_waiting_calls(events)
 
     def _notify_waiting_calls(self, events: Sequence[EngineEvent]) -> None:
-        """Wake the calls that wait for these rows; without it they look once a second."""
+        """Wake the calls that wait for these rows; calls that are not woken look once a second."""
         ended = [event.ended.id for event in events if isinstance(event, RowEnded)]
         ended += [event.request_id for event in events if isinstance(event, RowFailed)]
         if not ended:
@@ -117,17 +142,15 @@ class ResultWriter(Thread):
             self._on_closed({lease})
 
     def _write_with_retries(self, events: Sequence[EngineEvent]) -> bool:
-        """Write as soon as the database is there; any other error is raised. Whether some call waits for answers."""
-        while True:
-            try:
-                return self._write(events)
-            except DBAPIError as error:
-                if not (isinstance(error, OperationalError) or error.connection_invalidated):
-                    raise
-                log.warning("database away", error=str(error.orig))
-                if self._stopping.wait(RETRY_S):
-                    log.error("answers lost", batches=sorted({event.lease.batch_id for event in events}))
-                    return False
+        """Write once the database is there, or give up when stopping; returns whether a call waits for the answers.
+
+        Raises any other error.
+        """
+        try:
+            return bool(self._retrying(self._write, events))
+        except RetryError:
+            log.error("answers lost", batches=sorted({event.lease.batch_id for event in events}))
+            return False
 
     def _write(self, events: Sequence[EngineEvent]) -> bool:
         now = monotonic()

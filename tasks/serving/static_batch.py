@@ -14,7 +14,7 @@ from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnd
 
 
 class StaticBatch:
-    """Serves one batch; `remove`, `abandon` and `return_rows` may be called between two steps only."""
+    """Serves one batch; `remove`, `abandon` and `return_rows` may only be called between two steps."""
 
     def __init__(self, engine: ServingEngine, job: BatchJob, record: Callable[[EngineEvent], None]) -> None:
         self._engine, self._job, self._record = engine, job, record
@@ -24,7 +24,7 @@ class StaticBatch:
         self._left_early_s = 0.0  # the seconds of rows that left before the end
 
     def serve(self, on_step: Callable[[], None]) -> None:
-        """Run the batch and record how its rows and itself ended; `on_step` is called after each iteration."""
+        """Run the batch, record how its rows and the batch ended; `on_step` is called after each iteration."""
         job, self._began = self._job, monotonic()
         if not job.sequences:
             self._record(BatchEnded(job.lease, BatchStatus.finished, self._began))
@@ -50,31 +50,31 @@ class StaticBatch:
                 self._record(returned)
             elif row.reason == "refused":
                 self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
-            elif row.reason != "removed":  # what became of a removed row was recorded when it was removed
+            elif row.reason != "removed":  # a removed row was recorded when it was removed
                 asked = self._rows[row.id]
-                told = asked.top_logprobs is not None
-                self._record(RowEnded(job.lease, row, asked.stop, at, told, asked.continues, gpu_s[row.id]))
+                with_logprobs = asked.top_logprobs is not None
+                self._record(RowEnded(job.lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s[row.id]))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
     def _computed_tokens(self, row: FinishedSequence) -> int:
-        """Tokens of its prefill, and those that it gained."""
+        """Returns the number of tokens of its prefill and of those that it gained."""
         asked = self._rows[row.id]
         return asked.length + row.tokens - len(asked.generated_ids)
 
     def _share_so_far_s(self) -> float:
-        """Of a row that leaves now: every row has had as many iterations."""
+        """Returns the device seconds of a row that leaves now: every row has had the same number of iterations."""
         share_s = (monotonic() - self._began) / len(self._rows)
         self._left_early_s += share_s
         return share_s
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End these rows, as far as they are in this batch, with the tokens that they have."""
+        """End those of these rows that are in this batch, with the tokens that they have."""
         for row in self._take_out(request_ids):
             ended = RowEnded(self._job.lease, row, (), monotonic(), gpu_s=self._share_so_far_s())
             self._record(ended)
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """If this batch is one of these, end it without recording anything more."""
+        """End this batch without recording anything more, if it is one of these."""
         if self._job.lease.batch_id in batch_ids:
             self._abandoned = True
             self._take_out(self._rows)

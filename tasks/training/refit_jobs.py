@@ -31,13 +31,16 @@ MOST_READ = 20_000
 # Newest answers by which predictions are judged. More reacts later to a change, fewer makes tau noisier. Not tuned.
 MOST_JUDGED = 500
 FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
+# Of the first refit: a fifth of the texts is held out, and fewer seldom leave the 40 and 10 that a refit needs.
+FIRST_REFIT_ANSWERS = 60
+MOST_EARLY_ANSWERS = 4_000  # more come within the regular interval or bring little; any value above 1,000 does
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedUntil:
-    """The newest outcomes of the last refits, whether or not those were published: seconds since the epoch."""
+    """When the newest outcomes ended that the last refits used, published or not: seconds since the epoch."""
 
     lengths: float = 0.0
     batches: float = 0.0
@@ -45,16 +48,16 @@ class LearnedUntil:
 
 @dataclass
 class RefitJobs:
-    """Both jobs."""
+    """Both jobs with what they need."""
 
     database: Engine
     make_untrained: Callable[[], LengthPredictor]
     bounds: TrainingSetBounds = field(default_factory=TrainingSetBounds)
-    lead: Lead | None = None  # without which nothing is published
+    lead: Lead | None = None  # if given, a refit is published only while this trainer still leads
     learned: LearnedUntil = field(default_factory=LearnedUntil)
 
     def refit_length(self) -> None:
-        """Magnus III-B: fit a fresh length predictor, with those outcomes added that the active one got wrong."""
+        """Fit a fresh length predictor, adding the outcomes that the active one got wrong (Magnus III-B)."""
         with self.database.begin() as connection:
             now = training_log.now(connection)
             finished = training_log.finished_requests(connection, MOST_READ, TrainingSetBounds().age_s)
@@ -73,7 +76,7 @@ class RefitJobs:
         self.learned = replace(self.learned, lengths=until)
 
     def refit_serving_time(self) -> None:
-        """Magnus III-D: refit each worker's serving time estimator on the batches that the active one got wrong."""
+        """Refit each worker's serving time estimator on the batches that the active one got wrong (Magnus III-D)."""
         with self.database.begin() as connection:
             now = training_log.now(connection)
             batches = training_log.finished_batches(connection, MOST_READ, TrainingSetBounds().age_s)
@@ -90,7 +93,7 @@ class RefitJobs:
         self.learned = replace(self.learned, batches=until)
 
     def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
-        """Publish the candidate if it passed; returns up to which instant the log has been learned from."""
+        """Publish the candidate if it passed; returns when the newest outcome ended that was learned from."""
         if candidate is None:
             return until
         version = None
@@ -121,28 +124,21 @@ class RefitJobs:
 
 
 def _load_active(connection: Connection, kind: str) -> Any:
-    """The active version's model; None if there is none."""
+    """Returns the active version's model, None without one."""
     published = load_active(connection, kind)
     return published.model if published else None
 
 
-FIRST_REFIT_ANSWERS = 60  # a fifth of the texts is held out: fewer seldom leave the 40 and 10 that a refit needs
-MOST_EARLY_ANSWERS = 4_000  # more come within the regular interval or bring little; any value above 1,000 does
-
-
 @dataclass
 class EarlyRefits:
-    """Refits as soon as there are answers enough, and again whenever they have doubled.
-
-    Without effect once the regular interval brings fewer answers than that.
-    """
+    """Refits once there are enough answers, and again whenever their number has doubled, up to MOST_EARLY_ANSWERS."""
 
     database: Engine
     refit: Callable[[], None]
     _at_answers: int = FIRST_REFIT_ANSWERS
 
-    def look(self) -> None:
-        """Refit if it is time."""
+    def refit_if_due(self) -> None:
+        """Refit if there are enough answers."""
         if self._at_answers > MOST_EARLY_ANSWERS:
             return
         with self.database.begin() as connection:

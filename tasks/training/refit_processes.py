@@ -1,6 +1,6 @@
-"""Runs each refit in a process of its own, with which its memory ends.
+"""Runs each refit in a process of its own, whose end frees all of its memory.
 
-A fit makes and frees many arrays of all sizes, which leaves the heap in pieces: within one process it grew by tens of
+A fit makes and frees many arrays of all sizes, which fragments the heap: within one process it grew by tens of
 megabytes an hour although nothing was kept.
 """
 
@@ -19,11 +19,11 @@ from tasks.app import database_url, settings
 from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import LearnedUntil, RefitJobs
 
-FORK_SERVER = get_context("forkserver")  # it has loaded all modules once, and has no threads that a fork would lose
+FORK_SERVER = get_context("forkserver")  # loads all modules once, and has no threads that a fork would lose
 
 
 class RefitProcesses:
-    """One refit after the other; `lead` is needed to publish."""
+    """Runs one refit after the other; a refit is published only while `lead` is held."""
 
     def __init__(self) -> None:
         self.lead: Lead | None = None
@@ -43,7 +43,7 @@ class RefitProcesses:
 
 
 def _end_with_trainer() -> None:
-    """Let a trainer that was killed publish nothing more."""
+    """End this process with the trainer, so that one that was killed publishes nothing more."""
     Thread(target=_wait_for_its_end, daemon=True).start()
 
 

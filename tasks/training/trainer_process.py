@@ -26,8 +26,8 @@ from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import EarlyRefits
 from tasks.training.refit_processes import RefitProcesses
 
-# How often a trainer renews its lead, or tries to take it. Refits come every few minutes, so any value well below their
-# intervals does.
+# Between two renewals of the lead, or two tries to take it. Refits come every few minutes, so any value well below
+# their intervals does.
 LEAD_CHECK_S = 3.0
 LEAD_S = 12.0  # a frozen trainer is replaced after this long; some times LEAD_CHECK_S
 EARLY_CHECK_S = 5.0  # between looks at whether answers have doubled: a count of at most 4,000 rows. Not tuned.
@@ -55,7 +55,7 @@ def main() -> int:
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         executors={"default": {"type": "threadpool", "max_workers": 1}},
     )
-    scheduler.add_job(_guarded(early.look), "interval", seconds=EARLY_CHECK_S)
+    scheduler.add_job(_guarded(early.refit_if_due), "interval", seconds=EARLY_CHECK_S)
     scheduler.add_job(_guarded(refits.refit_length), "interval", seconds=settings.train_length_every_s)
     scheduler.add_job(_guarded(refits.refit_serving_time), "interval", seconds=settings.train_serving_every_s)
     scheduler.start(paused=True)
@@ -96,7 +96,7 @@ def _take_the_lead(database: Engine, mine: Lead | None) -> Lead | None:
 
 
 def _guarded(job: Callable[[], None]) -> Callable[[], None]:
-    """The job with its errors logged: an error ends only this run of it."""
+    """Returns the job with its errors logged, so that an error ends only one run of it."""
 
     def run() -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
-from tasks.chores.job_progress import look_after_jobs
+from tasks.chores.job_progress import update_jobs
 from tasks.chores.line_feeder import LineFeeder
 from tests.integration.api_service import MODEL, Api
 from webapp.app_context import AppContext
@@ -77,7 +77,7 @@ class BulkStage:
         """Look at every job until there is nothing more to do."""
         for _ in range(4):  # finalizing and ending are looks of their own, and a stop comes before its end
             self.api.sql("update bulk_jobs set look_at = clock_timestamp()")
-            look_after_jobs(self.api.engine, LONG_S)
+            update_jobs(self.api.engine, LONG_S)
 
     def answer(self, most: int = 1_000_000) -> int:
         """What workers do: answer queued requests, oldest first."""

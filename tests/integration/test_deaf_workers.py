@@ -103,7 +103,7 @@ def test_a_worker_that_no_probe_reaches_ends_after_so_many_beats(
     stage: Stage, tmp_path_factory: pytest.TempPathFactory
 ):
     loaded, prompt_format = small_model(Path(tmp_path_factory.getbasetemp() / "small"))
-    terms = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, unheard_s=0.5)
+    terms = LeaseTerms(lease_s=30.0, heartbeat_s=0.05, stall_s=30.0, unreachable_s=0.5)
     serving = Serving(stage, loaded, prompt_format, kv_tokens=1000, terms=terms)
     try:
         stage.sql("update workers set not_consuming_since = clock_timestamp()")

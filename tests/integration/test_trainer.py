@@ -112,21 +112,21 @@ def test_the_first_refit_comes_with_the_first_answers_and_the_next_when_they_hav
     refits: list[int] = []
     early = EarlyRefits(stage.database, lambda: refits.append(len(stage.requests("id"))))
     answered(stage, 100, of=60)
-    early.look()
+    early.refit_if_due()
     stage.sql("update requests set id = 'first-' || id")
     answered(stage, 90, of=60)
-    early.look()  # 190 answers are not twice 100
+    early.refit_if_due()  # 190 answers are not twice 100
     assert refits == [100]
     stage.sql("update requests set id = 'more-' || id")
     answered(stage, 20, of=60)
-    early.look()
+    early.refit_if_due()
     assert refits == [100, 210]
 
 
 def test_too_few_answers_bring_no_early_refit(stage: Stage):
     refits: list[None] = []
     answered(stage, 40, of=60)
-    EarlyRefits(stage.database, lambda: refits.append(None)).look()
+    EarlyRefits(stage.database, lambda: refits.append(None)).refit_if_due()
     assert refits == []
 
 

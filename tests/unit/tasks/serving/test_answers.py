@@ -6,7 +6,7 @@ from inference.answer_text import cut_at_stop
 from inference.prompt_format import load_prompt_format
 from inference.sequences import FinishedSequence, FinishReason, TokenLogprob
 from settings import BUNDLED_MODEL
-from tasks.serving.answers import of_text, packed, shown, unpacked
+from tasks.serving.answers import logprobs_of_text, packed, shown, unpacked
 
 PROMPTS = load_prompt_format(str(BUNDLED_MODEL))
 EOS = 1
@@ -20,14 +20,16 @@ def ended(text: str, reason: FinishReason) -> FinishedSequence:
 @pytest.mark.parametrize("reason", ["eos", "limit", "removed"])
 def test_of_a_whole_answer_all_but_the_end_of_sequence_are_kept(reason: FinishReason) -> None:
     row = ended("tree river naïve 🙂", reason)
-    assert len(of_text(row, "tree river naïve 🙂", PROMPTS.decode)) == len(row.generated_ids) - (reason == "eos")
+    assert len(logprobs_of_text(row, "tree river naïve 🙂", PROMPTS.decode)) == len(row.generated_ids) - (
+        reason == "eos"
+    )
 
 
 @pytest.mark.parametrize("stop", ["river", "ver", "tree", "ee", "🙂", " n", "tree river naïve 🙂"])
 def test_what_a_stop_string_cut_off_has_none(stop: str) -> None:
     row = ended("tree river naïve 🙂", "stop")
     text = cut_at_stop(PROMPTS.decode(row.generated_ids), (stop,))
-    kept = [one.id for one in of_text(row, text, PROMPTS.decode)]
+    kept = [one.id for one in logprobs_of_text(row, text, PROMPTS.decode)]
     assert tuple(kept) == row.generated_ids[: len(kept)]
     assert PROMPTS.decode(kept).startswith(text)
     assert not kept or not PROMPTS.decode(kept[:-1]).startswith(text)  # each of them is needed
