@@ -13,7 +13,7 @@ from kombu import Exchange, Queue
 
 from processes.broker import BROKER_TIMEOUT_S
 
-# Longest pause between two tries to reach a broker that is away; Celery's own pauses grow to 30 s. Longer delays the
+# Longest pause between two tries to reach the broker; Celery's own pauses grow to 30 s. Longer delays the
 # first batches once it is back, shorter writes more log lines. Not tuned.
 RECONNECT_WITHIN_S = 2.0
 # How often closed minutes are counted and old rows deleted. The dashboard's history has one row a minute, so any value
@@ -25,12 +25,12 @@ EXCHANGE = Exchange("", type="direct")
 
 
 def gpu_queue(worker: str) -> str:
-    """The name of the queue from which one worker alone takes its batches."""
+    """Returns the name of the queue from which one worker alone takes its batches."""
     return f"gpu.{worker}"
 
 
 def celery_config(redis_url: str | None, tick_s: float, installation: str) -> dict[str, Any]:
-    """All of Celery's settings, as `app.conf` takes them; predictor and planner are woken every `tick_s` seconds.
+    """Returns all of Celery's settings for `app.conf`; beat wakes predictor and planner every `tick_s` seconds.
 
     Every key in Redis begins with the installation's name, so that two installations can share one Redis database.
     """

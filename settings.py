@@ -16,7 +16,7 @@ VERSION = "1.0.0"
 PREFIX = "MAGNUS_"
 BUNDLED_MODEL = Path(__file__).parent / "inference" / "bundled"
 FETCHABLE = ("smollm2", "minilm")  # names that `magnus model fetch` knows; see `cli/fetching/known_models.py`
-DASHBOARD_USER = "magnus"  # of dashboard and Flower; there is only one, so it is no setting
+DASHBOARD_USER = "magnus"  # the only user of dashboard and Flower
 
 PolicyName = Literal["vs", "vsq", "ccb", "glp", "abp", "magnus", "sequence", "scls", "baton", "fusion"]
 
@@ -24,7 +24,7 @@ PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "per
 
 
 class UnknownSetting(Exception):
-    """A MAGNUS_ variable that is no setting; the message has the nearest name that is one."""
+    """A MAGNUS_ variable is no setting; the message has the nearest name that is one."""
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest
@@ -75,7 +75,8 @@ class Settings(BaseSettings):
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
-    # So long because signing in has no limit on tries, by which anybody could lock out the operators. Empty is unset.
+    # At least 12 characters, because signing in has no limit on tries: with one anybody could lock the operators out.
+    # An empty value counts as unset.
     dashboard_password: Annotated[SecretStr | None, BeforeValidator(lambda given: given or None)] = Field(
         None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
     )
@@ -187,7 +188,7 @@ class Settings(BaseSettings):
     @field_validator("model", "encoder")
     @classmethod
     def _fetched(cls, value: str, others: ValidationInfo) -> str:
-        """The name of a fetched model means its directory, `models/NAME` in the state directory."""
+        """Replaces the name of a fetched model by its directory, `models/NAME` in the state directory."""
         directory = others.data.get("state_dir", Path()).resolve() / "models" / value
         if Path(value).name == value and directory.is_dir():
             return str(directory)
@@ -252,12 +253,12 @@ class Settings(BaseSettings):
 
     @property
     def engines(self) -> list[str]:
-        """The addresses of the servers of others."""
+        """The addresses of the engine servers."""
         return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]
 
 
 def _with_port(url: str) -> str:
-    """The URL as it is; raises ValueError if its port is none. A list of hosts is left to the driver."""
+    """Returns the URL; raises ValueError if its port is no number. The driver checks a list of hosts."""
     if "," not in url:
         try:
             urlsplit(url).port  # noqa: B018
@@ -267,7 +268,7 @@ def _with_port(url: str) -> str:
 
 
 def read_settings(**overrides: object) -> Settings:
-    """Settings from the environment; raises UnknownSetting for an unknown variable, ValidationError for a bad value."""
+    """Returns the environment's settings; raises UnknownSetting for an unknown name, ValidationError for a value."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
@@ -277,16 +278,16 @@ def read_settings(**overrides: object) -> Settings:
 
 
 def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
-    """What is wrong, a line for each setting, without values that may hold a password."""
+    """Returns what is wrong, a line for each setting, without values that may hold a password."""
     if isinstance(error, UnknownSetting):
         return [str(error)]
     lines = []
     for problem in error.errors(include_url=False, include_context=False):
         name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper() if problem["loc"] else None
-        said = problem["msg"].removeprefix("Value error, ")
+        reason = problem["msg"].removeprefix("Value error, ")
         secret = name is None or name.endswith(("_URL", "_KEY", "_PASSWORD"))
         shown = "" if secret else f" (it is {problem['input']!r})"
-        lines.append(f"{name}: {said}{shown}" if name else said)
+        lines.append(f"{name}: {reason}{shown}" if name else reason)
     return lines
 
 
@@ -297,7 +298,7 @@ def end_with(*lines: str, status: int = 1) -> NoReturn:
 
 
 def settings_or_end() -> Settings:
-    """The environment's settings; a wrong one ends the process with what is wrong."""
+    """Returns the environment's settings; ends the process with the reason if one is wrong."""
     try:
         return read_settings()
     except (UnknownSetting, ValidationError) as error:

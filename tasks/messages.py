@@ -18,9 +18,9 @@ from celery_config import EXCHANGE, gpu_queue
 from processes.broker import broker_client
 
 KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
-# The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU of one there.
+# The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU.
 KICKS = "kicks"
-NO_BATCH = 0  # the id of no batch: a worker that takes this message shows that its queue reaches it
+NO_BATCH = 0  # the batch id of a probe: a worker that takes it shows that its queue reaches it
 # If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
 # matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.
 KICK_EXPIRES_MS = 2000
@@ -42,15 +42,15 @@ class Messages:
         self._paused_until = 0.0
 
     def kick_planner(self) -> None:
-        """Ask for a planner's step now; kicks that come before that step begins are one message."""
+        """Ask the planner for a step now; kicks that come before that step begins are one message."""
         self._send(self._kick)
 
     def clear_kick(self) -> None:
-        """A step begins: whatever happens from now on needs a new kick."""
+        """Let the next kick send a message; the planner calls it when a step begins."""
         self._send(partial(self._redis.delete, self._kick_key))
 
     def send_batches(self, batches: Iterable[tuple[int, str]]) -> bool:
-        """Tell workers to take batches, given as (batch id, worker's name); False if the broker did not take them.
+        """Send each batch, a pair of its id and its worker's name; returns False if the broker did not take them all.
 
         NO_BATCH replaces everything in the worker's queue, which therefore stays short even if nobody reads it.
         """

@@ -97,7 +97,7 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
 def _start_service(
     supervisor: Supervisor, settings: Settings, state_dir: Path, *, overwrite_policy: bool
 ) -> tuple[RunningService, str | None]:
-    """The running service, and its first API key if that was made now; raises ServerUnusable."""
+    """Returns the running service, and its first API key if that was made now; raises ServerUnusable."""
     settings = with_engines(settings)
     wrong = list(startup_checks.problems(settings))
     if wrong:
@@ -140,7 +140,7 @@ def _start_service(
 
 
 def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) -> tuple[str, str]:
-    """URLs of Postgres and broker: the configured ones, or else those of embedded servers, started here."""
+    """Returns the URLs of Postgres and broker, the configured ones or those of embedded servers started here."""
     broker_problem = startup_checks.broker_problem(settings.redis_url) if settings.redis_url else None
     if broker_problem is not None:
         raise Unreachable(broker_problem)
@@ -155,7 +155,7 @@ def _start_servers(supervisor: Supervisor, settings: Settings, state_dir: Path) 
 
 
 def _prepare_schema(database_url: str) -> None:
-    """Upgrade the schema unless it is new enough: the service's role needs no right to change tables."""
+    """Upgrade the schema unless it is new enough: the service's role then needs no right to change tables."""
     engine = make_engine(database_url, pool_size=1, name="magnus up")
     try:
         with engine.connect() as connection:
@@ -169,7 +169,7 @@ def _prepare_schema(database_url: str) -> None:
 
 
 def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
-    """Make an API key for this directory unless the database knows the one that it has; None if it does."""
+    """Returns a new API key for this directory; None if the database knows the one that it has."""
     path = state_dir / "api-key"
     with make_sessions(engine).begin() as session:
         kept = read_secret(path)
@@ -182,14 +182,14 @@ def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
 
 
 def _put_policy_in_force(engine: Engine, policy: str, *, overwrite: bool) -> None:
-    """Set the policy of a fresh database; one that an operator has put in force is replaced only to `overwrite` it."""
+    """Set the policy of a fresh database; replace one that an operator has put in force only to `overwrite` it."""
     with engine.begin() as connection:
         if overwrite or planner_state.planner_inputs(connection).policy is None:
             planner_state.set_policy(connection, policy)
 
 
 def _start_processes(supervisor: Supervisor, settings: Settings, service: RunningService, engine: Engine) -> None:
-    """Start everything but the servers: first what the workers' requests need, then the rest together."""
+    """Start everything but the servers: first what the workers need, then the rest together."""
     start = partial(_start_in_empty_directory, supervisor, settings.state_dir / "empty")
     start(
         process_commands.planner(),
@@ -225,12 +225,12 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
 
 
 def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
-    """The web server, whose processes add up their metrics."""
+    """Returns the web server with a directory in which its processes add up their metrics."""
     return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(fresh_metrics(settings.state_dir))})
 
 
 def _own_devices(settings: Settings) -> list[str]:
-    """A device for each worker with an engine of our own; beside servers of others none, unless asked for."""
+    """Returns a device for each worker with an engine of our own; beside engine servers only as many as asked for."""
     requested = _requested_workers(settings)
     if settings.engines and not requested:
         return []
@@ -238,12 +238,12 @@ def _own_devices(settings: Settings) -> list[str]:
 
 
 def _cpu_workers(settings: Settings) -> int:
-    """Two, or one for a large model, whose step reads the weights once for all rows: one batch beats two halves."""
+    """Returns two, or one for a large model: a step reads the weights for all rows, so that one batch is faster."""
     return 1 if (parameters_of(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
 
 
 def _requested_workers(settings: Settings) -> int | None:
-    """The configured number of workers; None if the default is to follow the devices."""
+    """Returns the configured number of workers; None if it depends on the devices."""
     return settings.workers if "workers" in settings.model_fields_set else None
 
 
@@ -255,7 +255,7 @@ def _free_port(host: str, port: int, option: str) -> int:
 
 
 def _reachable(host: str) -> str:
-    """The host as part of a URL that this machine can open."""
+    """Returns the host as part of a URL that this machine can open."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host
 

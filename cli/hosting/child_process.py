@@ -1,4 +1,4 @@
-"""One child process: how it is started, and stopped together with everything that it started itself.
+"""One child process: starts it, and stops it together with everything that it started itself.
 
 `readiness.py` waits until it is ready, `supervisor.py` restarts it.
 """
@@ -20,7 +20,7 @@ from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
 from processes.signs_of_life import PULSE_FD
 
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
-LOG_LINES_SHOWN = 8  # of a failed program: enough for the end of a traceback
+LOG_LINES_SHOWN = 8  # of a failed program's log: enough for the end of a traceback
 
 
 class ProgramFailed(Exception):
@@ -39,9 +39,9 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class ChildProgram:
-    """What to run and how; `ready` is called until it is true. When its parent dies, the program gets `orphan_signal`.
+    """What to run and how; `ready` is called until it is true.
 
-    That signal comes from the kernel, on Linux only.
+    When its parent dies, the kernel sends the program `orphan_signal` (Linux only).
     """
 
     name: str
@@ -55,8 +55,8 @@ class ChildProgram:
     stop_within_s: float = 10.0
     ready: Callable[[], bool] = _always
     ready_within_s: float = 60.0
-    alive_within_s: float | None = None  # silence for so long means that it is frozen; None: it gives no signs of life
-    question: Question | None = None  # to whose answers it is alive; None: it sends pulses
+    alive_within_s: float | None = None  # after this much silence it is frozen; None: it gives no signs of life
+    question: Question | None = None  # its answers are the signs of life; None: it sends pulses
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def start(program: ChildProgram, log: Path, pulse_fd: int | None = None) -> subp
 def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
     """Send each its stop signal, kill those that do not end in time, and kill what any of them started.
 
-    Whatever is frozen goes on, so that it hears the signal.
+    Frozen processes are resumed, so that the signal reaches them.
     """
     descendants = {child for _, process in running for child in _descendants(process.pid)}
     for program, process in running:
@@ -126,13 +126,13 @@ def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
             process.kill()
             process.wait()
     for child in descendants:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it is gone, or its pid belongs to another process by now
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, or its pid belongs to another process
             child.kill()
     psutil.wait_procs(list(descendants), timeout=5)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL the process and everything that it started, which a frozen process cannot end itself; does not wait."""
+    """Kill the process and everything that it started, without waiting; a frozen process cannot end its children."""
     descendants = _descendants(process.pid)
     process.kill()
     for child in descendants:

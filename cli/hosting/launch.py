@@ -1,4 +1,4 @@
-"""A script that replaces itself by a command, run as the given user, which dies with the process that started it.
+"""A script that replaces itself by a command of the given user, which dies with the process that started it.
 
 It is started by its path with `python -I -S`, because a supervisor must not run Python code between fork and exec: that
 can deadlock with threads. Linux clears the parent-death signal when the user changes, so it is set last.

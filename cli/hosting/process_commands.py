@@ -1,4 +1,4 @@
-"""The command of each of the service's processes; the Procfile has the same commands for several hosts."""
+"""The command of each of the service's processes."""
 
 import os
 import sys
@@ -11,16 +11,16 @@ from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # where the environment's commands are
-# The module after it is run without the working directory on Python's path; OUR_MODULES are the first there. Celery and
-# gunicorn put the working directory first all the same: who starts them chooses one without modules, or ours.
+# Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery and gunicorn put the
+# working directory first all the same, so that they are started in one without modules, or in ours.
 PYTHON = (sys.executable, "-P", "-m")
 CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which is no line of a log
-# One task at a time; Celery's gossip between workers (events, clocks at the start) serves nothing here. Its heartbeats
-# are for Flower alone, and one each 2 s was most of what an idle worker did.
+# One task at a time. Nothing here needs Celery's gossip between workers (events, clocks at the start). Its heartbeats
+# are for Flower alone, and one every 2 s was most of what an idle worker did.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
 # Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we. A connection
-# costs no thread, so that 4,000 are no more than twice what a thousand calls that wait and as many idle clients hold. A
-# process that does not answer gunicorn for 20 s is replaced; it does so every second unless it is frozen.
+# costs no thread; 4,000 are twice what a thousand waiting calls and a thousand idle clients hold. gunicorn replaces a
+# process that does not answer it for 20 s; one that is not frozen answers every second.
 GUNICORN_FLAGS = (
     "-k",
     "webapp.transport.web_worker.WebWorker",
@@ -31,19 +31,19 @@ GUNICORN_FLAGS = (
     "--keep-alive=75",
     "--no-control-socket",
 )
-# libgomp: how often a thread that waits for the others of its team looks before it sleeps. The default, 300,000, keeps
-# the core from the very thread that it waits for where more threads are to run than there are cores: beside a busy
+# libgomp: how often a waiting thread of a team checks for the others before it sleeps. The default, 300,000, keeps
+# the core from the thread that it waits for where there are more threads than cores: beside a busy
 # process 30 steps of SmolLM2 did not end within 70 s, and with this number a step of 16 rows takes 0.06 s. With both
 # cores free it takes 34 ms instead of 28.
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
-BACKGROUND_NICE = 10  # below the workers as well: of trainer and Flower, for which no request waits; not tuned
-FLOWER_TASKS = 2000  # that it remembers; with its own 100,000 it grew by 160 MB an hour at load
+BACKGROUND_NICE = 10  # of trainer and Flower, for which no request waits: below the workers as well; not tuned
+FLOWER_TASKS = 2000  # tasks that it remembers; with its default of 100,000 it grew by 160 MB an hour at load
 BACKGROUND_ALIVE_WITHIN_S = 30.0  # with that niceness they may wait long for a CPU, and nothing is urgent; not tuned
 
 # For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# For every process that is no `magnus` command, which does so by itself.
+# For every process but the `magnus` commands, which set the path themselves.
 PATHS = {"PYTHONPATH": os.pathsep.join([str(OUR_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])])}
 CONTROL = ONE_THREAD | PATHS
 
@@ -143,18 +143,18 @@ def _celery_worker(name: str, module: str, queue: str) -> ChildProgram:
 
 
 def with_absolute_paths(settings: Settings) -> Settings:
-    """The settings for a process with another working directory."""
+    """Returns the settings for a process with another working directory."""
     paths = {"model": _absolute(settings.model), "encoder": _absolute(settings.encoder)}
     return settings.model_copy(update={"state_dir": settings.state_dir.resolve(), **paths})
 
 
 def _absolute(path: str) -> str:
-    """A directory's path from the root; what is no directory as it is."""
+    """Returns a directory's absolute path, and any other text as it is."""
     return str(Path(path).absolute()) if Path(path).is_dir() else path
 
 
 def export_settings(settings: Settings) -> None:
-    """Put settings into this process's environment, which every child inherits and reads."""
+    """Write the settings into this process's environment, which every child inherits and reads."""
     values = settings.model_dump(exclude={"dashboard_password", "engine_key", "api_key", "url"}, exclude_none=True)
     for name, secret in (("dashboard_password", settings.dashboard_password), ("engine_key", settings.engine_key)):
         if secret is not None:

@@ -1,4 +1,4 @@
-"""The processes that the children started: which of them are stopped, and which outlived the child they belong to."""
+"""The descendants of the supervised children: resumes stopped ones, kills those that outlived their child."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import psutil
 
 STOPPED = b"T"  # the state of a stopped process in /proc/PID/stat
-MOST_STAT_BYTES = 4096  # that file is one line of some hundred
+MOST_STAT_BYTES = 4096  # the file is one line of a few hundred bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process, told from a later one with the same id by when it began."""
+    """A process; `began` tells it from a later one with the same id."""
 
     pid: int
     began: float
@@ -28,18 +28,18 @@ class _State:
 
 
 class ProcessFamily:
-    """Children and their descendants as of the last look."""
+    """Children and their descendants at the last call of `resume_and_clean_up`."""
 
     def __init__(self) -> None:
         self._members: set[Member] = set()
         self._stopped: set[Member] = set()
 
-    def tend(self, children: Collection[int]) -> tuple[list[Member], list[Member]]:
-        """Look at everybody; returns the stopped processes that go on now, and the orphans that were killed.
+    def resume_and_clean_up(self, children: Collection[int]) -> tuple[list[Member], list[Member]]:
+        """Resume stopped processes and kill orphans; returns both.
 
-        What is stopped (SIGSTOP) at two looks in a row goes on. No part of a service is stopped on purpose, a Postgres
-        session or a server's worker cannot be replaced alone, and going on loses nothing: what others took over
-        meanwhile is fenced. An orphan is what a child left behind when it died.
+        A process that is stopped (SIGSTOP) at two calls in a row is resumed. No part of a service is stopped on
+        purpose, a Postgres session or a server's worker cannot be replaced alone, and resuming loses nothing, because
+        work that others took over meanwhile is fenced. An orphan is a process that a child left behind when it died.
         """
         before, processes = self._members, _processes()
         family = _with_descendants(children, processes)
@@ -60,19 +60,19 @@ def _send(member: Member, number: signal.Signals) -> None:
 
 
 def _with_descendants(children: Collection[int], processes: Mapping[int, _State]) -> list[_State]:
-    """The children and all below them, of this process's descendants."""
+    """Returns the children and all of their descendants."""
     of_parent: dict[int, list[_State]] = {}
     for one in processes.values():
         of_parent.setdefault(one.parent, []).append(one)
     found = [one for one in of_parent.get(os.getpid(), ()) if one.member.pid in children]
-    for one in found:  # which grows meanwhile
+    for one in found:  # the list grows meanwhile
         found += of_parent.get(one.member.pid, ())
     return found
 
 
 def _processes() -> dict[int, _State]:
-    """Every process of this host by its id."""
-    if os.path.exists(f"/proc/{os.getpid()}/stat"):  # Linux; psutil takes several times as long, at every look
+    """Returns every process of this host by its id."""
+    if os.path.exists(f"/proc/{os.getpid()}/stat"):  # Linux; psutil takes several times as long
         return {int(pid): state for pid in os.listdir("/proc") if pid.isdigit() and (state := _read(pid))}
     return {
         process.pid: _State(
@@ -94,6 +94,6 @@ def _read(pid: str) -> _State | None:
         return None
     finally:
         os.close(descriptor)
-    fields = stat.rpartition(b")")[2].split()  # behind its name, from the third field of proc(5) on
+    fields = stat.rpartition(b")")[2].split()  # after its name: from the third field of proc(5) on
     state, parent, began = fields[0], fields[1], fields[19]
     return _State(Member(int(pid), float(began)), int(parent), state == STOPPED)

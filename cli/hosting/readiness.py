@@ -1,4 +1,4 @@
-"""When a started program is ready: the check of each kind, and the wait for it."""
+"""Checks whether a started program is ready, and waits for it."""
 
 import signal
 import subprocess
@@ -16,8 +16,8 @@ from cli.hosting.child_process import ChildProgram, ProgramFailed
 from models.planning import live_fleet
 
 POLL_S = 0.02  # delays the start of what comes next by half of this on average; not tuned
-# A worker is ready once its last heartbeat is at most so old: six times MAGNUS_HEARTBEAT_S (0.5 s), so that a slow one
-# counts, and short enough that the row of an earlier worker of the same name does not. Not tuned.
+# Greatest age of a ready worker's last heartbeat: six times MAGNUS_HEARTBEAT_S (0.5 s), so that a slow one counts, and
+# short enough that the row of an earlier worker of the same name does not. Not tuned.
 WORKER_ALIVE_S = 3.0
 
 
@@ -43,7 +43,7 @@ def _status(code: int) -> str:
 
 
 def postgres_answers(url: str) -> bool:
-    """Whether a Postgres accepts connections there."""
+    """Whether the Postgres at this URL accepts connections."""
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.OperationalError:
@@ -52,7 +52,7 @@ def postgres_answers(url: str) -> bool:
 
 
 def broker_answers(url: str) -> bool:
-    """Whether a server that speaks the Redis protocol is there and accepts the URL's password."""
+    """Whether the broker at this URL answers and accepts the URL's password."""
     try:
         with redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
             return bool(client.ping())
@@ -70,8 +70,8 @@ def worker_is_alive(engine: Engine, name: str) -> bool:
 
 
 def api_is_ready(url: str) -> bool:
-    """Whether the API there can accept requests."""
+    """Whether the API at this URL can accept requests."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=4).is_success  # a 503 for want of the database comes within 3 s
+        return httpx.get(f"{url}/readyz", timeout=4).is_success  # without a database a 503 comes within 3 s
     except httpx.TransportError:
         return False

@@ -1,4 +1,4 @@
-"""What a running service keeps beside its data: how commands find it (addresses, API key, password), its metrics."""
+"""The files of a running service beside its data: addresses, API key and password for commands, its metrics."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import psutil
 from cli.output import Unreachable
 from settings import Settings
 
-MEMORY = Path("/dev/shm")  # noqa: S108 — a file system in memory, on Linux; what is made there has a name by chance
+MEMORY = Path("/dev/shm")  # noqa: S108 — a file system in memory, on Linux; names made there are random
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RunningService:
 
 
 def running_service(state_dir: Path) -> RunningService | None:
-    """The service that runs in this directory; None also if it was killed and its file remained."""
+    """Returns the service that runs in this directory; None without one, also if it was killed and left its file."""
     try:
         service = RunningService(**json.loads((state_dir / "service.json").read_text()))
     except FileNotFoundError:
@@ -43,15 +43,15 @@ def running_service(state_dir: Path) -> RunningService | None:
 
 
 def forget_service(state_dir: Path) -> None:
-    """Delete service.json, and what its web processes counted."""
+    """Delete service.json and the metrics of its web processes."""
     (state_dir / "service.json").unlink(missing_ok=True)
     remove_metrics(state_dir)
 
 
 def fresh_metrics(state_dir: Path) -> Path:
-    """An empty directory in which the web processes of this host add up their metrics, in memory where that can be had.
+    """Returns an empty directory in which the web processes of this host add up their metrics, in memory if possible.
 
-    They map its files. On a full disk, touching a page that is not there yet would end a process (SIGBUS).
+    They map its files: on a full disk, touching a new page would end a process (SIGBUS).
     """
     remove_metrics(state_dir)
     where = MEMORY if os.access(MEMORY, os.W_OK) else state_dir
@@ -80,7 +80,7 @@ def database_url(settings: Settings) -> str:
 
 
 def api_address(settings: Settings) -> tuple[str, str]:
-    """URL and API key of the service: as configured, else those of the state directory; raises Unreachable."""
+    """Returns URL and API key of the service, as configured or from the state directory; raises Unreachable."""
     service = running_service(settings.state_dir)
     url = settings.url or (service.url if service else None)
     if url is None:
@@ -95,9 +95,9 @@ def api_address(settings: Settings) -> tuple[str, str]:
 
 
 def keep_private(state_dir: Path) -> None:
-    """Make the directory, with every file that this process and its children will write for this user alone.
+    """Make the directory, and let only this user read what this process and its children write.
 
-    Logs of an earlier version, which others could read, are closed. A directory that was there keeps its own mode.
+    It also closes the logs of an earlier version to others. An existing directory keeps its mode.
     """
     os.umask(0o077)
     state_dir.mkdir(parents=True, exist_ok=True)
@@ -109,12 +109,12 @@ def keep_private(state_dir: Path) -> None:
 
 
 def read_secret(path: Path) -> str | None:
-    """The content of a file without the white space around it; None if there is no such file."""
+    """Returns the content of a file without the white space around it; None if there is no such file."""
     return path.read_text().strip() if path.exists() else None
 
 
 def write_secret(path: Path, content: str) -> None:
-    """Write a file that only this user may read; readers see the old content or the new, never a part."""
+    """Write a file that only this user may read; a reader sees the old content or the new one, never a part."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     fresh.touch(mode=0o600)
@@ -123,7 +123,7 @@ def write_secret(path: Path, content: str) -> None:
 
 
 def read_or_create_secret(path: Path) -> str:
-    """The secret in this file, made on first use."""
+    """Returns the secret in this file, which the first call makes."""
     secret = read_secret(path)
     if secret is None:
         secret = secrets.token_urlsafe(18)

@@ -1,6 +1,6 @@
-"""Signs of life of a child: bytes that it sends through a pipe, or answers to a question that a thread asks it.
+"""Signs of life of a child: pulses that it sends through a pipe, or answers to a question that a thread asks it.
 
-Neither can block the supervisor. What says nothing for longer than its program's `alive_within_s` counts as frozen.
+Neither can block the supervisor. A child that is silent for longer than its program's `alive_within_s` is frozen.
 """
 
 import os
@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
 
-# Silence that is borne. Below the 15 s within which the work of a frozen process must go on elsewhere, with time for a
-# restart; on a machine whose processes wait longer than this for a CPU, nothing is served in time. Not tuned otherwise.
+# Longest silence of a process that works. Below the 15 s within which the work of a frozen process must go on
+# elsewhere, with time for a restart; where processes wait longer than this for a CPU, nothing is served in time. Not
+# tuned otherwise.
 ALIVE_WITHIN_S = 10.0
 # Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
 START_WITHIN_S = 300.0
-# Less than a third of the silence that is borne, so that two answers may be lost. Not tuned otherwise.
+# Less than a third of ALIVE_WITHIN_S, so that two answers may be lost. Not tuned otherwise.
 ASK_EVERY_S = 3.0
 ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a row is not usable
 
 
 @dataclass(frozen=True)
 class Question:
-    """Bytes that the server at `address` (a Unix socket's path, or host and port) answers whatever its state is.
+    """Bytes that a server answers in any state; `address` is a Unix socket's path, or host and port.
 
-    A server whose answer holds the words `is_over` lives, but serves nobody any more.
+    A server whose answer contains `is_over` lives, but serves nobody any more.
     """
 
     address: str | tuple[str, int]
@@ -33,7 +34,7 @@ class Question:
     is_over: bytes | None = None
 
     def is_answered(self) -> bool:
-        """Whether an answer comes soon. An error message counts: the server is busy, full or starting, but lives."""
+        """Whether an answer comes within ANSWER_WITHIN_S; an error message counts, because a busy server lives, too."""
         family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
         if not isinstance(self.address, str) and ":" in self.address[0]:
             family = socket.AF_INET6
@@ -49,9 +50,10 @@ class Question:
 
 
 def postgres_question(socket_path: str) -> Question:
-    """Whether a session can begin. After a SIGTERM Postgres waits for the last session to end, which pools never do.
+    """Asks whether a session can begin.
 
-    Until then it refuses new ones: only a restart helps.
+    After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so that
+    only a restart helps.
     """
     parameters = b"user\0postgres\0database\0postgres\0\0"
     startup = struct.pack("!ii", 8 + len(parameters), 196608) + parameters
@@ -59,25 +61,25 @@ def postgres_question(socket_path: str) -> Question:
 
 
 def redis_question(host: str, port: int) -> Question:
-    """PING; without a password the answer is an error, which will do."""
+    """Sends PING; without a password the answer is an error, which counts as well."""
     return Question((host, port), b"PING\r\n")
 
 
 def http_question(host: str, port: int, path: str) -> Question:
-    """GET without keep-alive."""
+    """Sends a GET without keep-alive."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return Question((host, port), f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
 
 
 class SignsOfLife(Protocol):
-    """What was heard of one process."""
+    """Receives the signs of life of one process."""
 
     def heard(self) -> bool:
-        """Whether there was a sign since the last call."""
+        """Whether a sign came since the last call."""
         ...
 
     def close(self) -> None:
-        """The process has ended: listen no more."""
+        """Stop receiving; the process has ended."""
         ...
 
 
@@ -91,7 +93,7 @@ class Pipe:
         os.set_blocking(self.child_end, False)
 
     def handed_over(self) -> None:
-        """The process has its end now: close ours."""
+        """Close our copy of the child's end; call it once the process has started."""
         os.close(self.child_end)
 
     def heard(self) -> bool:
@@ -127,7 +129,7 @@ class Asking(Thread):
         return answered
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closed.set()
 
 
@@ -135,13 +137,16 @@ class Silence:
     """How long one process has been silent, while its supervisor itself was not frozen."""
 
     def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
-        """Until the first sign came, silence is borne for `start_within_s`, at least START_WITHIN_S."""
+        """Before the first sign the process may be silent for `start_within_s`, at least START_WITHIN_S."""
         self._signs, self._alive_within_s = signs, alive_within_s
         self._bound_s = max(start_within_s, START_WITHIN_S)
         self._silent_s, self._looked_at = 0.0, time.monotonic()
 
     def too_long(self, longest_step_s: float) -> float | None:
-        """The seconds of silence if they are too many; a look counts at most `longest_step_s` since the one before."""
+        """Returns the seconds of silence if they are too many, else None.
+
+        A call counts at most `longest_step_s` since the call before, because the supervisor may have been frozen.
+        """
         now = time.monotonic()
         self._silent_s += min(now - self._looked_at, longest_step_s)
         self._looked_at = now
@@ -150,5 +155,5 @@ class Silence:
         return self._silent_s if self._silent_s > self._bound_s else None
 
     def close(self) -> None:
-        """The process has ended."""
+        """Stop receiving; the process has ended."""
         self._signs.close()

@@ -1,7 +1,7 @@
 """Keeps the service's processes up: starts them in order, restarts what dies or is silent, stops all in reverse order.
 
 No process is left behind: every child has a session of its own and dies with its supervisor even under SIGKILL (Linux).
-What survives anyway is listed in `processes.json` and stopped by the next supervisor of the same state directory.
+The next supervisor of the same state directory stops what survives anyway: `processes.json` lists it.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from cli.hosting.readiness import await_ready
 MAX_LOG_BYTES = (
     16 * 2**20
 )  # a longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned
-# A child that ran for so long has its failures forgotten. As long as the longest delay: with three times that, children
-# that somebody kills now and then were kept down for ten seconds each, and a killed worker's rows ran again after 16 s.
+# The failures of a child that ran for this long are forgotten. It is the longest delay: with three times that, children
+# that are killed now and then were kept down for ten seconds each, and a killed worker's rows ran again after 16 s.
 HEALTHY_S = 10.0
 POLL_S = 0.1  # the shortest restart delay; between polls a dead child stays down. Not tuned
-# Between two looks at all processes, which cost some milliseconds. A stopped process goes on after one to two of these,
-# well before others take over its work (10 s).
-LOOK_S = 2.0
+# Between two checks of all processes, which cost some milliseconds. A stopped process is resumed after one to two of
+# these, well before others take over its work (10 s).
+CHECK_S = 2.0
 
 
 class AlreadyRunning(Exception):
@@ -55,19 +55,19 @@ class Stopped(Exception):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals to stop at; SIGHUP is not among them under nohup."""
+    """Returns the signals that stop the service; under nohup SIGHUP is none of them."""
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if nohup else [signal.SIGHUP])]
 
 
 def restart_delay_s(failures: int) -> float:
-    """Seconds to wait before the restart after so many failures in a row: 0.1, 0.2, 0.4, at most 10."""
+    """Returns the seconds to wait before a restart after failures in a row: 0.1, 0.2, 0.4, at most 10."""
     return min(0.1 * 2.0 ** min(failures - 1, 10), 10.0)
 
 
 @dataclass
 class Child:
-    """A supervised program and its present process; `restart_at` is set while it is down."""
+    """A supervised program and its process; `restart_at` is set while it is down."""
 
     program: ChildProgram
     log: Path
@@ -78,19 +78,19 @@ class Child:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Its present process, or the last one."""
+        """Its running process, or the last one."""
         return self.started.process
 
-    def hear_no_more(self) -> None:
-        """The process has ended."""
+    def stop_listening(self) -> None:
+        """Close the pipe of signs of life; the process has ended."""
         if self.restart_at is None and self.started.silence is not None:
             self.started.silence.close()
 
-    def end_silence(self) -> float | None:
-        """Kill the process if it was silent for too long; returns for how many seconds."""
+    def kill_if_silent(self) -> float | None:
+        """Kill the process if it was silent for too long; returns the seconds of silence, None if it lives."""
         if self.restart_at is not None or self.started.silence is None:
             return None
-        silent_s = self.started.silence.too_long(longest_step_s=2 * LOOK_S)
+        silent_s = self.started.silence.too_long(longest_step_s=2 * CHECK_S)
         if silent_s is not None and self.process.poll() is None:
             child_process.kill(self.process)
         return silent_s
@@ -106,7 +106,7 @@ class Supervisor:
         self._report = report
         self._groups: list[list[Child]] = []
         self._family = ProcessFamily()
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
@@ -127,19 +127,19 @@ class Supervisor:
                 group = self._groups[-1]
                 child_process.stop(*((child.program, child.process) for child in group))
                 for child in group:
-                    child.hear_no_more()
+                    child.stop_listening()
                 self._groups.pop()
                 with contextlib.suppress(OSError):  # a full disk must not leave the others running
                     self._write_processes()
-            self._family.tend(())
+            self._family.resume_and_clean_up(())
         finally:
             self._release()
 
     def start(self, *programs: ChildProgram) -> None:
         """Start these together and return once all are ready; they are stopped together, before those started earlier.
 
-        Raises ProgramFailed if one ends or is not ready in time, Stopped if a signal came. What was started earlier is
-        kept up meanwhile.
+        Keeps up earlier programs meanwhile. Raises ProgramFailed if one ends or is not ready in time, Stopped if a
+        signal came.
         """
         self.raise_if_stopping()
         earlier, children = self._children(), list[Child]()
@@ -150,7 +150,7 @@ class Supervisor:
             self._write_processes()
 
         def interrupted() -> bool:
-            self._tend(earlier)
+            self._keep_up(earlier)
             return self._stopping.is_set()
 
         for child in children:
@@ -165,27 +165,27 @@ class Supervisor:
     def watch(self) -> None:
         """Restart every child that dies or is silent for too long, until a signal to stop comes."""
         while not self._stopping.wait(POLL_S):
-            self._tend(self._children())
+            self._keep_up(self._children())
 
-    def _tend(self, children: Collection[Child]) -> None:
-        """Restart those of the children that have ended; every LOOK_S, find out which are frozen."""
+    def _keep_up(self, children: Collection[Child]) -> None:
+        """Restart the children that have ended; every CHECK_S, find those that are frozen."""
         now = time.monotonic()
         for child in children:
             try:
                 self._restart_if_ended(child, now)
             except OSError as error:  # a full disk, for which the others must not be stopped
                 self._say(f"{child.program.name}: {error}")
-        if now >= self._look_at:
-            self._look_at = now + LOOK_S
-            self._look(children)
+        if now >= self._check_at:
+            self._check_at = now + CHECK_S
+            self._check(children)
 
-    def _look(self, children: Collection[Child]) -> None:
-        resumed, orphans = self._family.tend([child.process.pid for child in self._children()])
+    def _check(self, children: Collection[Child]) -> None:
+        resumed, orphans = self._family.resume_and_clean_up([child.process.pid for child in self._children()])
         for what, processes in (("was stopped, goes on", resumed), ("was left behind, killed", orphans)):
             for process in processes:
                 self._say(f"process {process.pid} {what}")
         for child in children:
-            silent_s = child.end_silence()
+            silent_s = child.kill_if_silent()
             if silent_s is not None:
                 self._say(f"{child.program.name} gave no sign of life for {silent_s:.0f} s, killed; see {child.log}")
             with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ class Supervisor:
         if child.restart_at is None:
             if child.process.poll() is None:
                 return
-            child.hear_no_more()
+            child.stop_listening()
             child.failures = 1 if now - child.started_at > HEALTHY_S else child.failures + 1
             child.restart_at = now + restart_delay_s(child.failures)
             self._say(f"{child.program.name} ended with {child.process.returncode}, restarting; see {child.log}")
@@ -230,7 +230,7 @@ class Supervisor:
         path.with_suffix(".new").replace(path)
 
     def _stop_survivors(self) -> None:
-        """Stop what a killed supervisor left behind: processes with a pid and the command that processes.json lists."""
+        """Stop what a killed supervisor left behind: processes that have the pid and the command of processes.json."""
         path = self.state_dir / "processes.json"
         listing = json.loads(path.read_text()) if path.exists() else []
         survivors = [process for entry in listing if (process := _survivor(entry["pid"], entry["command"]))]

@@ -1,4 +1,4 @@
-"""Lets one other user, and nobody else, pass through the directories above a path: by an access control list (Linux).
+"""Lets one other user pass through the directories above a path, by an access control list (Linux).
 
 The embedded Postgres refuses to run as root, so that root starts it as another user, who must reach its files.
 """
@@ -18,7 +18,7 @@ TRAVERSE = 1  # the x bit: pass through, without listing
 
 
 class NotPassable(Exception):
-    """A directory that another user must pass through, on a file system that has no access control lists."""
+    """Another user must pass through a directory whose file system has no access control lists."""
 
     def __init__(self, directory: Path, uid: int) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ def _may_traverse(user: tuple[int, int], found: os.stat_result) -> bool:
 
 
 def _grant(uid: int, directory: Path) -> None:
-    """Add the user's entry to the directory's list, and widen the mask that bounds such entries."""
+    """Add the user's entry to the directory's access control list, and the permission to the mask."""
     if sys.platform != "linux":
         raise NotPassable(directory, uid)
     mode = directory.stat().st_mode

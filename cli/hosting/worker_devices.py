@@ -1,4 +1,4 @@
-"""Which device each worker of this host gets, without loading torch in this process."""
+"""Gives each worker of this host a device, without loading torch in this process."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import sys
 
 
 def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: int = 2) -> list[str]:
-    """The device of each worker: the named devices in turn, for "auto" every GPU, else the CPU.
+    """Returns the device of each worker: the named devices in turn, for "auto" every GPU, without one the CPU.
 
     `workers` None means one worker a device, or `cpu_workers` on the CPU.
     """
@@ -21,18 +21,18 @@ def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: in
 
 
 def gpu_count() -> int:
-    """How many GPUs torch can use, asked in another process, and only where `nvidia-smi` is installed."""
+    """Returns how many GPUs torch can use; it asks another process, and only where `nvidia-smi` is installed."""
     return 0 if shutil.which("nvidia-smi") is None else cuda_devices()
 
 
 def cuda_devices() -> int:
-    """How many CUDA devices torch can use, asked in another process, which takes seconds."""
+    """Returns how many CUDA devices torch can use; it asks another process, which takes seconds."""
     script = "import torch; print(torch.cuda.device_count())"
     answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)  # noqa: S603
     return int(answer.stdout) if answer.returncode == 0 else 0
 
 
 def threads_each(workers: int) -> int:
-    """CPU threads of each of `workers`: the cores that this process may use, divided by them."""
+    """Returns the CPU threads of each worker: the cores that this process may use, divided by the workers."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // max(1, workers))
