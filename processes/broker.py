@@ -42,7 +42,7 @@ class BrokerSubscription:
         message = self._messages.get_message(timeout=within_s)
         if message is None:
             silent_s = monotonic() - self._heard_at
-            if silent_s >= 2 * PING_AFTER_S:
+            if self._pinged and silent_s >= 2 * PING_AFTER_S:
                 raise redis.TimeoutError("no answer to a ping")
             if silent_s >= PING_AFTER_S and not self._pinged:
                 self._messages.ping()

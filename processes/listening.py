@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class Subscription(Protocol[Message]):
-    """A connection that hears one channel from now on."""
+    """A connection that receives the messages of one channel from now on."""
 
     def wait(self, within_s: float) -> list[Message]:
         """Returns the messages that came, none after `within_s`."""
@@ -78,7 +78,7 @@ class Channel(Generic[Message]):
 class Listener(Thread, Generic[Message]):
     """A thread that calls `on_messages` with the messages that came together.
 
-    It calls it with none when it has subscribed: what was sent before was not heard.
+    It also calls it, with no messages, when it has subscribed, because earlier messages were not heard.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Listener(Thread, Generic[Message]):
         wait_s: float,
         on_pooler: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait_s` is the longest that a stop takes. `on_pooler` is called once, instead, if nothing can be heard."""
+        """`wait_s` is the longest time to a stop. `on_pooler` is called once, and the thread ends, behind a pooler."""
         super().__init__(name=name, daemon=True)
         self._channel, self._on_messages, self._wait_s, self._on_pooler = channel, on_messages, wait_s, on_pooler
         self._stopping = Event()
@@ -111,5 +111,5 @@ class Listener(Thread, Generic[Message]):
             self._channel.close()
 
     def stop(self) -> None:
-        """Pass no further message on; the thread ends within `wait_s`."""
+        """Pass no further message on; returns at once, and the thread ends within `wait_s`."""
         self._stopping.set()

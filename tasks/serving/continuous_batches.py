@@ -12,7 +12,7 @@ from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.costs.device_seconds import DeviceSeconds
-from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.engine_events import BatchEnded, EngineEvent, RowReturned, event_of_row
 
 
 @dataclass(eq=False, slots=True)
@@ -124,15 +124,8 @@ class ContinuousBatches:
 
     def _answer(self, row: FinishedSequence, at: float) -> None:
         batch = self._batch_of_row[row.id]
-        lease, gpu_s = batch.job.lease, self._seconds.leave(row.id)
-        if row.reason == "unfinished":  # its server is away or full
-            self._record(RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s))
-        elif row.reason == "refused":
-            self._record(RowFailed(lease, row.id, REFUSED, row.refusal, at))
-        else:
-            asked = batch.rows[row.id]
-            with_logprobs = asked.top_logprobs is not None
-            self._record(RowEnded(lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s))
+        gpu_s = self._seconds.leave(row.id)
+        self._record(event_of_row(batch.job.lease, batch.rows[row.id], row, at, gpu_s))
         self._row_left(row.id, row.tokens)
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:

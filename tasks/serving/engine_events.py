@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.sequences import FinishedSequence, TokenLogprob
+from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 from models.leasing.batch_results import Figures
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure
@@ -74,6 +74,15 @@ class BatchEnded:
 
 
 EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
+
+
+def event_of_row(lease: Lease, asked: Sequence, row: FinishedSequence, at: float, gpu_s: float) -> EngineEvent:
+    """Returns the event of a row that its engine has finished with; `asked` is the row as it entered the engine."""
+    if row.reason == "unfinished":  # its server is away or full
+        return RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s)
+    if row.reason == "refused":
+        return RowFailed(lease, row.id, REFUSED, row.refusal, at)
+    return RowEnded(lease, row, asked.stop, at, asked.top_logprobs is not None, asked.continues, gpu_s)
 
 
 class Record(Protocol):

@@ -10,7 +10,7 @@ from models.leasing.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
 from tasks.serving.costs.device_seconds import by_tokens
-from tasks.serving.engine_events import REFUSED, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
+from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
 
 
 class StaticBatch:
@@ -45,15 +45,8 @@ class StaticBatch:
             {row.id: self._computed_tokens(row) for row in ended if row.reason != "removed"},
         )
         for row in ended:
-            if row.reason == "unfinished":
-                returned = RowReturned(job.lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s[row.id])
-                self._record(returned)
-            elif row.reason == "refused":
-                self._record(RowFailed(job.lease, row.id, REFUSED, row.refusal, at))
-            elif row.reason != "removed":  # a removed row was recorded when it was removed
-                asked = self._rows[row.id]
-                with_logprobs = asked.top_logprobs is not None
-                self._record(RowEnded(job.lease, row, asked.stop, at, with_logprobs, asked.continues, gpu_s[row.id]))
+            if row.reason != "removed":  # a removed row was recorded when it was removed
+                self._record(event_of_row(job.lease, self._rows[row.id], row, at, gpu_s[row.id]))
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
     def _computed_tokens(self, row: FinishedSequence) -> int:
