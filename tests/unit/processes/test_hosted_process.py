@@ -1,5 +1,8 @@
+import gc
 import subprocess
 import sys
+
+from processes.hosted_process import HostedProcess
 
 LOOKS = """
 import gc, sqlalchemy
@@ -14,3 +17,25 @@ def test_what_was_loaded_is_not_looked_at_again():
     said = subprocess.run([sys.executable, "-c", LOOKS], check=True, capture_output=True, text=True, timeout=60).stdout
     loaded, looked_at = map(int, said.split())
     assert looked_at < loaded / 100
+
+
+class Noted:
+    """A part that notes when it is started and stopped."""
+
+    def __init__(self, name: str, noted: list[str]) -> None:
+        self._name, self._noted = name, noted
+
+    def start(self) -> None:
+        self._noted.append(f"start {self._name}")
+
+    def stop(self) -> None:
+        self._noted.append(f"stop {self._name}")
+
+
+def test_parts_start_in_their_order_and_stop_in_reverse_order():
+    noted: list[str] = []
+    process = HostedProcess([Noted("a", noted), Noted("b", noted)], on_stopped=lambda: noted.append("stopped"))
+    process.start()
+    process.stop()
+    gc.unfreeze()  # this process goes on to run other tests
+    assert noted == ["start a", "start b", "stop b", "stop a", "stopped"]
