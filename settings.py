@@ -141,19 +141,19 @@ class Settings(BaseSettings):
     )
     tick_s: float = Field(2.5, gt=0, description="Beat's tick, for what no announcement and no kick said")
     lease_s: float = Field(
-        10.0, gt=0, description="A batch whose worker has not renewed its lease for so long goes back to the queue"
+        10.0, gt=0, description="A batch whose worker has not renewed its lease for this long goes back to the queue"
     )
     heartbeat_s: float = Field(
         0.5, gt=0, description="How often a worker renews its leases and reads which requests are cancelled"
     )
-    resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for so long is sent again")
+    resend_s: float = Field(2.0, gt=0, description="A batch sent and not started for this long is sent again")
     stall_s: float = Field(
-        60.0, gt=0, description="An engine that makes no step for so long is abandoned, and its worker process ends"
+        60.0, gt=0, description="An engine that makes no step for this long is abandoned, and its worker process ends"
     )
     max_attempts: int = Field(
-        3, ge=1, description="A request fails when its worker was lost so often, the last time with this request alone"
+        3, ge=1, description="A request fails when its worker was lost this often, the last time with this request alone"
     )
-    retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after so long")
+    retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after this long")
 
     # learning
     encoder: str = Field(
