@@ -151,7 +151,9 @@ class Settings(BaseSettings):
         60.0, gt=0, description="An engine that makes no step for this long is abandoned, and its worker process ends"
     )
     max_attempts: int = Field(
-        3, ge=1, description="A request fails when its worker was lost this often, the last time with this request alone"
+        3,
+        ge=1,
+        description="A request fails when its worker was lost this often, the last time with this request alone",
     )
     retention_s: float = Field(2_592_000.0, gt=0, description="Ended requests and batches are deleted after this long")
 
