@@ -36,19 +36,19 @@ STEP_SPACING = 8
 # (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for what is left of the interval.
 JOINING_INTERVAL_S = 0.06
 # Between two steps while anything waits or runs: what nobody kicks for, such as a lost lease or a deadline that has
-# passed, is found so soon. Without work beat's ticks are enough. Not tuned.
+# passed, is found within this time. Without work beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
-# Of MAGNUS_TICK_S: without a tick for so long the planner steps by itself, a stand-by looks whether the lead is free.
-# Not tuned.
+# Without a tick for this many times MAGNUS_TICK_S the planner steps by itself, and a stand-by looks whether the lead is
+# free. Not tuned.
 MISSING_TICKS = 1.5
-# So many ticks without a sign of a predictor, and requests get their application's mean. Fewer take a busy predictor
-# for a dead one, which without beat looks every MISSING_TICKS; more delay requests while there is none. Not tuned.
+# After this many ticks without a sign of a predictor requests get their application's mean. With fewer a busy predictor,
+# which without beat looks every MISSING_TICKS, would count as dead; more delay requests while there is none. Not tuned.
 MISSED_TICKS = 2
-STOP_WITHIN_S = 5.0  # for the last step; with the time to give up the lead below a supervisor's patience of 10 s
+STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, in which the lead is given up as well
 
 
 class PlannerLoop:
-    """The planner's steps: how long one waits, what it sends, when the next one is due."""
+    """The planner's steps: paces them, sends their batches, arranges the next one."""
 
     def __init__(self, leader: Leader, messages: Messages, queue: PlanQueue) -> None:
         self._leader, self._messages, self._queue = leader, messages, queue
