@@ -41,8 +41,9 @@ BUSY_STEP_S = 1.0
 # Without a tick for this many times MAGNUS_TICK_S the planner steps by itself, and a stand-by looks whether the lead is
 # free. Not tuned.
 MISSING_TICKS = 1.5
-# After this many ticks without a sign of a predictor requests get their application's mean. With fewer a busy predictor,
-# which without beat looks every MISSING_TICKS, would count as dead; more delay requests while there is none. Not tuned.
+# After this many ticks without a sign of a predictor requests get their application's mean. With fewer a busy
+# predictor, which without beat looks every MISSING_TICKS, would count as dead; more delay requests while there is none.
+# Not tuned.
 MISSED_TICKS = 2
 STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, in which the lead is given up as well
 
