@@ -23,10 +23,10 @@ from benchmarks.simulated_workloads import noisy, upper_of
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, draw_request
 from scheduling.costs import ServingCurves
 from scheduling.kv_memory import KvMemory
+from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD
 from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.vanilla import Vanilla
-from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policy import Policy
 from scheduling.request import Request
 from scheduling.simulation.engine_costs import EngineCosts

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from scheduling.arrival_queue import Queues, RoundRobinQueues, SharedQueue
+from scheduling.arrival_queue import WorkerQueues
 from scheduling.batch_estimates import waiting_batch
 from scheduling.policies.vanilla import large_enough
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
@@ -32,7 +32,7 @@ class ConservativeContinuous(Policy):
     ) -> None:
         self._max_length, self._max_generation_length = max_length, max_generation_length
         self._slots = slots  # None: Eq. (1) on each worker
-        self._queues: Queues = RoundRobinQueues() if round_robin else SharedQueue()
+        self._queues = WorkerQueues(round_robin)
         self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class ConservativeContinuous(Policy):
         while emptiest and waiting:
             minus_free, index = heapq.heappop(emptiest)
             name = workers[index].name
-            requests = self._queues.queue_of(name).take(1)
+            requests = self._queues.queue_for(name).take(1)
             joining.setdefault(name, []).extend(requests)
             waiting -= len(requests)
             if requests and minus_free < -1:

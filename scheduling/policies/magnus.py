@@ -19,7 +19,7 @@ from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_estimates import batch_shape
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
-from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD, ChosenThreshold
+from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, ChosenThreshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request, split
 
@@ -71,7 +71,7 @@ class MagnusPolicy(Policy):
     def add(self, request: Request, now: float) -> None:
         """Pack the request into a batch by Algorithm 1."""
         if self._threshold:
-            self._threshold.see(request)
+            self._threshold.record(request)
         self._batcher.add(request)
 
     def discard(self, request_id: str) -> bool:

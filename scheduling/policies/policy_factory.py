@@ -6,13 +6,12 @@ from functools import partial
 
 from scheduling.policies.baton import Baton
 from scheduling.policies.ccb import ConservativeContinuous
+from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, PUBLISHED_THRESHOLD
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.magnus import FixedSize, MagnusPolicy
 from scheduling.policies.scls import SliceLevel
 from scheduling.policies.sequence import SequenceScheduling
-from scheduling.policies.slice_length import PUBLISHED_SLICE
 from scheduling.policies.vanilla import Vanilla
-from scheduling.policies.wma_threshold import PUBLISHED_THRESHOLD
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
 from scheduling.policies.wrapping.isolation import IsolatingPolicy
 from scheduling.policies.wrapping.spare_capacity import BACKGROUND_SHARE, SpareCapacity

@@ -13,24 +13,15 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.batch_partition import least_serving_time
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.slice_length import PUBLISHED_SLICE, ChosenSlice
+from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, ChosenSlice
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request, discard_from, split
-
-
-class Placement(Protocol):
-    """Chooses a worker for one batch after the other."""
-
-    def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The worker for a batch of this shape, and the seconds that it is estimated to take there."""
-        ...
 
 
 class RoundRobin:
@@ -147,7 +138,7 @@ class SliceLevel(Policy):
     def add(self, request: Request, now: float) -> None:
         """To the request pool."""
         if self._chosen_slice:
-            self._chosen_slice.see(request)
+            self._chosen_slice.record(request)
         self._pool.add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -170,7 +161,7 @@ class SliceLevel(Policy):
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))
         self._halves.clear()
         loads = LeastLoaded(workers)
-        placement: Placement = self._in_turn.among(workers) if self._in_turn else loads
+        placement: RoundRobin | LeastLoaded = self._in_turn.among(workers) if self._in_turn else loads
         assignments = [self._offload(batch, sealed, placement) for batch, sealed in offload]
         least_interval_s = self._least_interval_s or costs.serve_s(1, 1, self._slice_tokens)
         self._next_at = now + max(self._interval_factor * loads.least_load_s, least_interval_s)
@@ -210,7 +201,7 @@ class SliceLevel(Policy):
         memory = packing_memory(self._fleet)
         return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
-    def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: Placement) -> Assignment:
+    def _offload(self, batch: tuple[Request, ...], sealed: bool, placement: RoundRobin | LeastLoaded) -> Assignment:
         worker, estimated_s = placement.place(*self._shape(batch))
         return Assignment(worker.name, batch, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
 

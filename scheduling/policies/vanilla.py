@@ -10,7 +10,7 @@ its own worker only. With slices it is served once each of those has had at most
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from scheduling.arrival_queue import Queues, RoundRobinQueues, SharedQueue
+from scheduling.arrival_queue import WorkerQueues
 from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request, discard_from, split
@@ -42,7 +42,7 @@ class Vanilla(Policy):
         self._max_length, self._max_generation_length = max_length, max_generation_length
         self._batch_size = batch_size  # None: Eq. (1) on each worker
         self._slice_tokens = slice_tokens
-        self._queues: Queues = RoundRobinQueues() if round_robin else SharedQueue()
+        self._queues = WorkerQueues(round_robin)
         self._halves: list[tuple[Request, ...]] = []
         self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
 
@@ -70,7 +70,7 @@ class Vanilla(Policy):
                 continue
             if self._halves:
                 assignments.append(self._assignment(worker, self._halves.pop(0), sealed=True))
-            elif requests := self._queues.queue_of(worker.name).take(self.batch_size(worker)):
+            elif requests := self._queues.queue_for(worker.name).take(self.batch_size(worker)):
                 assignments.append(self._assignment(worker, requests, sealed=False))
         return assignments
 

@@ -6,13 +6,17 @@ wait, or from that of the tenant served last if none waits: being idle earns no 
 both of which always have a request waiting that fits, never differ by more than their largest single service.
 """
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from scheduling.request import Request
 
+Item = TypeVar("Item")
+
 
 class VirtualTokenCounters:
-    """The counters, in tokens; what `tokens_of` counts is charged when a request is assigned."""
+    """The counters, in tokens; `service_tokens` of a request are charged when it is assigned."""
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
@@ -20,34 +24,44 @@ class VirtualTokenCounters:
         self._weights: Mapping[str, float] = {}
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Charge by these weights from now on; a tenant that is not named has weight 1."""
+        """Charge by these weights from now on; other tenants have weight 1."""
         self._weights = weights
 
     def activate(self, tenant: str, others: Iterable[str]) -> None:
-        """A tenant of which nothing waited now has a request waiting; `others` are the tenants that had one before."""
+        """Let a tenant compete whose first request came; `others` are the tenants that already have one waiting."""
         last = self._served.get(self._last_served, 0.0)
         floor = min((self._served[other] for other in others), default=last)
         self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
 
     def weighted(self, tenant: str, service: float) -> float:
-        """By how much so much service raises the tenant's counter."""
+        """Return by how much this service, in tokens, raises the tenant's counter."""
         return service / self._weights.get(tenant, 1.0)
 
     def charge(self, tenant: str, service: float) -> None:
-        """Add what a tenant is served."""
+        """Add this service, in tokens, to the tenant's counter."""
         self._served[tenant] += self.weighted(tenant, service)
         self._last_served = tenant
 
     def served(self, tenant: str) -> float:
-        """The tenant's counter; KeyError if it was never activated."""
+        """Return the tenant's counter; raise KeyError if the tenant was never activated."""
         return self._served[tenant]
 
     def least_served(self, tenants: Iterable[str]) -> list[str]:
-        """These tenants, the least served first, equal ones by name."""
+        """Return these tenants, the least served first, equal ones by name."""
         return sorted(tenants, key=lambda tenant: (self._served[tenant], tenant))
 
+    def in_turn(self, queues: Mapping[str, Iterator[Item]], tokens: Callable[[Item], float]) -> Iterator[Item]:
+        """Yield the items of all tenants' queues as they would be served, each item taking these `tokens`."""
+        turns = [(self._served[tenant], tenant) for tenant in queues]
+        heapq.heapify(turns)
+        while turns:
+            served, tenant = heapq.heappop(turns)
+            if (item := next(queues[tenant], None)) is not None:
+                yield item
+                heapq.heappush(turns, (served + self.weighted(tenant, tokens(item)), tenant))
 
-def tokens_of(request: Request, iteration_limit: int | None = None) -> int:
-    """Tokens that are computed for a request now: its prefill, and those that it should generate."""
+
+def service_tokens(request: Request, iteration_limit: int | None = None) -> int:
+    """Return the tokens to compute for a request now: its prefill, and those that it should generate."""
     remaining = request.remaining if iteration_limit is None else min(request.remaining, iteration_limit)
     return request.prefill + remaining

@@ -36,7 +36,7 @@ from scheduling.policies.fusion.priority_key import (
     priority_keys,
     serving_order,
 )
-from scheduling.policies.virtual_token_counters import tokens_of
+from scheduling.policies.virtual_token_counters import service_tokens
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
 from scheduling.request import Request, to_retry
 
@@ -197,7 +197,7 @@ class Fusion(Policy):
             self._queues.take(waiting.request.id)
             fleet.join(worker, waiting.request)
             self._join_buffer.add(fleet.names[worker], waiting, state.now)
-            counters.charge(tenant, tokens_of(waiting.request))
+            counters.charge(tenant, service_tokens(waiting.request))
             return counters.served(tenant) <= until
 
         return join_best_pairs(fleet, buckets, workers, key, join)

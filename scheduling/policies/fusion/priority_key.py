@@ -14,7 +14,6 @@ For the dashboard and for ETAs, `serving_order` and `in_batches` list the waitin
 would be served if no other came.
 """
 
-import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from scheduling.costs import Floats
 from scheduling.policies.fusion.delay_cost import work_features
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
-from scheduling.policies.virtual_token_counters import VirtualTokenCounters, tokens_of
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
 from scheduling.policy import WaitingBatch
 from scheduling.request import PRIORITY_S, Request
 
@@ -101,13 +100,7 @@ def serving_order(
     queues = {
         tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()
     }
-    turns = [(counters.served(tenant), tenant) for tenant in queues]
-    heapq.heapify(turns)
-    while turns:
-        served, tenant = heapq.heappop(turns)
-        if request := next(queues[tenant], None):
-            yield request
-            heapq.heappush(turns, (served + counters.weighted(tenant, tokens_of(request)), tenant))
+    return counters.in_turn(queues, service_tokens)
 
 
 def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> Iterator[Request]:

@@ -1,1 +1,1 @@
-"""Policies around another policy: what has to be served apart, tenants' shares, background requests."""
+"""Policies round another policy: requests served apart, abilities of workers, tenants' shares, background requests."""

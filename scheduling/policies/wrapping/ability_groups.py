@@ -13,24 +13,25 @@ from dataclasses import replace
 from itertools import chain
 
 from scheduling.batch_estimates import batch_shape
+from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request, lacking
 
 Prefix = tuple[str, str]  # tenant, application
 
-MOST_PREFIXES = 64  # remembered of a worker, the last ones; more than a server's cache holds of long ones. Not tuned
-# Of the serving time on the worker that the policy chose; measured costs of equal servers differ by some percent.
+MOST_PREFIXES = 64  # the latest ones remembered for a worker; more than a server's cache holds of long ones. Not tuned
+# Most serving time, as a multiple of that on the chosen worker; measured costs of equal servers differ by some percent.
 AS_LONG = 1.1
 
 
 class PrefixHolders:
-    """Remembers which prompts' beginnings were sent to which worker."""
+    """The beginnings of prompts that were sent to each worker."""
 
     def __init__(self) -> None:
         self._held: dict[str, dict[Prefix, None]] = {}  # by worker; the last sent is last
 
     def place(self, assignments: Sequence[Assignment], workers: Sequence[Worker]) -> list[Assignment]:
-        """The same assignments, each of them with the policy's worker or with one that is as good and holds more."""
+        """Return the assignments, each with its own worker or with an equally good one that holds more beginnings."""
         by_name = {worker.name: worker for worker in workers}
         given = {assignment.worker for assignment in assignments}
         free = {worker.name: worker for worker in workers if worker.idle and worker.name not in given}
@@ -49,7 +50,7 @@ class PrefixHolders:
         return placed
 
     def _best(self, chosen: Worker, assignment: Assignment, free: Sequence[Worker]) -> Worker:
-        """The worker that holds the beginnings of most of these prompts; of equals the chosen one, else the first."""
+        """Return the worker that holds the beginnings of most prompts; among equals the chosen one, else the first."""
         requests = assignment.requests
         equal = [worker for worker in free if _as_good(worker, chosen, requests)]
         return max([chosen, *equal], key=lambda worker: self._holds(worker.name, requests))
@@ -72,7 +73,7 @@ def _prefix(request: Request) -> Prefix:
 
 
 def _as_good(worker: Worker, chosen: Worker, requests: Sequence[Request]) -> bool:
-    """Whether it would serve these as the chosen one does; both are idle."""
+    """Return whether this idle worker would serve the requests as well as the chosen one, which is idle, too."""
     if not worker.prefix_cache or not requests:
         return False
     shape = batch_shape(requests)
@@ -84,21 +85,24 @@ def _as_good(worker: Worker, chosen: Worker, requests: Sequence[Request]) -> boo
     )
 
 
-class AbilityGroups(Policy):
-    """A policy of the same kind for each set of needs; the one that got work longest ago chooses first."""
+class AbilityGroups(WrappingPolicy):
+    """A policy of the same kind for each set of needs; the policy that assigned work longest ago chooses first."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._make_policy, self._holders = make_policy, PrefixHolders()
         self._tau: float | None = None
         self._weights: Mapping[str, float] = {}
         self._groups: dict[frozenset[str], Policy] = {}  # in the order in which they choose
-        self.mode = self._of(()).mode
+        self.mode = self._policy_serving(()).mode
 
-    def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+    def _inner(self) -> Iterable[Policy]:
+        return self._groups.values()
 
-    def _of(self, requests: Iterable[Request]) -> Policy:
-        """The policy whose workers can serve all of these."""
+    def _policy_for(self, assignment: Assignment) -> Policy:
+        return self._policy_serving(assignment.requests)
+
+    def _policy_serving(self, requests: Iterable[Request]) -> Policy:
+        """Return the policy whose workers can serve all of these requests."""
         needs = frozenset(chain.from_iterable(request.needs for request in requests))
         if needs not in self._groups:
             self._groups[needs] = self._make_policy()
@@ -108,14 +112,10 @@ class AbilityGroups(Policy):
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait."""
-        self._of((request,)).add(request, now)
-
-    def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
-        return any(policy.discard(request_id) for policy in self._groups.values())
+        self._policy_serving((request,)).add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """What each policy assigns to its workers as they are with what the policies before it have assigned."""
+        """Let each policy assign, which sees the workers with what the policies before it have assigned."""
         return list(self._assign({worker.name: worker for worker in workers}, now))
 
     def _assign(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
@@ -128,31 +128,16 @@ class AbilityGroups(Policy):
                 workers[assignment.worker] = workers[assignment.worker].given(assignment, now)
                 yield assignment
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Take note that a run-to-completion batch has ended on its worker."""
-        self._of(assignment.requests).finished(assignment, now)
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit."""
-        self._of(assignment.requests).out_of_memory(assignment, now)
-
-    def wake_at(self, now: float) -> float | None:
-        """When the first policy wants to be asked again."""
-        instants = (policy.wake_at(now) for policy in self._groups.values())
-        return min((at for at in instants if at is not None), default=None)
-
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Take note of Kendall's tau of recent predictions and answers."""
+        """Keep Kendall's tau for new groups, too, and pass it on."""
         self._tau = tau
-        for policy in self._groups.values():
-            policy.set_rank_correlation(tau)
+        super().set_rank_correlation(tau)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Take note of the tenants' weights."""
+        """Keep the weights for new groups, too, and pass them on."""
         self._weights = weights
-        for policy in self._groups.values():
-            policy.set_weights(weights)
+        super().set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What waits, policy by policy in the order in which they choose."""
+        """Return what waits, policy by policy in the order in which they choose."""
         return chain.from_iterable(policy.waiting(now) for policy in self._groups.values())

@@ -1,8 +1,8 @@
 """Serves background requests, the lines of bulk jobs, with the capacity that all others leave, whatever the policy.
 
 Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
-And if others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
-so that the others find room at once on the remaining ones, where their steps take no longer. Background requests go in
+If others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
+so that the others start at once on the remaining ones, where their steps take no longer. Background requests go in
 order of arrival, and the last ones longest first, so that a bulk job does not end with a few long rows on an empty
 fleet (longest processing time first).
 
@@ -12,7 +12,7 @@ deadline waits as long as others do.
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -21,6 +21,7 @@ import numpy as np
 from scheduling.arrival_queue import ascending
 from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
+from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
@@ -38,7 +39,7 @@ ENOUGH_THROUGHPUT = 0.8
 # Without another request for so long nobody is expected, and background requests may fill all memory: the first one
 # that comes then waits for a row to end. Some times the gap between the calls of a person at work; not tuned.
 QUIET_S = 60.0
-# Once so many background requests are left for each worker the longest predicted go first. Before, long rows would fill
+# Once so few background requests are left for each worker, the longest predicted go first. Before, long rows would fill
 # the memory of all workers together and slow the others down. Some times the rows of a worker; not tuned.
 LAST_PER_WORKER = 100
 # Background requests that one decision of the policy sees. More of them cost more in each decision: a
@@ -49,11 +50,11 @@ FED_AT_ONCE = 16
 REFILL_S = 0.05
 
 
-class SpareCapacity(Policy):
+class SpareCapacity(WrappingPolicy):
     """Two policies of the same kind: one for the others, and one for background requests that gets what is left."""
 
     def __init__(self, make_policy: Callable[[], Policy], share: float = BACKGROUND_SHARE) -> None:
-        """`share`: see BACKGROUND_SHARE; with less the others wait for less."""
+        """Make both policies; `share` is explained at BACKGROUND_SHARE."""
         self._share = share
         self._others, self._background = make_policy(), make_policy()
         self.mode = self._others.mode
@@ -67,7 +68,10 @@ class SpareCapacity(Policy):
         self._other_at = -math.inf  # when the last other request came
 
     def __len__(self) -> int:
-        return len(self._others) + len(self._background) + len(self._held)
+        return super().__len__() + len(self._held)
+
+    def _inner(self) -> Iterable[Policy]:
+        return self._others, self._background
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait."""
@@ -82,13 +86,13 @@ class SpareCapacity(Policy):
             heapq.heappush(self._half_time, ((request.arrived_at + request.deadline_at) / 2, request.id))
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         self._fed.pop(request_id, None)
         in_queue = self._held.pop(request_id, None) is not None
-        return in_queue or self._others.discard(request_id) or self._background.discard(request_id)
+        return in_queue or super().discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """What the policy assigns of the others, then of the background requests with what is left."""
+        """Assign the others' requests, then background requests with the capacity that is left."""
         self._costs = workers[0].costs if workers else self._costs
         self._promote(now)
         assignments = self._others.assign(workers, now)
@@ -100,7 +104,7 @@ class SpareCapacity(Policy):
         return [*assignments, *self._assign_background(left, now)]
 
     def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Feed until the policy leaves some waiting: then the workers have all that they may have."""
+        """Feed the policy until it leaves some requests waiting: then the workers have all that they may have."""
         self._by_length = len(self._held) <= LAST_PER_WORKER * len(left)
         while may_take := self._may_take(left.values(), now):
             self._feed(now)
@@ -117,7 +121,7 @@ class SpareCapacity(Policy):
                 return
 
     def _may_take(self, workers: Iterable[Worker], now: float) -> list[Worker]:
-        """The workers as background requests see them; where rows do not join, and while others wait, idle ones."""
+        """Return the workers for background requests: idle ones while others wait or where rows do not join."""
         if self.mode != "continuous" or len(self._others):
             return [worker for worker in workers if worker.idle]
         next_ones = list(islice(chain(self._fed.values(), self._held.values()), FED_AT_ONCE))
@@ -136,7 +140,7 @@ class SpareCapacity(Policy):
             self._orders[not self._by_length].clear()
 
     def _promote(self, now: float) -> None:
-        """Let background requests wait among the others whose time is half over."""
+        """Move background requests whose time is half over to the others."""
         while self._half_time and self._half_time[0][0] <= now:
             request_id = heapq.heappop(self._half_time)[1]
             request = self._held.pop(request_id, None) or self._fed.pop(request_id, None)
@@ -144,35 +148,16 @@ class SpareCapacity(Policy):
                 self._background.discard(request_id)
                 self._others.add(replace(request, priority=request.priority - BACKGROUND_PRIORITY), now)
 
-    def _of(self, assignment: Assignment) -> Policy:
+    def _policy_for(self, assignment: Assignment) -> Policy:
         return self._background if any(request.background for request in assignment.requests) else self._others
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Take note that a run-to-completion batch has ended on its worker."""
-        self._of(assignment).finished(assignment, now)
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit."""
-        self._of(assignment).out_of_memory(assignment, now)
-
     def wake_at(self, now: float) -> float | None:
-        """When either policy wants to be asked again, or a background request has waited for half of its time."""
-        half_time = self._half_time[0][0] if self._half_time else None
-        instants = (self._others.wake_at(now), self._background.wake_at(now), half_time)
+        """Return when a policy wants to be asked again, or half of a background request's time is over."""
+        instants = (super().wake_at(now), self._half_time[0][0] if self._half_time else None)
         return min((at for at in instants if at is not None), default=None)
 
-    def set_rank_correlation(self, tau: float | None) -> None:
-        """Take note of Kendall's tau of recent predictions and answers."""
-        self._others.set_rank_correlation(tau)
-        self._background.set_rank_correlation(tau)
-
-    def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Share the fleet among tenants by these weights from now on."""
-        self._others.set_weights(weights)
-        self._background.set_weights(weights)
-
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The others, then the background requests."""
+        """Return what waits: the others, then the background requests."""
         return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
 
     def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
@@ -185,34 +170,34 @@ class SpareCapacity(Policy):
 
 
 def _entry(request: Request, by_length: bool) -> tuple[int, int, float, str]:
-    """Its place in an order: the highest priority first, then the longest or the earliest."""
+    """Return the sort key: the highest priority first, then the longest or the earliest request."""
     return -request.priority, -request.remaining if by_length else 0, request.arrived_at, request.id
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalRow:
-    """Tokens of a prompt and of what is still to come, means of some requests."""
+    """The mean prompt and the mean remaining tokens of some requests."""
 
     length: int
     remaining: int
 
     @property
     def tokens(self) -> int:
-        """Those that it holds at its end."""
+        """The tokens that the row holds at its end."""
         return self.length + self.remaining
 
 
 def typical_row(requests: Collection[Request]) -> TypicalRow:
-    """The mean of these requests, of which there is at least one."""
+    """Return the mean of these requests; at least one."""
     length = sum(request.prefill for request in requests) / len(requests)
     return TypicalRow(round(length), max(1, round(sum(request.remaining for request in requests) / len(requests))))
 
 
 def background_part(workers: Iterable[Worker], share: float, row: TypicalRow) -> list[Worker]:
-    """The workers that background requests, each much like `row`, may use, with the memory that these may fill there.
+    """Return the workers that background requests may use, each with the memory that they may fill there.
 
-    Of workers that can serve the same it is first all memory of the largest one, then of the next one, and of the last
-    one a part. On the workers that are left out the others' rows are alone.
+    Background requests are taken to be like `row`. Among workers with equal abilities they get all memory of the
+    largest, then of the next one, and a part of the last one. The others' rows are alone on the remaining workers.
     """
     by_ability: dict[frozenset[str], list[Worker]] = {}
     for worker in workers:
@@ -233,7 +218,7 @@ def _largest_first(alike: Sequence[Worker], share: float, row: TypicalRow) -> It
 
 
 def enough_rows(worker: Worker, row: TypicalRow) -> int:
-    """The fewest such rows that give `ENOUGH_THROUGHPUT` of what all give that the worker can run at once."""
+    """Return the fewest rows that give `ENOUGH_THROUGHPUT` of the throughput of as many rows as the worker can run."""
     most = max(1, min(worker.memory.capacity_tokens // row.tokens, worker.memory.most_rows))
     sizes = np.arange(1, most + 1)
     lengths, generated = np.full_like(sizes, row.length), np.full_like(sizes, row.remaining)
@@ -242,7 +227,7 @@ def enough_rows(worker: Worker, row: TypicalRow) -> int:
 
 
 def _others_bytes(worker: Worker) -> int:
-    """What the rows of requests that are not in the background will hold at their predicted ends."""
+    """Return the bytes that the others' rows will hold at their predicted ends."""
     others = (row for row in worker.rows if not row.request.background)
     tokens = sum(row.request.length + max(row.generated, row.request.predicted) for row in others)
     return tokens * worker.memory.delta_bytes

@@ -21,7 +21,8 @@ from dataclasses import replace
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
-from scheduling.policies.virtual_token_counters import VirtualTokenCounters, tokens_of
+from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
+from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
 from scheduling.request import Request
 
@@ -30,7 +31,7 @@ from scheduling.request import Request
 TENANTS_TRIED = 8
 
 
-class TenantShares(Policy):
+class TenantShares(WrappingPolicy):
     """A policy of the same kind for each tenant, and how much each tenant has been served."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
@@ -41,10 +42,13 @@ class TenantShares(Policy):
         self._policies: dict[str, Policy] = {}
         self.mode = self._last.mode
 
-    def __len__(self) -> int:
-        return sum(map(len, self._policies.values()))
+    def _inner(self) -> Iterable[Policy]:
+        return self._policies.values()
 
-    def _of(self, tenant: str) -> Policy:
+    def _policy_for(self, assignment: Assignment) -> Policy:
+        return self._policy_of_tenant(assignment.requests[0].tenant)  # a batch that ended is of one tenant
+
+    def _policy_of_tenant(self, tenant: str) -> Policy:
         if tenant not in self._policies:
             self._counters.activate(tenant, self._waiting_tenants())
             self._policies[tenant] = self._make_policy() if self._policies else self._last
@@ -52,22 +56,18 @@ class TenantShares(Policy):
         return self._policies[tenant]
 
     def _activated(self, tenant: str) -> Policy:
-        """The tenant's policy, to which something is about to be added."""
-        policy = self._of(tenant)
+        """Return the tenant's policy, to which a request is about to be added."""
+        policy = self._policy_of_tenant(tenant)
         if len(self._policies) > 1 and not len(policy):
             self._counters.activate(tenant, self._waiting_tenants())
         return policy
 
     def add(self, request: Request, now: float) -> None:
-        """To its tenant's policy."""
+        """Add a request to its tenant's policy."""
         self._activated(request.tenant).add(request, now)
 
-    def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
-        return any(policy.discard(request_id) for policy in self._policies.values())
-
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """What the least served tenants assign, one idle worker after the other; rows join as far as they fit."""
+        """Let the least served tenants assign, one idle worker after the other; rows join as far as they fit."""
         if len(self._policies) <= 1:
             return self._last.assign(workers, now)
         if self.mode == "batch":
@@ -75,7 +75,7 @@ class TenantShares(Policy):
         return list(self._joins({worker.name: worker for worker in workers}, now))
 
     def _batches(self, workers: Sequence[Worker], now: float) -> Iterator[Assignment]:
-        """One idle worker at a time is offered, as if all others were busy."""
+        """Offer one idle worker at a time, as if all others were busy."""
         busy = [replace(worker, queued=worker.queued + 1) for worker in workers]
         for index, worker in enumerate(workers):
             if worker.idle:
@@ -86,9 +86,9 @@ class TenantShares(Policy):
                         break
 
     def _joins(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Also if nothing waits a policy is asked: it may want rows to leave.
+        """Offer all workers to one tenant after the other; if nothing waits, to the last one, for it may preempt rows.
 
-        Where something of a tenant still waits, the better served ones go ahead by no more than its next batch.
+        Where a request of a tenant still waits, the better served tenants go ahead by no more than its next batch.
         """
         most = math.inf
         for tenant in self._next_tenants() or [next(name for name, one in self._policies.items() if one is self._last)]:
@@ -100,19 +100,19 @@ class TenantShares(Policy):
             most = min(most, self._limit_for_others(tenant, workers.values(), now))
 
     def _limit_for_others(self, tenant: str, workers: Iterable[Worker], now: float) -> float:
-        """The counter up to which others are served; none if nothing of this tenant waits that a worker could take."""
+        """Return the counter up to which others are served; infinity if no worker could take this tenant's requests."""
         largest_tokens = max((worker.memory.capacity_tokens for worker in workers), default=0)
         batch = next(iter(self._policies[tenant].waiting(now)), None)
         if batch is None or batch.requests[0].prefill >= largest_tokens:
             return math.inf
-        tokens = sum(map(tokens_of, batch.requests))
+        tokens = sum(map(service_tokens, batch.requests))
         return self._counters.served(tenant) + self._counters.weighted(tenant, tokens)
 
     def _ask(self, tenant: str, workers: Sequence[Worker], now: float) -> list[Assignment]:
         self._last = self._policies[tenant]
         assignments = self._last.assign(workers, now)
         for assignment in assignments:
-            tokens = sum(tokens_of(request, assignment.iteration_limit) for request in assignment.requests)
+            tokens = sum(service_tokens(request, assignment.iteration_limit) for request in assignment.requests)
             self._counters.charge(tenant, tokens)
         return assignments
 
@@ -122,13 +122,8 @@ class TenantShares(Policy):
     def _next_tenants(self) -> list[str]:
         return self._counters.least_served(self._waiting_tenants())[:TENANTS_TRIED]
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Take note that a run-to-completion batch has ended on its worker; all of it is of one tenant."""
-        for tenant in {request.tenant for request in assignment.requests}:
-            self._of(tenant).finished(assignment, now)
-
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit; one that another policy had made may be of several tenants."""
+        """Take back a batch that did not fit; a batch that another policy had made may be of several tenants."""
         for tenant in sorted({request.tenant for request in assignment.requests}):
             requests = tuple(request for request in assignment.requests if request.tenant == tenant)
             policy = self._activated(tenant)
@@ -137,35 +132,22 @@ class TenantShares(Policy):
             else:
                 policy.out_of_memory(replace(assignment, requests=requests), now)
 
-    def wake_at(self, now: float) -> float | None:
-        """When the first policy wants to be asked again."""
-        instants = (policy.wake_at(now) for policy in self._policies.values())
-        return min((at for at in instants if at is not None), default=None)
-
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Take note of Kendall's tau of recent predictions and answers."""
+        """Keep Kendall's tau for new tenants, too, and pass it on."""
         self._tau = tau
-        for policy in self._policies.values():
-            policy.set_rank_correlation(tau)
+        super().set_rank_correlation(tau)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Share the fleet by these weights from now on."""
+        """Share the fleet by these weights from now on; the inner policies need none."""
         self._counters.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Each tenant's batches in its policy's order, the tenants in turn by what they will have been served."""
+        """Yield each tenant's batches in its policy's order, the tenants in turn by what they will have been served."""
         if len(self._policies) <= 1:
             yield from self._last.waiting(now)
             return
         queues = {tenant: iter(self._policies[tenant].waiting(now)) for tenant in self._waiting_tenants()}
-        turns = [(self._counters.served(tenant), tenant) for tenant in queues]
-        heapq.heapify(turns)
-        while turns:
-            served, tenant = heapq.heappop(turns)
-            if batch := next(queues[tenant], None):
-                yield batch
-                weighted = self._counters.weighted(tenant, sum(map(tokens_of, batch.requests)))
-                heapq.heappush(turns, (served + weighted, tenant))
+        yield from self._counters.in_turn(queues, lambda batch: sum(map(service_tokens, batch.requests)))
 
 
 # Of what all workers' memories hold together. In `benchmarks.api tenants` shares are 61, 6 and 3 % off with 2, 1 and
@@ -173,8 +155,8 @@ class TenantShares(Policy):
 SHOWN_AT_ONCE = 1.0
 
 
-class OffloadShares(Policy):
-    """One policy, which is shown the tenants' requests by what each tenant has been served."""
+class OffloadShares(WrappingPolicy):
+    """One policy, which is shown the requests of the least served tenants first."""
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._policy = make_policy()
@@ -186,7 +168,13 @@ class OffloadShares(Policy):
         self._costs: ServingTime | None = None
 
     def __len__(self) -> int:
-        return len(self._policy) + sum(map(len, self._held.values()))
+        return super().__len__() + sum(map(len, self._held.values()))
+
+    def _inner(self) -> Iterable[Policy]:
+        return (self._policy,)
+
+    def _policy_for(self, assignment: Assignment) -> Policy:
+        return self._policy
 
     def add(self, request: Request, now: float) -> None:
         """Let a request wait until it is its tenant's turn."""
@@ -196,11 +184,11 @@ class OffloadShares(Policy):
         held.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         return self._policy.discard(request_id) or any(held.discard(request_id) for held in self._held.values())
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """What the policy assigns of what it is shown."""
+        """Show the policy the next requests and let it assign them."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -220,7 +208,7 @@ class OffloadShares(Policy):
         while turns and self._shown_tokens < most:
             _, tenant = heapq.heappop(turns)
             (request,) = self._held[tenant].take(1)
-            tokens = tokens_of(request, self._slice_tokens)
+            tokens = service_tokens(request, self._slice_tokens)
             self._shown_tokens += tokens
             self._counters.charge(tenant, tokens)
             self._policy.add(request, now)
@@ -230,39 +218,20 @@ class OffloadShares(Policy):
     def _waiting_tenants(self) -> list[str]:
         return [tenant for tenant, held in self._held.items() if held]
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Take note that a batch has ended on its worker."""
-        self._policy.finished(assignment, now)
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit."""
-        self._policy.out_of_memory(assignment, now)
-
     def wake_at(self, now: float) -> float | None:
-        """When the policy wants to be asked again, whether it has been shown what waits or not."""
-        return self._policy.wake_at(now) if len(self) else None
-
-    def set_rank_correlation(self, tau: float | None) -> None:
-        """Take note of Kendall's tau of recent predictions and answers."""
-        self._policy.set_rank_correlation(tau)
+        """Return when the policy wants to be asked again, even if it has not been shown yet what waits."""
+        return super().wake_at(now) if len(self) else None
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Share the fleet by these weights from now on."""
         self._counters.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What the policy has been shown, then the tenants' requests in turn."""
+        """Yield what the policy has been shown, then the tenants' requests in turn."""
         yield from self._policy.waiting(now)
         for request in self._held_in_turn():
             yield waiting_batch((request,), self._costs, now, self._slice_tokens)
 
     def _held_in_turn(self) -> Iterator[Request]:
         queues = {tenant: iter(self._held[tenant]) for tenant in self._waiting_tenants()}
-        turns = [(self._counters.served(tenant), tenant) for tenant in queues]
-        heapq.heapify(turns)
-        while turns:
-            served, tenant = heapq.heappop(turns)
-            if request := next(queues[tenant], None):
-                yield request
-                tokens = tokens_of(request, self._slice_tokens)
-                heapq.heappush(turns, (served + self._counters.weighted(tenant, tokens), tenant))
+        return self._counters.in_turn(queues, lambda request: service_tokens(request, self._slice_tokens))

@@ -1,4 +1,4 @@
-from scheduling.arrival_queue import ArrivalQueue, RoundRobinQueues, SharedQueue
+from scheduling.arrival_queue import ArrivalQueue, WorkerQueues
 from tests.unit.scheduling.scheduling_builders import a_request
 
 
@@ -42,27 +42,27 @@ def test_one_that_was_discarded_and_came_back_is_there_once() -> None:
 
 
 def test_requests_are_dealt_out_in_turn() -> None:
-    queues = RoundRobinQueues()
+    queues = WorkerQueues(round_robin=True)
     for number in range(5):
         queues.add(a_request(str(number), at=number))
     queues.set_workers(["x", "y"])
-    assert [request.id for request in queues.queue_of("x")] == ["0", "2", "4"]
-    assert [request.id for request in queues.queue_of("y")] == ["1", "3"]
+    assert [request.id for request in queues.queue_for("x")] == ["0", "2", "4"]
+    assert [request.id for request in queues.queue_for("y")] == ["1", "3"]
     assert [request.id for request in queues] == ["0", "1", "2", "3", "4"]
 
 
 def test_the_requests_of_a_worker_that_is_gone_are_dealt_out_again() -> None:
-    queues = RoundRobinQueues()
+    queues = WorkerQueues(round_robin=True)
     for number in range(4):
         queues.add(a_request(str(number), at=number))
     queues.set_workers(["x", "y"])
     queues.set_workers(["y"])
-    assert [request.id for request in queues.queue_of("y")] == ["0", "1", "2", "3"]
+    assert [request.id for request in queues.queue_for("y")] == ["0", "1", "2", "3"]
     assert len(queues) == 4
 
 
 def test_a_request_can_be_discarded_dealt_or_not() -> None:
-    queues = RoundRobinQueues()
+    queues = WorkerQueues(round_robin=True)
     queues.add(a_request("dealt"))
     queues.set_workers(["x"])
     queues.add(a_request("undealt"))
@@ -73,10 +73,10 @@ def test_a_request_can_be_discarded_dealt_or_not() -> None:
 
 
 def test_one_queue_serves_every_worker() -> None:
-    queues = SharedQueue()
+    queues = WorkerQueues(round_robin=False)
     queues.add(a_request("a"))
     queues.set_workers(["x", "y"])
-    assert queues.queue_of("x") is queues.queue_of("y")
+    assert queues.queue_for("x") is queues.queue_for("y")
     assert [request.id for request in queues] == ["a"]
     assert queues.discard("a")
     assert len(queues) == 0

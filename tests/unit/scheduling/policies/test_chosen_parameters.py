@@ -1,23 +1,32 @@
 from collections.abc import Sequence
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.adaptive_batching import AdaptiveBatcher
-from scheduling.costs import ServingTime
-from scheduling.policies.magnus import MagnusPolicy
-from scheduling.policies.wma_threshold import (
+from scheduling.costs import ServingCurves, ServingTime
+from scheduling.kv_memory import KvMemory
+from scheduling.length_distributions import drawn_length, drawn_lengths, van_der_corput
+from scheduling.policies.chosen_parameters import (
     CHOSEN_EVERY_S,
-    FEWEST,
     LEAST_GAIN,
+    LEAST_SLICE_REQUESTS,
+    LEAST_THRESHOLD_REQUESTS,
     MOST_SLOWDOWN,
+    PUBLISHED_SLICE,
     PUBLISHED_THRESHOLD,
+    SLICES,
     VALID_SHARE,
+    ChosenSlice,
     ChosenThreshold,
     PackedTime,
+    best_valid,
+    cheapest_slice,
     cheapest_threshold,
-    chosen,
 )
+from scheduling.policies.magnus import MagnusPolicy
+from scheduling.policies.scls import MemoryRule, SliceLevel
 from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, a_worker, examples
 
@@ -69,9 +78,9 @@ def test_a_gain_of_less_than_two_percent_changes_nothing() -> None:
 
 def test_a_slower_threshold_is_preferred_if_it_reaches_the_goal_of_valid_tokens_at_a_bearable_price() -> None:
     fast, valid, pure = PackedTime(9000, 10.0, 0.5), PackedTime(900, 12.0, 0.75), PackedTime(90, 20.0, 0.99)
-    assert chosen([fast, valid, pure]) == valid
-    assert chosen([fast, pure]) == fast
-    assert chosen([fast, PackedTime(1, 10.0, VALID_SHARE)]).threshold == 1
+    assert best_valid([fast, valid, pure]) == valid
+    assert best_valid([fast, pure]) == fast
+    assert best_valid([fast, PackedTime(1, 10.0, VALID_SHARE)]).threshold == 1
 
 
 @examples(30)
@@ -83,7 +92,7 @@ def test_a_slower_threshold_is_preferred_if_it_reaches_the_goal_of_valid_tokens_
     )
 )
 def test_the_chosen_threshold_is_never_slower_than_what_valid_tokens_are_worth(tried: list[PackedTime]) -> None:
-    best = chosen(tried)
+    best = best_valid(tried)
     least_s = min(one.seconds for one in tried)
     assert best.seconds <= (1 + MOST_SLOWDOWN) * least_s
     assert best.seconds == least_s or best.valid_share >= VALID_SHARE
@@ -91,31 +100,31 @@ def test_the_chosen_threshold_is_never_slower_than_what_valid_tokens_are_worth(t
 
 def test_while_few_requests_were_seen_it_is_chosen_again_whenever_their_number_has_doubled() -> None:
     threshold = ChosenThreshold()
-    for request in requests_of([100, 500] * (FEWEST // 2)):
-        threshold.see(request)
+    for request in requests_of([100, 500] * (LEAST_THRESHOLD_REQUESTS // 2)):
+        threshold.record(request)
     first = threshold.choose(FLAT, CAPACITY, None, 0.0)
-    for request in requests_of([5, 60] * (FEWEST // 2)):
-        threshold.see(request)
+    for request in requests_of([5, 60] * (LEAST_THRESHOLD_REQUESTS // 2)):
+        threshold.record(request)
     assert threshold.choose(FLAT, CAPACITY, None, 1.0) != first
 
 
 def test_the_published_threshold_holds_until_some_requests_were_seen() -> None:
     threshold = ChosenThreshold()
-    requests = requests_of([5, 100] * FEWEST)
-    for request in requests[: FEWEST - 1]:
-        threshold.see(request)
+    requests = requests_of([5, 100] * LEAST_THRESHOLD_REQUESTS)
+    for request in requests[: LEAST_THRESHOLD_REQUESTS - 1]:
+        threshold.record(request)
     assert threshold.choose(FLAT, CAPACITY, None, 0.0) == PUBLISHED_THRESHOLD
-    threshold.see(requests[FEWEST - 1])
+    threshold.record(requests[LEAST_THRESHOLD_REQUESTS - 1])
     assert threshold.choose(FLAT, CAPACITY, None, 0.0) < PUBLISHED_THRESHOLD
 
 
 def test_it_follows_the_lengths_but_not_more_often_than_its_interval() -> None:
     threshold = ChosenThreshold()
     for request in requests_of([5, 100] * 128):
-        threshold.see(request)
+        threshold.record(request)
     first = threshold.choose(FLAT, CAPACITY, None, 0.0)
     for request in requests_of([100, 500] * 128):
-        threshold.see(request)
+        threshold.record(request)
     assert threshold.choose(FLAT, CAPACITY, None, CHOSEN_EVERY_S - 1) == first
     assert threshold.choose(FLAT, CAPACITY, None, CHOSEN_EVERY_S) > first
 
@@ -153,3 +162,63 @@ def test_magnus_without_a_threshold_separates_what_it_mixes_under_the_published_
         (assignment,) = policy.assign([a_worker(tokens=CAPACITY)], 0.0)
         sizes[threshold] = {request.predicted for request in assignment.requests}
     assert sizes == {None: {5}, PUBLISHED_THRESHOLD: {5, 100}}
+
+
+# a prefill takes 2 s and more, an iteration 0.1 s
+DEAR = ServingCurves(prefill=(0.01, 0.0, 0.0, 2.0), decode=(0.0, 0.0, 0.0, 0.1))
+ROWS = partial(MemoryRule().largest_size, KvMemory(theta_bytes=400, delta_bytes=1))
+
+
+def requests_with(tokens: int, count: int = LEAST_SLICE_REQUESTS, first: int = 0, spread: int = 1) -> list[Request]:
+    return [
+        a_request(f"{n:03}", at=float(n), length=20, predicted=tokens, upper=spread * tokens)
+        for n in range(first, first + count)
+    ]
+
+
+def test_answers_of_one_length_get_a_slice_that_they_fill_if_prefills_are_dear() -> None:
+    assert cheapest_slice(requests_with(32), PUBLISHED_SLICE, DEAR, ROWS) == 32
+    assert cheapest_slice(requests_with(128), 16, DEAR, ROWS) >= 64
+
+
+def test_cheap_prefills_make_slices_shorter_because_short_ones_leave_memory_for_more_rows() -> None:
+    assert cheapest_slice(requests_with(128), PUBLISHED_SLICE, SLOPED, ROWS) < 128
+
+
+@examples(20)
+@given(st.integers(1, 400), st.sampled_from(SLICES))
+def test_a_slice_that_gains_next_to_nothing_changes_nothing(tokens: int, present: int) -> None:
+    requests = requests_with(tokens)
+    best = cheapest_slice(requests, present, SLOPED, ROWS)
+    assert cheapest_slice(requests, best, SLOPED, ROWS) == best
+
+
+def test_the_published_slice_holds_until_some_requests_were_seen_and_then_follows_their_lengths() -> None:
+    choice = ChosenSlice()
+    for request in requests_with(16, LEAST_SLICE_REQUESTS - 1):
+        choice.record(request)
+    choice.record(a_request("comes back", predicted=10, generated=5))
+    assert choice.choose(DEAR, ROWS, 0.0) == PUBLISHED_SLICE
+    choice.record(requests_with(16)[-1])
+    assert choice.choose(DEAR, ROWS, 0.0) == 16
+    for request in requests_with(200, 90, first=100):
+        choice.record(request)
+    longer = choice.choose(DEAR, ROWS, 1.0)  # their number has doubled
+    assert longer > 16
+    assert choice.choose(DEAR, ROWS, CHOSEN_EVERY_S / 2) == longer
+    assert choice.choose(DEAR, ROWS, 2 * CHOSEN_EVERY_S) > 16
+
+
+def test_scls_without_a_slice_cuts_its_batches_to_the_lengths_that_it_sees() -> None:
+    policy = SliceLevel(None)
+    for request in requests_with(16):
+        policy.add(request, 0.0)
+    assert {one.iteration_limit for one in policy.assign([a_worker(tokens=400, costs=DEAR)], 0.0)} == {16}
+
+
+def test_drawn_lengths_spread_as_predictions_say_and_stay_within_limits() -> None:
+    drawn = drawn_lengths(requests_with(100, 63, spread=2))
+    assert sorted(drawn.values())[31] == 100
+    assert 0.05 < sum(tokens > 200 for tokens in drawn.values()) / 63 < 0.15
+    assert drawn_length(a_request(predicted=90, upper=100, limit=100, generated=80), 0.999) == 20
+    assert [van_der_corput(number) for number in (1, 2, 3, 4)] == [0.5, 0.25, 0.75, 0.125]

@@ -1,0 +1,184 @@
+"""Parameters that papers fix for their models, chosen for a model whose lengths and costs nobody knows beforehand.
+
+Φ of Magnus's Algorithm 1 is 50,000 for the paper's models and GPUs. WMA grows with the square of lengths: where answers
+are short, no batch reaches that, and all lengths are mixed. So the Φ is chosen under which the recent requests, all
+waiting at once, take the least time. Where an iteration costs next to nothing more for a further row, that mixes all
+lengths, and most tokens that are computed are invalid: they are cheap today and delay every short request. So a smaller
+Φ under which `VALID_SHARE` of the tokens are valid is preferred, if it takes at most `MOST_SLOWDOWN` longer.
+
+S, the slice length of SCLS, is 128 in the paper (5.1). A short slice repeats prefills; a long one generates tokens
+after the ends of answers and reserves memory for them. So the S is chosen under which requests like the recent ones
+take the least time in steady state, when some of them wait for their first slice and others for a later one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scheduling.adaptive_batching import AdaptiveBatcher, batch_reads
+from scheduling.batch_partition import least_serving_time
+from scheduling.costs import ServingTime
+from scheduling.length_distributions import drawn_lengths
+from scheduling.request import Request
+
+PUBLISHED_THRESHOLD = 50_000  # Φ in Magnus's evaluation (IV)
+PUBLISHED_SLICE = 128  # S in SCLS's evaluation (5.1)
+CHOSEN_EVERY_S = 30.0  # lengths and costs drift in minutes; any value between 10 and 120 does
+# The least gain, as a share of the time under the present value: less is within the error of predictions, and does not
+# pay for packing the waiting requests anew. Not tuned.
+LEAST_GAIN = 0.02
+# Requests by which Φ is chosen: some tens of batches, decided in about 60 ms; not tuned.
+THRESHOLD_REQUESTS = 256
+LEAST_THRESHOLD_REQUESTS = 32  # some batches; with fewer requests chance would choose
+STEP = 2  # between the thresholds tried: a finer one changes the time by less than predictions err
+VALID_SHARE = 0.7  # the goal that the service sets itself: of the tokens computed by run-to-completion batches
+MOST_SLOWDOWN = 0.25  # what that may cost; where predictions rank answers badly, no Φ reaches it at such a price
+# Requests by which S is chosen; more take more planning time: these take some tens of milliseconds. Not tuned.
+SLICE_REQUESTS = 96
+LEAST_SLICE_REQUESTS = 16  # with fewer requests chance would choose
+SLICES = tuple(2**power for power in range(3, 12))  # finer steps change the time by less than predictions err
+MOST_PARTS = 384  # slices of all requests that one candidate is judged by; of more, every second, third … one
+
+
+class RecentRequests:
+    """The latest requests, and whether a parameter is to be chosen from them again.
+
+    It is due every `CHOSEN_EVERY_S`, and while few requests were seen, whenever their number has doubled.
+    """
+
+    def __init__(self, most: int, fewest: int) -> None:
+        self.requests: deque[Request] = deque(maxlen=most)
+        self._most, self._fewest = most, fewest
+        self._due_at, self._due_after = float("-inf"), fewest
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to choose now; if so, the next choice is due later."""
+        seen = len(self.requests)
+        if seen < self._due_after and (now < self._due_at or seen < self._fewest):
+            return False
+        self._due_at = now + CHOSEN_EVERY_S
+        self._due_after = 2 * seen if 2 * seen <= self._most else self._most + 1  # which is never reached
+        return True
+
+
+class ChosenThreshold:
+    """Φ, chosen from the latest requests and the costs of one worker."""
+
+    def __init__(self) -> None:
+        self.value = PUBLISHED_THRESHOLD
+        self._recent = RecentRequests(THRESHOLD_REQUESTS, LEAST_THRESHOLD_REQUESTS)
+
+    def record(self, request: Request) -> None:
+        """Count a request among the latest."""
+        self._recent.requests.append(request)
+
+    def choose(self, costs: ServingTime, capacity_tokens: int, max_size: int | None, now: float) -> int:
+        """Return Φ, chosen anew if that is due."""
+        if self._recent.is_due(now):
+            self.value = cheapest_threshold(self._recent.requests, self.value, costs, capacity_tokens, max_size)
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTime:
+    """The seconds of the batches packed under one Φ, and the valid share of the tokens that they compute."""
+
+    threshold: int
+    seconds: float
+    valid_share: float
+
+
+def cheapest_threshold(
+    requests: Sequence[Request], present: int, costs: ServingTime, capacity_tokens: int, max_size: int | None
+) -> int:
+    """Return the Φ that serves these best: the present one unless another gains `LEAST_GAIN` or reaches the goal."""
+    drawn = drawn_lengths(requests)
+    most = max(batch_reads(request.prefill, request.limit) for request in requests)
+    thresholds = [present, *(STEP**power for power in range(4, most.bit_length() + 1))]
+    tried = [_packed(requests, drawn, threshold, costs, capacity_tokens, max_size) for threshold in thresholds]
+    best = best_valid(tried)
+    as_valid = tried[0].valid_share >= min(VALID_SHARE, best.valid_share)
+    return present if as_valid and tried[0].seconds * (1 - LEAST_GAIN) <= best.seconds else best.threshold
+
+
+def best_valid(tried: Sequence[PackedTime]) -> PackedTime:
+    """Return the fastest with enough valid tokens, unless the fastest of all is faster by more than `MOST_SLOWDOWN`."""
+    fastest = min(tried, key=lambda one: (one.seconds, one.threshold))
+    bearable_s = (1 + MOST_SLOWDOWN) * fastest.seconds
+    valid = [one for one in tried if one.valid_share >= VALID_SHARE and one.seconds <= bearable_s]
+    return min(valid, key=lambda one: (one.seconds, one.threshold), default=fastest)
+
+
+def _packed(
+    requests: Sequence[Request],
+    drawn: dict[str, int],
+    threshold: int,
+    costs: ServingTime,
+    capacity_tokens: int,
+    max_size: int | None,
+) -> PackedTime:
+    """Return the time of all batches into which Algorithm 1 packs these requests, one after the other."""
+    batcher = AdaptiveBatcher(threshold)
+    batcher.set_limits(capacity_tokens, max_size)
+    for request in requests:
+        batcher.add(request)
+    shapes = np.array(
+        [
+            (len(batch.requests), batch.length, max(drawn[request_id] for request_id in batch.requests))
+            for batch in batcher.batches.values()
+        ],
+        np.int64,
+    )
+    seconds = float(costs.serve_many_s(*shapes.T).sum())
+    return PackedTime(threshold, seconds, sum(drawn.values()) / float((shapes[:, 0] * shapes[:, 2]).sum()))
+
+
+class ChosenSlice:
+    """S, chosen from the latest requests and the costs of one worker."""
+
+    def __init__(self) -> None:
+        self.value = PUBLISHED_SLICE
+        self._recent = RecentRequests(SLICE_REQUESTS, LEAST_SLICE_REQUESTS)
+
+    def record(self, request: Request) -> None:
+        """Count a request among the latest, unless it comes back from an earlier slice."""
+        if not request.generated:
+            self._recent.requests.append(request)
+
+    def choose(self, costs: ServingTime, largest_size: Callable[[int, int], int], now: float) -> int:
+        """Return S, chosen anew if that is due; `largest_size` is a function of (batch length, slice)."""
+        if self._recent.is_due(now):
+            self.value = cheapest_slice(self._recent.requests, self.value, costs, largest_size)
+        return self.value
+
+
+def cheapest_slice(
+    requests: Sequence[Request], present: int, costs: ServingTime, largest_size: Callable[[int, int], int]
+) -> int:
+    """Return the S under which these requests take least time: the present one unless another gains `LEAST_GAIN`."""
+    drawn = drawn_lengths(requests)
+    longest = max(drawn.values())
+    tried = [present, *(tokens for tokens in SLICES if tokens < 2 * longest)]  # beyond, all are one slice
+    seconds = [_sliced_s(requests, drawn, tokens, costs, largest_size) for tokens in tried]
+    least = min(seconds)
+    return tried[seconds.index(least)] if least < (1 - LEAST_GAIN) * seconds[0] else present
+
+
+def _sliced_s(
+    requests: Sequence[Request],
+    drawn: dict[str, int],
+    slice_tokens: int,
+    costs: ServingTime,
+    largest_size: Callable[[int, int], int],
+) -> float:
+    """Return the seconds of all slices of these requests, batched together by serving time."""
+    parts = [
+        replace(request, id=f"{request.id}/{done}", length=request.prefill + done, limit=1, generated=0)
+        for request in requests
+        for done in range(0, drawn[request.id], slice_tokens)
+    ]
+    every = -(-len(parts) // MOST_PARTS)
+    batches = least_serving_time(parts[::every], slice_tokens, costs, lambda length: largest_size(length, slice_tokens))
+    return every * sum(costs.serve_s(len(batch), max(part.length for part in batch), slice_tokens) for batch in batches)

@@ -1,0 +1,48 @@
+"""What the policies that wrap others have in common: whatever is not theirs to decide goes to the inner policies."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from scheduling.policy import Assignment, Policy
+
+
+class WrappingPolicy(Policy, Protocol):
+    """A policy round one or several inner policies."""
+
+    def _inner(self) -> Iterable[Policy]:
+        """Return the inner policies."""
+        ...
+
+    def _policy_for(self, assignment: Assignment) -> Policy:
+        """Return the inner policy that made this assignment."""
+        ...
+
+    def __len__(self) -> int:
+        return sum(map(len, self._inner()))
+
+    def discard(self, request_id: str) -> bool:
+        """Remove a waiting request; return False if it does not wait here."""
+        return any(policy.discard(request_id) for policy in self._inner())
+
+    def finished(self, assignment: Assignment, now: float) -> None:
+        """Tell the policy that made it that a run-to-completion batch has ended."""
+        self._policy_for(assignment).finished(assignment, now)
+
+    def out_of_memory(self, assignment: Assignment, now: float) -> None:
+        """Return a batch that did not fit to the policy that made it."""
+        self._policy_for(assignment).out_of_memory(assignment, now)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when the first of the policies wants to be asked again."""
+        instants = (policy.wake_at(now) for policy in self._inner())
+        return min((at for at in instants if at is not None), default=None)
+
+    def set_rank_correlation(self, tau: float | None) -> None:
+        """Pass Kendall's tau of recent predictions and answers on."""
+        for policy in self._inner():
+            policy.set_rank_correlation(tau)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Pass the tenants' weights on."""
+        for policy in self._inner():
+            policy.set_weights(weights)
