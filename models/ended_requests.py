@@ -13,8 +13,8 @@ from models.tables import ANSWERED, UNANSWERED, StoredRequest
 
 
 def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
-    """The requests of all tenants that ended last, newest first, whatever their final state."""
-    newest = (  # of each of the two partial indexes
+    """Returns the requests of all tenants that ended last, newest first, in any final state."""
+    newest = (  # the newest of each of the two partial indexes
         select(StoredRequest.id).where(text(ended)).order_by(StoredRequest.finished_at.desc()).limit(limit).subquery()
         for ended in (ANSWERED, UNANSWERED)
     )
@@ -24,28 +24,34 @@ def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
 
 
 def finished(session: Session, ids: Iterable[str]) -> set[str]:
-    """Which of these requests are final or deleted, so that nobody needs to wait for them any longer."""
+    """Returns those of these requests that are final or deleted, for which no call needs to wait any longer."""
     ids = list(ids)
-    theirs = StoredRequest.id == any_(literal(ids, ARRAY(Text)))  # one parameter: a thousand take a waiting call's time
+    theirs = StoredRequest.id == any_(
+        literal(ids, ARRAY(Text))
+    )  # one parameter: a thousand parameters would slow each waiting call
     unfinished = session.scalars(select(StoredRequest.id).where(theirs, StoredRequest.status.in_(UNFINISHED)))
     return set(ids) - set(unfinished)
 
 
 def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
-    """Those of these requests that are final, and None for each that was deleted."""
+    """Returns those of these requests that are final, by id, and None for each that was deleted."""
     over = finished(session, ids)
     views = read_views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
     found = {view.request.id: view for view in views}
     return {request_id: found.get(request_id) for request_id in over}
 
 
-# An answer is dated back by the time that writing it took; what is written later than this is not traced. Not tuned.
+# `finished_at` is earlier than the write by the time that writing took. A request that is written later than this after
+# its end is not traced. Not tuned.
 GRACE_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """A request from arrival to end; instants in nanoseconds since the epoch. `started_ns` None: never served."""
+    """An ended request as a trace shows it: instants, counts and names, never a text.
+
+    Instants are nanoseconds since the epoch; `started_ns` is None if the request was never served.
+    """
 
     id: str
     tenant: str
@@ -66,9 +72,10 @@ class TracedRequest:
 
 
 def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
-    """The next requests in the order of their ends; none for the first caller, who marks where the others begin.
+    """Returns the next requests in the order of their ends, and moves the mark of what was exported behind them.
 
-    The mark moves with the transaction, and only one at a time can move it: what is not exported is taken again.
+    The first call only sets the mark. The transaction holds the mark's lock: if it fails, the next one returns the same
+    requests again.
     """
     mark = connection.execute(text("select value from service_state where name = 'traced' for update")).scalar()
     if mark is None:

@@ -1,4 +1,4 @@
-"""Published models: publish a version, put an earlier one back into service, read the one in service."""
+"""Published models: publishes a version, puts an earlier one back into service, reads the one in service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from models.sql import text
 
 
 class UnknownVersion(Exception):
-    """No published model has this version."""
+    """No published model has the name `version`."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -27,7 +27,7 @@ class Version:
     version: str
     sha256: bytes
     stored: bytes
-    until: float  # when the newest outcome ended that it was fitted on, seconds since the epoch
+    until: float  # end of the newest outcome that it was fitted on, seconds since the epoch
 
 
 def publish(
@@ -38,7 +38,7 @@ def publish(
     scores: Mapping[str, Any],
     data: Mapping[str, Any],
 ) -> str:
-    """Put a new version of this kind into service in place of the old one; returns its name, `<kind>-<number>`."""
+    """Puts a new version of this kind into service in place of the old one; returns its name, `<kind>-<number>`."""
     connection.execute(text("update model_versions set active = false where kind = :kind and active"), {"kind": kind})
     row = connection.execute(
         text("""
@@ -53,9 +53,9 @@ def publish(
 
 
 def activate(session: Session, version: str) -> None:
-    """Put an earlier version back into service in place of the one of its kind; raises UnknownVersion.
+    """Puts an earlier version into service in place of the present one of its kind; raises UnknownVersion.
 
-    One that was set aside is tried again.
+    A version that was set aside as unreadable is tried again.
     """
     kind = session.scalar(select(ModelVersion.kind).where(ModelVersion.version == version))
     if kind is None:
@@ -70,7 +70,7 @@ def activate(session: Session, version: str) -> None:
 
 
 def set_aside(connection: Connection, version: str, reason: str) -> None:
-    """Put the newest other version of this kind into service, because this one cannot be read: it serves no more."""
+    """Takes a version that cannot be read out of service and puts the newest readable one of its kind in its place."""
     connection.execute(
         text("update model_versions set active = false, unreadable = :reason where version = :version"),
         {"version": version, "reason": reason},
@@ -88,7 +88,7 @@ def set_aside(connection: Connection, version: str, reason: str) -> None:
 
 
 def active_name(connection: Connection, kind: str) -> str | None:
-    """The name of the version in service, without its bytes: cheap enough to read at every step."""
+    """Returns the name of the version in service without its bytes, which is cheap enough for every step."""
     row = connection.execute(
         text("select version from model_versions where kind = :kind and active"), {"kind": kind}
     ).one_or_none()
@@ -96,7 +96,7 @@ def active_name(connection: Connection, kind: str) -> str | None:
 
 
 def active_version(connection: Connection, kind: str) -> Version | None:
-    """The version in service with its bytes."""
+    """Returns the version in service with its bytes."""
     row = connection.execute(
         text("""
             select version, sha256, stored, coalesce((data->>'until')::float8, 0) as until
@@ -108,7 +108,7 @@ def active_version(connection: Connection, kind: str) -> Version | None:
 
 
 def list_all(session: Session) -> Sequence[ModelVersion]:
-    """All versions of all kinds without their bytes, newest first."""
+    """Returns all versions of all kinds without their bytes, newest first."""
     return session.scalars(
         select(ModelVersion).options(defer(ModelVersion.stored, raiseload=True)).order_by(ModelVersion.id.desc())
     ).all()

@@ -1,6 +1,6 @@
-"""The predictor's queries: claim requests without a prediction or with an old one, write predictions and heartbeat."""
+"""The predictor's queries: claims requests without or with an old prediction, writes predictions and a heartbeat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -10,11 +10,11 @@ from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)
-class Unpredicted:
-    """A request that waits for its predicted generation length."""
+class UnpredictedRequest:
+    """A request whose generation length is to be predicted, locked until the transaction ends."""
 
     id: str
-    application: str  # of its tenant, see `models.request_predictions`
+    application: str  # as `scoped_application` gives it
     instructions: str
     input: str
     input_tokens: int
@@ -23,19 +23,10 @@ class Unpredicted:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A request's predicted generation length: the median and an upper quantile, tokens."""
+def claim_unpredicted(connection: Connection, limit: int) -> list[UnpredictedRequest]:
+    """Locks up to `limit` unpredicted requests, those of the highest priority first, of each priority the oldest.
 
-    id: str
-    tokens: int
-    upper_tokens: int
-
-
-def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
-    """Lock up to `limit` of the oldest unpredicted requests of the highest priority until the transaction ends.
-
-    Requests that another predictor has locked are skipped.
+    Skips requests that another predictor has locked.
     """
     rows = connection.execute(
         text("""
@@ -47,14 +38,14 @@ def claim_unpredicted(connection: Connection, limit: int) -> list[Unpredicted]:
         """),
         {"limit": limit},
     )
-    return [Unpredicted(*row) for row in rows]
+    return [UnpredictedRequest(*row) for row in rows]
 
 
-def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpredicted]:
-    """Lock up to `limit` queued requests whose prediction is by a running version below `before`.
+def claim_outdated(connection: Connection, before: str, limit: int) -> list[UnpredictedRequest]:
+    """Locks up to `limit` queued requests that a version of the running regression below `before` has predicted.
 
-    Those of the oldest version come first, of each version the oldest. Requests that have run already, and those that
-    another transaction has locked, are skipped.
+    Those of the oldest version come first, of each version the oldest. Skips requests that have run already, and those
+    that another transaction has locked.
     """
     rows = connection.execute(
         text("""
@@ -67,11 +58,14 @@ def claim_outdated(connection: Connection, before: str, limit: int) -> list[Unpr
         """),
         {"before": before, "limit": limit},
     )
-    return [Unpredicted(*row) for row in rows]
+    return [UnpredictedRequest(*row) for row in rows]
 
 
-def write_predictions(connection: Connection, predicted: Sequence[Predicted], version: str) -> None:
-    """Write predictions made by one version of the predictor; the planner fetches these requests, perhaps again."""
+def write_predictions(connection: Connection, lengths: Mapping[str, tuple[int, int]], version: str) -> None:
+    """Writes predicted lengths, by request id, of one version of the predictor; the planner then fetches the requests.
+
+    `lengths` are the median and the upper quantile in tokens.
+    """
     connection.execute(
         text("""
             update requests r set predicted_tokens = p.tokens, predicted_upper_tokens = p.upper_tokens,
@@ -82,18 +76,22 @@ def write_predictions(connection: Connection, predicted: Sequence[Predicted], ve
         """),
         {
             "version": version,
-            "ids": [row.id for row in predicted],
-            "tokens": [row.tokens for row in predicted],
-            "upper_tokens": [row.upper_tokens for row in predicted],
+            "ids": list(lengths),
+            "tokens": [median for median, _ in lengths.values()],
+            "upper_tokens": [upper for _, upper in lengths.values()],
         },
     )
 
 
 def write_predictor_heartbeat(connection: Connection, version: str) -> None:
-    """Record that a predictor works now; without a recent heartbeat the reconciler writes fallback predictions."""
+    """Records that a predictor works now; without a recent heartbeat the reconciler writes fallback predictions."""
     write_service_state(connection, "predictor", {"version": version})
 
 
 def scoped_application(tenant: str, application: str) -> str:
-    """The name as the queries of predictions, outcomes and response times make it: `tenant || '/' || application`."""
+    """Returns the name under which an application's answers are remembered, for each tenant by itself.
+
+    Two tenants may use one name, and neither may learn the other's lengths or times. Queries make the same name by
+    `tenant || '/' || application`.
+    """
     return f"{tenant}/{application}"

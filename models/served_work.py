@@ -1,4 +1,4 @@
-"""What the service did in the last minutes, as the policy lab plays it again: requests, workers, what was reached."""
+"""What the service did in the last minutes, which the policy lab plays again: requests, workers, measured figures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +15,17 @@ from scheduling.simulation.policy_lab import LabFigures, ServedTimes, ServedWork
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival
 
-# What an operator's window has at most: the newest of them count. A simulation of as many takes seconds a policy.
+# The most requests that a window has; the newest count. A simulation of as many takes seconds for each policy.
 MOST_REQUESTS = 5000
 
 
 class NothingToPlay(Exception):
-    """No request of the window was answered, or no worker has costs; the message says which."""
+    """No request of the window was answered, or no worker has learned its costs; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWork:
-    """The work of one model, the policy in force now (None: the planner's default), and what was really reached."""
+    """The work of one model, the policy in force (None: the planner's default), and the figures that were measured."""
 
     model: str
     policy: str | None
@@ -35,7 +35,7 @@ class MeasuredWork:
 
 
 def measured_work(connection: Connection, window_s: float, alive_s: float) -> MeasuredWork:
-    """The last `window_s` seconds of the model that answered most requests in them, of those that live workers serve.
+    """Returns the last `window_s` seconds of that live workers' model which answered most requests in them.
 
     Requests that had arrived before the window arrive at its beginning and are not counted. Raises NothingToPlay.
     """
@@ -82,7 +82,7 @@ def measured_work(connection: Connection, window_s: float, alive_s: float) -> Me
 
 
 def _arrival(row: Row[Any], began_at: float) -> Arrival:
-    """The request as it was predicted, and the length of its answer."""
+    """Returns the request with its predicted length, and the true length of its answer."""
     request = Request(
         id=row.id,
         arrived_at=max(0.0, row.arrived_at - began_at),
@@ -103,7 +103,7 @@ def _times(row: Row[Any]) -> ServedTimes:
 
 
 def _engine(worker: LiveWorker) -> EngineCosts | None:
-    """What its engine's steps take, as the worker learned; None if it has learned nothing yet."""
+    """Returns the costs of the engine's steps that the worker has learned; None if it has learned none yet."""
     if worker.curves is None:
         return None
     curves = worker.curves.curves

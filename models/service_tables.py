@@ -1,4 +1,4 @@
-"""Tables about the service itself: leads, heartbeats, learned models, small facts, history, rates, operators."""
+"""Tables about the service itself: leaders, heartbeats, learned models, facts by name, history, rates, operators."""
 
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,12 @@ from models.tables import NOW, Base
 
 
 class Leadership(Base):
-    """Who leads among processes of which one works: it renews its lead, and each of its writes checks the number."""
+    """The leader among processes of which only one works: it renews its lead, and each of its writes checks `fence`."""
 
     __tablename__ = "leaderships"
 
     name: Mapped[str] = mapped_column(primary_key=True)  # planner | trainer
-    holder: Mapped[str]  # host and process, for people to read
+    holder: Mapped[str]  # host and process, as people read them
     fence: Mapped[int] = mapped_column(BigInteger)  # grows with each lead; a write under an old number changes nothing
     expires_at: Mapped[datetime]
 
@@ -34,7 +34,7 @@ class ProcessHeartbeat(Base):
 
 
 class ModelVersion(Base):
-    """A published length predictor or serving time estimator; its SHA-256 is checked before it is read."""
+    """A published length predictor or serving time estimator, whose SHA-256 is checked before it is read."""
 
     __tablename__ = "model_versions"
 
@@ -44,16 +44,16 @@ class ModelVersion(Base):
     active: Mapped[bool] = mapped_column(server_default="false")
     sha256: Mapped[bytes] = mapped_column(LargeBinary)
     stored: Mapped[bytes] = mapped_column(LargeBinary)
-    scores: Mapped[dict[str, Any]]  # of this candidate, of the one it replaced, of the baseline, on the holdout
-    data: Mapped[dict[str, Any]]  # range and size of what it was trained on
+    scores: Mapped[dict[str, Any]]  # of this model, its predecessor and the baseline, on held-out outcomes
+    data: Mapped[dict[str, Any]]  # range and size of the training data
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    unreadable: Mapped[str | None]  # why it was set aside: the last version that can be read serves instead
+    unreadable: Mapped[str | None]  # why it was set aside; the newest readable version serves in its place
 
     __table_args__ = (Index("model_versions_active", "kind", unique=True, postgresql_where=text("active")),)
 
 
 class ServiceState(Base):
-    """Small facts by name: policy in force, planner's snapshot, accuracy of predictions, the installation's name."""
+    """Facts by name: the policy in force, the planner's snapshot, the accuracy of predictions, the installation."""
 
     __tablename__ = "service_state"
 
@@ -63,7 +63,7 @@ class ServiceState(Base):
 
 
 class Minute(Base):
-    """The figures of one closed minute: the dashboard's history, which outlives the deleted requests."""
+    """The figures of one closed minute, which the dashboard's history shows after the requests are deleted."""
 
     __tablename__ = "minutes"
 
@@ -73,16 +73,16 @@ class Minute(Base):
     incomplete: Mapped[int]
     failed: Mapped[int]
     cancelled: Mapped[int]
-    response_p50_s: Mapped[float | None]  # of the answers, completed or incomplete
+    response_p50_s: Mapped[float | None]  # of completed and incomplete answers
     response_p95_s: Mapped[float | None]
     response_max_s: Mapped[float | None]
-    batches: Mapped[int]  # finished ones
-    batched: Mapped[int]  # requests in them
+    batches: Mapped[int]  # batches that finished
+    batched: Mapped[int]  # requests in these batches
     valid_tokens: Mapped[int] = mapped_column(BigInteger)
     pad_tokens: Mapped[int] = mapped_column(BigInteger)
     invalid_tokens: Mapped[int] = mapped_column(BigInteger)
-    # of the minute's samples (`models.service_tables.Sample`): the largest backlog, numbers in flight, age
-    # and 99th percentile, the newest tau, the sums of the others; null in a minute without samples
+    # from the minute's samples (`Sample`): maxima of the backlog, the requests in flight, the age and the 99th
+    # percentile, the newest tau, sums of the others; null in a minute without samples
     backlog: Mapped[int | None]
     in_flight: Mapped[int | None]
     oldest_s: Mapped[float | None]
@@ -113,11 +113,12 @@ class RateCount(Base):
 
 
 class Sample(Base):
-    """The service at one instant, and what ended in the ten seconds before it; a minute keeps them once it is closed.
+    """The service at one instant, with the figures of the ten seconds before it.
 
-    Of the answers: `predicted` of them had a prediction, `squared_error` sums its errors, `covered` were no longer than
-    its upper quantile; `promised` had an ETA, `eta_error_s` sums its errors, `eta_kept` ended within its interval. Of
-    finished batches: `estimated` and their summed absolute errors and serving times.
+    Answers: `predicted` counts those with a predicted length, `squared_error` sums the squared errors of these lengths,
+    `covered` counts answers no longer than their upper quantile; `promised` counts those with an ETA, `eta_error_s`
+    sums the errors of these ETAs, `eta_kept` counts answers within the interval of their ETA. Finished batches: `estimated`
+    counts those with an estimated serving time, the other two sum the absolute errors and the serving times.
     """
 
     __tablename__ = "samples"
@@ -149,21 +150,21 @@ class OperatorSession(Base):
 
     __tablename__ = "operator_sessions"
 
-    sha256: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)  # of the cookie's value
+    sha256: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)  # the digest of the cookie's value
     key_id: Mapped[int | None]  # the session ends with its key
-    password_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # and with the password
+    password_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # the session ends with the password
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime]
 
 
 class AuditEntry(Base):
-    """One thing that an operator did; never changed, and deleted by nobody."""
+    """One action of an operator; an entry is never changed and never deleted."""
 
     __tablename__ = "audit_entries"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=NOW)
-    actor: Mapped[str]  # the key's first characters, name and tenant, or that it was the password
+    actor: Mapped[str]  # first characters, name and tenant of the key, or the dashboard's password
     action: Mapped[str]
     target: Mapped[str]
     details: Mapped[dict[str, Any]]

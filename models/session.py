@@ -1,4 +1,4 @@
-"""Connections to Postgres: SQLAlchemy engines and sessions, made once by each process at its entry point.
+"""Engines and sessions of SQLAlchemy, which each process makes once, at its entry point.
 
 A pooler such as PgBouncer in transaction mode gives each transaction another server connection: settings of the session
 would reach the statements of others, prepared statements would be unknown, and start-up options are refused. Behind a
@@ -17,20 +17,20 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.connections.bounded_connection import BoundedConnection, DatabaseSilent, PostgresSilence
 from models.connections.database_errors import hide_values
 
-# A connection that was idle for longer is pinged before it is used again. A busy web process then hardly ever pings; if
-# the server is lost within this time after a use, the next statement fails instead. Not tuned.
+# A connection that was idle for longer than this is pinged before it is used again. A busy web process then hardly ever
+# pings; if the server is lost within this time after a use, the next statement fails instead. Not tuned.
 PING_AFTER_IDLE_S = 2.0
-# psycopg waits at least 2 s for a connection, whatever it is told.
+# psycopg waits at least 2 s for a connection, whatever `connect_timeout` is.
 CONNECT_WITHIN_S = 2
-# The longest statements are the planner's first step with 100,000 queued rows and the trainer's reading: seconds. A
-# background process that waits for longer waits for a frozen server, or for a network that lost its packets.
+# The longest statements, the planner's first with 100,000 queued rows and the trainer's reads, take seconds. A
+# background process that waits longer waits for a frozen server, or for a network that lost its packets.
 ANSWER_WITHIN_S = 30.0
-# A process that is frozen within a transaction keeps its locks for so long. It must exceed the time that a planner
+# How long a process that is frozen within a transaction keeps its locks. It must exceed the time for which a planner
 # decides between two statements, below 2 s with 100,000 queued rows, and let a stand-by take over within 15 s.
 IDLE_IN_TRANSACTION_S = 8.0
 # Longer than IDLE_IN_TRANSACTION_S, after which the lock of a frozen process is free.
 LOCK_WITHIN_S = 10.0
-# A peer that vanished without a word is noticed after about this long, on TCP. Unix sockets have no such thing.
+# On TCP, a peer that vanished without closing the connection is noticed after about this long.
 TCP_SILENCE_S = 10
 TCP_BOUNDS = {
     "keepalives": 1,
@@ -42,7 +42,7 @@ TCP_BOUNDS = {
 
 
 def database_url(url: str) -> URL:
-    """The URL with the psycopg 3 driver; accepts postgres:// and postgresql://."""
+    """Returns the URL with the driver psycopg 3; accepts postgres:// and postgresql://."""
     return make_url(url.replace("postgres://", "postgresql://", 1)).set(drivername="postgresql+psycopg")
 
 
@@ -58,13 +58,13 @@ def make_engine(
     autocommit: bool = False,
     generic_plans: bool = False,
 ) -> Engine:
-    """A pool of at most `pool_size` connections; `name` is what pg_stat_activity shows. Errors show no values.
+    """Returns a pool of at most `pool_size` connections, which pg_stat_activity shows as `name`. Errors show no values.
 
-    `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process gives one, the
-    background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it an
-    OperationalError is raised, and other threads get one at once until the server answers again. None: no bound, for
-    migrations. With `autocommit` every statement is its own transaction, without round trips for begin and end. With
-    `generic_plans` Postgres plans a statement once and not at each run: for those that look up few rows by their ids.
+    `statement_timeout_s` bounds every statement and every wait for a lock on the server; the web process sets it, the
+    background processes do not. `answer_within_s` bounds every wait for a server that may be frozen: after it, this and
+    all other uses raise OperationalError until the server answers again; None, for migrations, sets no bound. With
+    `autocommit` every statement is a transaction of its own, without round trips for begin and end. With
+    `generic_plans` Postgres plans a statement once and not at each run, which suits look-ups of few rows by id.
     """
     session_settings = {"idle_in_transaction_session_timeout": str(round(idle_in_transaction_s * 1000))}
     if answer_within_s is not None:
@@ -91,7 +91,7 @@ def make_engine(
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
-    """Sessions whose objects stay readable after commit."""
+    """Returns a factory of sessions whose objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
@@ -105,7 +105,7 @@ def _bound_waits(engine: Engine, silence: PostgresSilence) -> None:
             silence.begin()
             raise
         except psycopg.Error:
-            silence.end()  # a refusal is an answer
+            silence.end()  # the server answers, although it refuses
             raise
         silence.end()
         connection.silence = silence
@@ -131,20 +131,22 @@ def _ping_after_idle(engine: Engine) -> None:
             return
         try:
             engine.dialect.do_ping(connection)
-        except DatabaseSilent as error:  # no DisconnectionError: the pool would wait as long for a new connection
+        except (
+            DatabaseSilent
+        ) as error:  # after a DisconnectionError the pool would wait once more, for a new connection
             record.invalidate()
             raise OperationalError(None, None, error) from error
         except engine.dialect.loaded_dbapi.Error as error:
             raise DisconnectionError from error  # the pool opens a new connection
 
 
-POOLED = "pooled"  # in a connection's info: whether a pooler is between us and Postgres
+POOLED = "pooled"  # key in a connection's info: whether a pooler is between this process and Postgres
 
 
 def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
-    """Give each new connection these settings, or, behind a pooler, each transaction.
+    """Applies these settings to each new connection or, behind a pooler, to each transaction.
 
-    With autocommit there are no transactions: behind a pooler such an engine has none of them.
+    An engine with autocommit has no transactions; behind a pooler it therefore has none of the settings.
     """
     columns = ", ".join(f"set_config('{name}', '{value}', {{local}})" for name, value in settings.items())
     of_session, of_transaction = (f"select {columns.format(local=local)}" for local in ("false", "true"))
@@ -153,7 +155,7 @@ def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
     def connected(connection: Any, record: Any) -> None:
         autocommit, connection.autocommit = connection.autocommit, True
         connection.execute("set timezone to 'UTC'")
-        # A pooler answers the start of a session itself, with a number of its own in place of the server process's.
+        # A pooler answers the start of a session itself, with a process id that is not the server's.
         (server_pid,) = connection.execute("select pg_backend_pid()").fetchone()
         record.info[POOLED] = server_pid != connection.info.backend_pid
         if record.info[POOLED]:
@@ -169,5 +171,5 @@ def apply_session_settings(engine: Engine, settings: Mapping[str, str]) -> None:
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler is between this connection and Postgres."""
+    """Returns whether a pooler is between this connection and Postgres."""
     return bool(connection.info[POOLED])

@@ -15,10 +15,10 @@ from scheduling.costs import ServingCurves
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """An answered request as the length predictor learns from it; `at` is when it ended, seconds since the epoch."""
+    """An answered request from which the length predictor learns; `at` is its end, seconds since the epoch."""
 
     id: str
-    application: str  # of its tenant, see `models.request_predictions`
+    application: str  # as `models.request_predictions.scoped_application` gives it
     instructions: str
     input: str
     input_tokens: int
@@ -27,13 +27,13 @@ class FinishedRequest:
     predicted_tokens: int | None
     predicted_upper_tokens: int | None
     output_tokens: int
-    cut_off: bool  # it ended at its limit, so the true length is at least `output_tokens`
+    cut_off: bool  # whether it ended at its limit: then the true length is at least `output_tokens`
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """A run-to-completion batch as the serving time estimator learns from it; lengths in tokens, `at` as above."""
+    """A run-to-completion batch from which the serving time estimator learns; lengths in tokens, `at` is its end."""
 
     worker: str
     model: str
@@ -45,12 +45,12 @@ class FinishedBatch:
 
 
 def now(connection: Connection) -> float:
-    """The database's clock, seconds since the epoch."""
+    """Returns the time of the database's clock, seconds since the epoch."""
     return float(connection.execute(text("select extract(epoch from clock_timestamp())::float8")).scalar_one())
 
 
 def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int:
-    """How many of the newest `at_most` answered requests a refit would use: those with an answer of a token or more."""
+    """Returns how many of the newest `at_most` answered requests have a text and a token, so that a refit uses them."""
     counted = connection.execute(
         text("""
             select count(*) from (
@@ -58,7 +58,7 @@ def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int
                 where finished_at > statement_timestamp() - make_interval(secs => :max_age_s)
                     and status in ('completed', 'incomplete')
                 order by finished_at desc limit :at_most
-            ) answers where output_tokens > 0 and input <> '' -- of what is not to be stored the texts are deleted
+            ) answers where output_tokens > 0 and input <> '' -- the texts of a request with "store": false are deleted
         """),
         {"at_most": at_most, "max_age_s": max_age_s},
     )
@@ -68,10 +68,10 @@ def count_answers(connection: Connection, at_most: int, max_age_s: float) -> int
 def finished_requests(
     connection: Connection, limit: int, max_age_s: float, after: float = 0.0, known_ids: Collection[str] = ()
 ) -> list[FinishedRequest]:
-    """The newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
+    """Returns the newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
 
-    The `limit` newest without the empty answers among them, and none older than `max_age_s`; `after` is in seconds
-    since the epoch.
+    Reads the `limit` newest that are no older than `max_age_s`, and leaves the empty answers among them out. `after` is
+    in seconds since the epoch.
     """
     rows = connection.execute(
         text("""
@@ -83,7 +83,7 @@ def finished_requests(
                 where finished_at > greatest(
                         statement_timestamp() - make_interval(secs => :max_age_s), to_timestamp(:after)
                     )
-                    -- hashed; a plan for all arrays of "id <> all" would compare each row with thousands of ids
+                    -- `in` is hashed; with "id <> all" a generic plan compares each row with thousands of ids
                     and id not in (select unnest(cast(:known_ids as text[])))
                     and status in ('completed', 'incomplete')
                 order by finished_at desc limit :limit
@@ -95,7 +95,7 @@ def finished_requests(
 
 
 def finished_batches(connection: Connection, limit: int, max_age_s: float) -> list[FinishedBatch]:
-    """The last `limit` run-to-completion batches that ended within `max_age_s`, oldest first."""
+    """Returns the last `limit` run-to-completion batches that ended within `max_age_s`, oldest first."""
     rows = connection.execute(
         text("""
             select b.worker, w.model, b.size, b.length, b.generation_length, b.serving_s,
@@ -111,7 +111,7 @@ def finished_batches(connection: Connection, limit: int, max_age_s: float) -> li
 
 
 def worker_profiles(connection: Connection) -> dict[tuple[str, str], ServingCurves]:
-    """The serving time curves that workers measured of themselves, by (worker, model)."""
+    """Returns the serving time curves that workers have measured on their own engines, by (worker, model)."""
     rows = connection.execute(text("select name, model, curves from workers where curves is not null"))
     found = ((row.name, row.model, curves_from_store(row.curves)) for row in rows)
     return {(name, model): one.curves for name, model, one in found if one is not None}

@@ -12,7 +12,7 @@ from flask import current_app, request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from models.tenants.api_keys import Scope
-from models.tenants.usage import DIMENSIONS, Used, used
+from models.tenants.usage import DIMENSIONS, TenantUsage, used
 from webapp.app_context import current_context
 from webapp.auth import current_caller
 from webapp.client_errors import InvalidRequest
@@ -94,7 +94,7 @@ def usage(query_data: UsageQuery) -> UsageReport | FlaskResponse:
     return UsageReport(first=first, last=last, data=sums)
 
 
-def shown(one: Used) -> UsageSum:
+def shown(one: TenantUsage) -> UsageSum:
     """Sums as the API shows them."""
     return UsageSum(
         day=one.day,

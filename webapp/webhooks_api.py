@@ -165,7 +165,7 @@ def create(json_data: CreateWebhook) -> Webhook:
 def list_() -> WebhookList:
     """Oldest first, without their secrets."""
     with current_context().sessions() as session:
-        endpoints = webhook_endpoints.list_of(session, current_tenant())
+        endpoints = webhook_endpoints.list_endpoints(session, current_tenant())
     return WebhookList(data=[shown_webhook(endpoint) for endpoint in endpoints])
 
 

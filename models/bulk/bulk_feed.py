@@ -1,7 +1,7 @@
-"""How a bulk job's lines become requests: claimed by one process at a time, and each step is one transaction.
+"""How a bulk job's lines become requests: one process at a time claims a job, and each step is one transaction.
 
-A step inserts what it read and moves the job's `next_line` behind it, both or neither. So a process that is killed
-repeats no line and forgets none.
+A step inserts the requests of the lines that it read and moves the job's `next_line` behind them. A process that is
+killed therefore repeats no line and skips none.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,7 +35,7 @@ INSERT_LINES = text("""
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A bulk job whose row this transaction has locked, with the lines to read next."""
+    """A bulk job whose row this transaction has locked, with the chunk of the file that has its next line."""
 
     id: str
     tenant: str
@@ -44,13 +44,13 @@ class ClaimedJob:
     last_line: int
     now: datetime
     expires_at: datetime
-    first_line: int  # of the chunk
-    data: bytes
+    first_line: int  # the number of the chunk's first line
+    data: bytes  # the chunk
 
 
 @dataclass(frozen=True, slots=True)
 class NewLine:
-    """A line on its way into the database: a request, or the error that keeps it from being one."""
+    """A line that is to be stored: with its request, or with the error for which it has none."""
 
     line: int
     custom_id: str | None
@@ -59,9 +59,9 @@ class NewLine:
 
 
 def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJob | None:
-    """Lock the job that waits longest for its next lines, of a tenant whose queue has room; None if there is none.
+    """Locks the job whose lines were read longest ago, and returns it; None if there is no job to read.
 
-    What another process has locked is passed by.
+    Skips jobs that another process has locked and those of `full_tenants`, which may queue no more requests.
     """
     row = connection.execute(
         text("""
@@ -85,10 +85,10 @@ def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJ
 
 
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
-    """Which of these names earlier lines of the job have that became requests.
+    """Returns those of these names that earlier lines of the job have, if the lines became requests.
 
-    One look-up each: while the job is being read, the tables' statistics are those of before it, by which Postgres
-    would rather read all lines of the job.
+    Looks each name up by itself: while a job is being read, the table's statistics are older than the job, and with
+    them Postgres would plan to read all its lines.
     """
     rows = connection.execute(
         text("""
@@ -102,16 +102,11 @@ def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> 
 
 
 def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine], next_line: int) -> None:
-    """Queue the requests of these lines and go on behind them; the caller has claimed the job in this transaction."""
+    """Stores these lines, queues their requests and sets the job's next line; the caller has claimed the job."""
     ids = {line.line: new_id() for line in lines if line.request}
     requests = [_row(job, ids[line.line], line.request) for line in lines if line.request]
     rows = [
-        {
-            "line": line.line,
-            "custom_id": line.custom_id,
-            "request_id": ids.get(line.line),
-            "error": line.error,
-        }
+        {"line": line.line, "custom_id": line.custom_id, "request_id": ids.get(line.line), "error": line.error}
         for line in lines
     ]
     if requests:
@@ -132,7 +127,7 @@ def write_lines(connection: Connection, job: ClaimedJob, lines: Sequence[NewLine
 
 
 def postpone(connection: Connection, job_id: str) -> None:
-    """Let other jobs go first: the next lines of this one cannot be stored."""
+    """Puts a job behind all others, because its next lines cannot be stored now."""
     connection.execute(text("update bulk_jobs set fed_at = clock_timestamp() where id = :id"), {"id": job_id})
 
 

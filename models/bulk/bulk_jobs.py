@@ -22,7 +22,7 @@ CANCELLABLE = (BulkStatus.validating, BulkStatus.in_progress)
 
 @dataclass(frozen=True, slots=True)
 class NewBulkJob:
-    """A validated bulk job on its way into the database; its window in seconds and as the client wrote it."""
+    """A validated bulk job that is to be stored; the window is given in seconds and as the client wrote it."""
 
     tenant: str
     endpoint: str
@@ -36,16 +36,16 @@ class NewBulkJob:
 
 @dataclass(frozen=True, slots=True)
 class BulkPage:
-    """One page of a list; `more` says whether there is a next one."""
+    """One page of a list; `more` says whether another page follows."""
 
     jobs: list[BulkJob]
     more: bool
 
 
 def create_job(session: Session, new: NewBulkJob) -> BulkJob:
-    """Store a bulk job; a tenant's second call with the same idempotency key returns the first job.
+    """Stores a bulk job; a tenant's second call with the same idempotency key returns the first job.
 
-    Raises IdempotencyKeyReused if the second call's digest is another.
+    Raises IdempotencyKeyReused if the digests of the two calls differ.
     """
     inserted: BulkJob | None = session.scalar(
         insert(BulkJob)
@@ -79,13 +79,13 @@ def create_job(session: Session, new: NewBulkJob) -> BulkJob:
 
 
 def unended_jobs(session: Session, tenant: str) -> int:
-    """How many jobs of this tenant have not ended."""
+    """Returns the number of this tenant's jobs that have not ended."""
     count = select(func.count()).select_from(BulkJob).where(text(UNENDED), BulkJob.tenant == tenant)
     return session.scalar(count) or 0
 
 
 def any_unended(connection: Connection) -> bool:
-    """Whether any tenant has a job that has not ended."""
+    """Returns whether any tenant has a job that has not ended."""
     return connection.scalar(select(BulkJob.id).where(text(UNENDED)).limit(1)) is not None
 
 
@@ -100,7 +100,7 @@ def newest_jobs(session: Session, limit: int) -> Sequence[BulkJob]:
 
 
 def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | None:
-    """The bulk job whose output or errors this file has."""
+    """Returns the bulk job whose output or errors are in this file; None if the file is not of results."""
     return session.scalar(
         select(BulkJob)
         .join(StoredFile, StoredFile.job_id == BulkJob.id)
@@ -109,7 +109,7 @@ def job_of_results(session: Session, tenant: str, file_id: str) -> BulkJob | Non
 
 
 def job_page(session: Session, tenant: str, *, after: str | None = None, limit: int = 20) -> BulkPage | None:
-    """Bulk jobs, newest first, beginning behind the job `after`; None if this tenant has no such job."""
+    """Returns bulk jobs, newest first, beginning behind the job `after`; None if this tenant has no job `after`."""
     listed = select(BulkJob).where(BulkJob.tenant == tenant)
     if after is not None:
         cursor = fetch_job(session, tenant, after)
@@ -121,7 +121,7 @@ def job_page(session: Session, tenant: str, *, after: str | None = None, limit: 
 
 
 def cancel_job(session: Session, tenant: str, job_id: str) -> None:
-    """Have a job cancelled that has not ended; what it has done stays."""
+    """Marks a job that has not ended as cancelling; the process `chores` then cancels its unanswered lines."""
     session.execute(
         update(BulkJob)
         .where(BulkJob.id == job_id, BulkJob.tenant == tenant, BulkJob.status.in_(CANCELLABLE))
@@ -137,7 +137,7 @@ OTHER_ENDED_LINES = "(r.id is null or r.status in ('failed', 'cancelled'))"
 
 @dataclass(frozen=True, slots=True)
 class EndedLine:
-    """A line that has ended; without a view its request was deleted, or never was one."""
+    """A line that has ended; `view` is None if the line's request was deleted, or if the line never became one."""
 
     line: int
     custom_id: str | None
@@ -147,7 +147,7 @@ class EndedLine:
 
 
 def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int, limit: int) -> Sequence[EndedLine]:
-    """Up to `limit` lines behind the line `after` that belong to the output, or to the errors."""
+    """Returns up to `limit` lines behind the line `after` that belong to the file of this purpose."""
     condition = ANSWERED_LINES if purpose is FilePurpose.output else OTHER_ENDED_LINES
     rows = session.execute(
         text(f"""
@@ -168,9 +168,9 @@ def ended_lines(session: Session, job_id: str, purpose: FilePurpose, after: int,
 
 
 def delete_old_jobs(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` jobs that ended longer ago than `retention_s`, with lines and results; returns how many.
+    """Deletes up to `limit` jobs that ended more than `retention_s` ago, with lines and results; returns their number.
 
-    Their requests are then deleted as any others.
+    Their requests are deleted later, as all old requests are.
     """
     deleted = connection.execute(
         text("""

@@ -1,7 +1,7 @@
-"""How a bulk job goes on once its lines are queued: its ends are counted, it is stopped, it ends.
+"""How a bulk job proceeds once its lines are queued: its ended lines are counted, it is stopped, it ends.
 
-Requests are looked up line by line: `lateral` with `offset 0`, or with a lock, is a fence behind which Postgres plans
-no walk over all requests. Each look takes the row of one job, so that several processes look at different jobs.
+Each request is looked up by its line: with `lateral` and `offset 0`, or with a lock, Postgres does not plan to read all
+requests. Each look locks the row of one job, so that several processes look at different jobs.
 """
 
 import json
@@ -16,9 +16,9 @@ from models.bulk.stored_files import new_file_id
 from models.sql import text
 
 STOPPED_AT_ONCE = 2000  # requests that one statement cancels: their rows are locked for some hundredths of a second
-# Of the time of one process that counting may take: 50,000 lines take some 0.1 s, and are then counted every 5 s.
+# The share of a process's time that counting may take: 50,000 lines take some 0.1 s and are then counted every 5 s.
 COUNTING_SHARE = 0.02
-SHOWN_ERRORS = 100  # of a job without one valid line: enough to see what is wrong
+SHOWN_ERRORS = 100  # errors that a job without any valid line shows: enough to see what is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class WatchedJob:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing of it is to be served any more."""
+        """Whether none of its requests is to be served any more."""
         return self.expired or self.status is BulkStatus.cancelling
 
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """A job's lines: answered, failed by themselves, unfinished, and never served because the job was stopped."""
+    """The numbers of a job's lines by state; `unserved` were not served because the job was stopped."""
 
     completed: int
     failed: int
@@ -52,7 +52,7 @@ class LineCounts:
 
 
 def take_job(connection: Connection) -> WatchedJob | None:
-    """Lock an unended job that is due for a look; None if there is none, or other processes look at them."""
+    """Locks a job that has not ended and is due to be looked at; None if there is none that is not locked already."""
     row = connection.execute(
         text("""
             select id, tenant, endpoint, status, next_line > last_line as all_read,
@@ -66,7 +66,10 @@ def take_job(connection: Connection) -> WatchedJob | None:
 
 
 def stop_lines(connection: Connection, job_id: str) -> int:
-    """Cancel some of a job's requests: at once what waits, what runs as soon as its worker hears; returns how many."""
+    """Cancels up to STOPPED_AT_ONCE of a job's requests and returns their number.
+
+    Queued requests end at once, running ones as soon as their worker sees it.
+    """
     return connection.execute(
         text("""
             update requests set
@@ -87,7 +90,7 @@ def stop_lines(connection: Connection, job_id: str) -> int:
 
 
 def count_lines(connection: Connection, job_id: str) -> LineCounts:
-    """Counted over the job's lines: 0.1 s for 50,000 of them."""
+    """Counts a job's lines by state; takes 0.1 s for 50,000 lines."""
     row = connection.execute(
         text("""
             select count(*) filter (where r.status in ('completed', 'incomplete')) as completed,
@@ -110,7 +113,7 @@ def count_lines(connection: Connection, job_id: str) -> LineCounts:
 
 
 def first_errors(connection: Connection, job_id: str) -> list[dict[str, Any]]:
-    """The errors of a job's first bad lines, as its `errors` show them."""
+    """Returns the errors of a job's first invalid lines in the form of its field `errors`."""
     rows = connection.execute(
         text("""
             select line, error from bulk_lines where job_id = :job and error is not null order by line limit :most
@@ -121,12 +124,15 @@ def first_errors(connection: Connection, job_id: str) -> list[dict[str, Any]]:
 
 
 def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, took_s: float) -> WatchedJob:
-    """Note the counts and look again later the longer it took; returns the job with files for what there is in them."""
+    """Stores the counts and when to look again, which is the later the longer counting took.
+
+    Returns the job; it now has files for output and for errors if any line belongs there.
+    """
     output_file_id, error_file_id = job.output_file_id, job.error_file_id
     if output_file_id is None and counts.completed:
-        output_file_id = _show_results(connection, job, "output")
+        output_file_id = _add_results_file(connection, job, "output")
     if error_file_id is None and counts.failed + counts.unserved:
-        error_file_id = _show_results(connection, job, "error")
+        error_file_id = _add_results_file(connection, job, "error")
     connection.execute(
         text("""
             update bulk_jobs set completed = :completed, failed = :failed, output_file_id = :output_file_id,
@@ -145,7 +151,7 @@ def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, to
     return replace(job, output_file_id=output_file_id, error_file_id=error_file_id)
 
 
-def _show_results(connection: Connection, job: WatchedJob, purpose: str) -> str:
+def _add_results_file(connection: Connection, job: WatchedJob, purpose: str) -> str:
     file_id = new_file_id()
     connection.execute(
         text("""
@@ -166,9 +172,9 @@ def _show_results(connection: Connection, job: WatchedJob, purpose: str) -> str:
 def set_status(
     connection: Connection, job_id: str, before: BulkStatus, status: BulkStatus, errors: Sequence[Any] | None = None
 ) -> bool:
-    """Give a job its next status and that status its instant; False if it is not in the status `before` any more.
+    """Gives a job its next status and that status its instant; returns False if the job's status is not `before`.
 
-    Endpoints that want to hear of such an end are told in the same transaction.
+    Queues the events of the tenant's webhooks for such an end in the same transaction.
     """
     instant = f"{status.value}_at"
     changed = connection.execute(
@@ -177,7 +183,7 @@ def set_status(
                 update bulk_jobs set status = :status, {instant} = clock_timestamp(), errors = cast(:errors as jsonb),
                     look_at = clock_timestamp()
                 where id = :id and status = :before returning id, tenant, status
-            ), told as (
+            ), events as (
                 insert into webhook_deliveries (endpoint_id, event_id, type, object_id)
                 select e.id, 'evt_' || substr(job.id, 7), 'batch.' || job.status, job.id
                 from job join webhook_endpoints e on e.tenant = job.tenant and 'batch.' || job.status = any(e.events)
@@ -195,6 +201,6 @@ def set_status(
 
 
 def write_sizes(connection: Connection, sizes: dict[str, int]) -> None:
-    """Note how many bytes files of results have, by file id."""
+    """Stores the sizes of files of results in bytes, given by file id."""
     for file_id, size_bytes in sizes.items():
         connection.execute(text("update files set bytes = :bytes where id = :id"), {"id": file_id, "bytes": size_bytes})

@@ -1,6 +1,7 @@
-"""The tables of files and bulk jobs. A file's bytes are in chunks of whole lines; results are no bytes of their own.
+"""The tables of files and bulk jobs. The bytes of an uploaded file are stored in chunks of whole lines.
 
-What a bulk job gives is made from its lines and their requests whenever it is read (`webapp/bulk/result_lines.py`).
+The bytes of results are not stored: they are made from the job's lines and their requests whenever they are read
+(`webapp/bulk/result_lines.py`).
 """
 
 import enum
@@ -16,7 +17,7 @@ from models.tables import NOW, Base, _enum
 
 
 class FilePurpose(enum.StrEnum):
-    """What a file holds: `batch` is uploaded, the others are what a bulk job gives."""
+    """What a file holds: `batch` the lines of an upload, `output` and `error` the results of a bulk job."""
 
     batch = "batch"
     output = "output"
@@ -36,12 +37,12 @@ class BulkStatus(enum.StrEnum):
     cancelled = "cancelled"
 
 
-# Predicate of partial indexes, which a query must repeat word by word to use them.
+# The predicate of partial indexes; a query must repeat it word by word to use them.
 UNENDED = "status in ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
 
 class StoredFile(Base):
-    """A file of a tenant. One that is being uploaded has no size yet and is shown to nobody."""
+    """A tenant's file. While it is being uploaded it has no size and no call shows it."""
 
     __tablename__ = "files"
 
@@ -49,13 +50,13 @@ class StoredFile(Base):
     tenant: Mapped[str]
     purpose: Mapped[FilePurpose] = mapped_column(_enum(FilePurpose))
     filename: Mapped[str]
-    job_id: Mapped[str | None]  # of results: the bulk job that gives them
+    job_id: Mapped[str | None]  # the bulk job whose results it holds
     bytes: Mapped[int | None] = mapped_column(BigInteger)
-    lines: Mapped[int] = mapped_column(server_default="0")  # those that are not blank
-    last_line: Mapped[int] = mapped_column(server_default="0")  # its number, blank ones counted, the first being 1
+    lines: Mapped[int] = mapped_column(server_default="0")  # lines that are not blank
+    last_line: Mapped[int] = mapped_column(server_default="0")  # number of the last line; the first is 1, blanks count
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime | None]
-    # deleted for its tenant; its chunks go once no bulk job needs them any more
+    # since when its tenant does not see it; its chunks are deleted once no bulk job reads them any more
     deleted_at: Mapped[datetime | None]
 
     __table_args__ = (
@@ -73,7 +74,9 @@ class FileChunk(Base):
 
     file_id: Mapped[str] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)
     first_line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    data: Mapped[bytes] = mapped_column(LargeBinary)  # not compressed: Postgres would take longer than for the rest
+    data: Mapped[bytes] = mapped_column(
+        LargeBinary
+    )  # not compressed: compression would take Postgres longer than storing
 
 
 class BulkJob(Base):
@@ -88,16 +91,16 @@ class BulkJob(Base):
     endpoint: Mapped[str]
     input_file_id: Mapped[str]
     completion_window: Mapped[str]
-    # labels that the client gave it; `metadata` is SQLAlchemy's own name
+    # the client's labels; the attribute cannot be called `metadata`, which SQLAlchemy uses itself
     labels: Mapped[dict[str, Any] | None] = mapped_column("metadata", JSONB(none_as_null=True))
     status: Mapped[BulkStatus] = mapped_column(_enum(BulkStatus), server_default="validating")
-    lines: Mapped[int]  # of its input file, those that are not blank
-    last_line: Mapped[int]  # of its input file
-    next_line: Mapped[int] = mapped_column(server_default="1")  # the first that was not looked at yet
-    queued: Mapped[int] = mapped_column(server_default="0")  # lines that became requests
+    lines: Mapped[int]  # lines of the input file that are not blank
+    last_line: Mapped[int]  # number of the input file's last line
+    next_line: Mapped[int] = mapped_column(server_default="1")  # number of the first line that was not read yet
+    queued: Mapped[int] = mapped_column(server_default="0")  # number of lines that became requests
     completed: Mapped[int] = mapped_column(server_default="0")
     failed: Mapped[int] = mapped_column(server_default="0")
-    errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # of a job without one valid line
+    errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # of a job without any valid line
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -109,8 +112,8 @@ class BulkJob(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
-    fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when lines of it were read last: jobs take turns
-    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its ends are to be counted next
+    fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its lines were read last: jobs take turns
+    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its ended lines are to be counted next
 
     __table_args__ = (
         Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),
@@ -127,7 +130,7 @@ class BulkJob(Base):
 
 
 class BulkLine(Base):
-    """A line of a bulk job: the request that it became, or why it became none."""
+    """A line of a bulk job: the request that it became, or the error for which it became none."""
 
     __tablename__ = "bulk_lines"
 
@@ -138,7 +141,7 @@ class BulkLine(Base):
     error: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # {code, message, param, status}
 
     __table_args__ = (
-        # no name stands twice in a job, and so no line becomes two requests
+        # a job has no two requests of the same name, and so no line becomes two requests
         Index("bulk_lines_names", "job_id", "custom_id", unique=True, postgresql_where=text("request_id is not null")),
         Index("bulk_lines_requests", "request_id", unique=True, postgresql_where=text("request_id is not null")),
     )

@@ -1,6 +1,6 @@
-"""Files as clients handle them: upload in chunks, fetch, list, read, delete. Each call is one short statement.
+"""Files as clients handle them: upload in chunks, fetch, list, read, delete; and how old ones are deleted.
 
-No statement holds more than one chunk, so that a file of any size passes through little memory.
+No statement holds more than one chunk, so that a file of any size needs little memory.
 """
 
 import uuid
@@ -13,24 +13,24 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.bulk.bulk_tables import FileChunk, FilePurpose, StoredFile
 from models.sql import text
 
-UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off. Any value above a slow one does
+UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off; any longer time does, too
 
 
 @dataclass(frozen=True, slots=True)
 class FilePage:
-    """One page of a list; `more` says whether there is a next one."""
+    """One page of a list; `more` says whether another page follows."""
 
     files: list[StoredFile]
     more: bool
 
 
 def new_file_id() -> str:
-    """A new file id: `file-` and 32 hex digits, as OpenAI's ids look."""
+    """Returns a new file id in OpenAI's form: `file-` and 32 hexadecimal digits."""
     return f"file-{uuid.uuid4().hex}"
 
 
 def begin_upload(session: Session, tenant: str, filename: str) -> str:
-    """Store a file without bytes, which nobody sees before `finish_upload`; returns its id."""
+    """Stores a file without bytes, which no call shows before `finish_upload`; returns its id."""
     file_id = new_file_id()
     session.execute(insert(StoredFile).values(id=file_id, tenant=tenant, purpose=FilePurpose.batch, filename=filename))
     session.commit()
@@ -38,7 +38,7 @@ def begin_upload(session: Session, tenant: str, filename: str) -> str:
 
 
 def add_chunk(session: Session, file_id: str, first_line: int, data: bytes) -> None:
-    """Store some whole lines of a file, of which the first has this number."""
+    """Stores some whole lines of a file; `first_line` is the number of the first of them."""
     session.execute(insert(FileChunk).values(file_id=file_id, first_line=first_line, data=data))
     session.commit()
 
@@ -46,7 +46,7 @@ def add_chunk(session: Session, file_id: str, first_line: int, data: bytes) -> N
 def finish_upload(
     session: Session, file_id: str, size_bytes: int, lines: int, last_line: int, expires_after_s: float | None
 ) -> StoredFile:
-    """Show the file to its tenant: all its chunks are stored."""
+    """Gives a file its size, which shows it to its tenant; all its chunks are stored."""
     expires_at = (
         None
         if expires_after_s is None
@@ -64,13 +64,13 @@ def finish_upload(
 
 
 def abandon_upload(session: Session, file_id: str) -> None:
-    """Forget a file whose upload failed."""
+    """Deletes a file whose upload failed."""
     session.execute(delete(StoredFile).where(StoredFile.id == file_id))
     session.commit()
 
 
 def fetch_file(session: Session, tenant: str, file_id: str) -> StoredFile | None:
-    """A whole file of this tenant that is not deleted."""
+    """Returns a file of this tenant that is uploaded and not deleted."""
     return session.scalar(_files_of(tenant).where(StoredFile.id == file_id))
 
 
@@ -83,7 +83,10 @@ def file_page(
     limit: int = 20,
     oldest_first: bool = False,
 ) -> FilePage | None:
-    """Files by age, newest first unless `oldest_first`, beginning behind the file `after`; None if there is no such."""
+    """Returns files by age, newest first unless `oldest_first`, beginning behind the file `after`.
+
+    Returns None if this tenant has no file `after`.
+    """
     position = tuple_(StoredFile.created_at, StoredFile.id)
     listed = _files_of(tenant)
     if purposes:
@@ -101,7 +104,7 @@ def file_page(
 
 
 def delete_file(session: Session, tenant: str, file_id: str) -> bool:
-    """Hide a file from its tenant for good; False if there is none. A bulk job goes on reading it."""
+    """Hides a file from its tenant for good; returns False if there is none. Bulk jobs go on reading it."""
     deleted = session.scalar(
         update(StoredFile)
         .where(StoredFile.id == file_id, StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None))
@@ -114,7 +117,7 @@ def delete_file(session: Session, tenant: str, file_id: str) -> bool:
 
 
 def stored_bytes(session: Session, tenant: str) -> int:
-    """Bytes of all files that this tenant has uploaded and not deleted."""
+    """Returns the bytes of all files that this tenant has uploaded and not deleted."""
     total = select(func.coalesce(func.sum(StoredFile.bytes), 0)).where(
         StoredFile.tenant == tenant, StoredFile.deleted_at.is_(None), StoredFile.purpose == FilePurpose.batch
     )
@@ -122,7 +125,7 @@ def stored_bytes(session: Session, tenant: str) -> int:
 
 
 def chunks(sessions: sessionmaker[Session], file_id: str) -> Iterator[bytes]:
-    """A file's bytes, chunk by chunk; while a reader has one, no connection is held."""
+    """Yields a file's bytes chunk by chunk; holds no connection while the caller handles a chunk."""
     after: int | None = 0
     while after is not None:
         with sessions() as session:
@@ -133,7 +136,7 @@ def chunks(sessions: sessionmaker[Session], file_id: str) -> Iterator[bytes]:
 
 
 def next_chunk(session: Session, file_id: str, after: int) -> FileChunk | None:
-    """The chunk behind the one whose first line is `after`; None behind the last one."""
+    """Returns the chunk behind the one whose first line is `after`; None behind the last chunk."""
     following = select(FileChunk).where(FileChunk.file_id == file_id, FileChunk.first_line > after)
     return session.scalar(following.order_by(FileChunk.first_line).limit(1))
 
@@ -145,9 +148,9 @@ def _files_of(tenant: str) -> Select[StoredFile]:
 
 
 def delete_old_files(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` files: deleted or expired ones, old ones, uploads that were broken off; returns how many.
+    """Deletes up to `limit` files that are deleted, expired, old, or broken off; returns their number.
 
-    A file whose lines a bulk job has still to read stays until it has read them.
+    A file stays until no bulk job has to read any of its lines.
     """
     return connection.execute(
         text("""

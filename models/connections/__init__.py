@@ -1,1 +1,1 @@
-"""How processes reach Postgres, what its schema is, and what its errors say."""
+"""How connections to Postgres fail, what its errors say, and which schema it has."""

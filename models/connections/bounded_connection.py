@@ -1,6 +1,6 @@
-"""Connections that give up on a silent Postgres, so that no thread waits for it without bound.
+"""Connections that stop waiting for a silent Postgres, so that every thread's wait for it is bounded.
 
-The server's own time-outs do not help while the server is frozen, and TCP's do not work on a Unix socket.
+The server's own time-outs have no effect while the server is frozen, and TCP's do not work on a Unix socket.
 """
 
 from collections.abc import Generator
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.errors import _WaitTimeout  # what psycopg's own wait raises; there is no public name for it
 
-# After a silent answer every use fails at once for this long; then one use tries again. Longer delays the recovery,
-# shorter has more threads wait. Not tuned.
+# After Postgres was silent every use fails at once for this long; then one use tries again. A longer pause delays the
+# recovery, a shorter one makes more threads wait. Not tuned.
 PAUSE_S = 0.5
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class DatabaseSilent(psycopg.OperationalError):
 
 
 class PostgresSilence:
-    """Remembers that Postgres was silent, so that not every thread has to find it out by waiting; thread-safe."""
+    """Remembers that Postgres was silent, so that the other threads fail at once instead of waiting; thread-safe."""
 
     def __init__(self, answer_within_s: float) -> None:
         self.answer_within_s = answer_within_s
@@ -31,7 +31,7 @@ class PostgresSilence:
         self._next_try_at: float | None = None  # None while Postgres answers
 
     def check(self) -> None:
-        """Return if this use may try; raises DatabaseSilent while another one finds out whether Postgres is back."""
+        """Raises DatabaseSilent during the pause, and while another thread tries whether Postgres answers again."""
         if self._next_try_at is None:
             return
         with self._lock:
@@ -41,23 +41,23 @@ class PostgresSilence:
             self._next_try_at = now + self.answer_within_s + PAUSE_S
 
     def begin(self) -> None:
-        """No answer came in time."""
+        """Begins a pause: no answer came in time."""
         with self._lock:
             self._next_try_at = monotonic() + PAUSE_S
 
     def end(self) -> None:
-        """An answer came."""
+        """Ends the pause: an answer came."""
         self._next_try_at = None
 
 
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose every wait for the server ends after `silence.answer_within_s`."""
 
-    silence: PostgresSilence | None = None  # while it is opened, `connect_timeout` bounds the waits
+    silence: PostgresSilence | None = None  # None while the connection is opened: `connect_timeout` bounds that
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Let psycopg wait; raises DatabaseSilent after the bound, unless the caller gave one (for notifications)."""
-        if timeout is not None:  # psycopg wakes up every `interval` to hear Ctrl-C, which no thread of ours waits for
+        """Waits as psycopg does, until the bound or the caller's `timeout`; raises DatabaseSilent at the bound."""
+        if timeout is not None:  # psycopg wakes up every `interval` for Ctrl-C, which no thread here handles
             return super().wait(gen, max(interval, timeout), timeout)
         if self.silence is None:
             return super().wait(gen, interval, timeout)
@@ -68,7 +68,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             self.close()
             raise DatabaseSilent(f"Postgres gave no answer within {self.silence.answer_within_s:g} s") from None
         except psycopg.Error:
-            self.silence.end()  # an error is an answer
+            self.silence.end()  # the server answers with an error
             raise
         self.silence.end()
         return answer

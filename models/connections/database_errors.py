@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 URL = "MAGNUS_DATABASE_URL"
 GRANT = "let the owner of the tables run `magnus migrate --grant ROLE` for the role of " + URL
-# A part of the server's or libpq's message -> what to do; the first one that fits counts.
+# What to do, by a part of the server's or libpq's message; the first part that fits counts.
 REMEDIES = {
     "password authentication failed": f"check user and password in {URL}",
     "no password supplied": f"give the password in {URL}",
@@ -38,14 +38,14 @@ OTHERWISE = f"check host and port in {URL}, and that the server runs"
 
 
 def explain(error: SQLAlchemyError | psycopg.Error) -> str:
-    """The first line of the server's message, and what to do."""
+    """Returns the first line of the server's message with the remedy."""
     original = error.orig if isinstance(error, DBAPIError) else error
-    said = next(iter(str(original).strip().splitlines()), type(original).__name__)
+    message = next(iter(str(original).strip().splitlines()), type(original).__name__)
     if isinstance(original, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
-        return f"the database does not have the tables of this version ({said}); run `magnus migrate`"
+        return f"the database does not have the tables of this version ({message}); run `magnus migrate`"
     lowered = str(original).lower()
     remedy = next((remedy for part, remedy in REMEDIES.items() if part in lowered), OTHERWISE)
-    return f"the database refuses: {said}; {remedy}"
+    return f"the database refuses: {message}; {remedy}"
 
 
 # Classes of SQLSTATE whose primary message names servers, tables, columns and constraints, never a value: connection,
@@ -54,7 +54,7 @@ CLASSES_WITHOUT_VALUES = {"08", "23", "25", "28", "3D", "3F", "40", "42", "53", 
 
 
 def hide_values(engine: Engine) -> None:
-    """Shorten every database error of this engine to a message without values, before anybody sees it."""
+    """Shortens every database error of this engine to a message without values, before it is raised."""
 
     @event.listens_for(engine, "handle_error")
     def shorten(context: ExceptionContext) -> None:
@@ -67,8 +67,8 @@ def hide_values(engine: Engine) -> None:
 
 
 def message_without_values(error: psycopg.Error) -> str:
-    """Postgres's primary message or the driver's, or only the SQLSTATE where either may quote a value."""
-    if error.sqlstate is None:  # no answer of the server: the connection failed, or the driver refused a value
+    """Returns the primary message of Postgres or of the driver, or the SQLSTATE if the message may quote a value."""
+    if error.sqlstate is None:  # the connection failed, or the driver refused a value
         return f"{error}" if isinstance(error, psycopg.OperationalError) else "refused by the driver"
     if error.sqlstate[:2] in CLASSES_WITHOUT_VALUES:
         return error.diag.message_primary or f"{error}".partition("\n")[0]

@@ -1,7 +1,4 @@
-"""The database's schema: upgrades it, says whether this code can serve with it, grants rights on it.
-
-`magnus migrate`, `magnus up`, /readyz, `magnus doctor` and the tests use these functions.
-"""
+"""The database's schema: upgrades it, checks whether this code can serve with it, grants rights on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,35 +16,35 @@ from models.session import make_engine
 from models.sql import text
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-# "magn" in ASCII; any value does that no other advisory lock of the database has. Hosts that start at the same time
-# upgrade one after the other.
+# "magn" in ASCII; any value that no other advisory lock of the database has does. Because of the lock, hosts that start
+# at the same time upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
-# The oldest migration whose code still works with the newest schema. A migration that older code cannot live with (it
+# The oldest migration whose code still works with the newest schema. A migration that breaks older code (because it
 # drops or renames something, or adds a column that must be given) puts its own name here.
 OLDEST_CODE = "0006"
 
 
 class UnusableSchema(Exception):
-    """The database's schema is one that this version can neither use nor upgrade; the message has the remedy."""
+    """This version can neither use nor upgrade the database's schema; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """The database's schema as this code sees it."""
+    """The database's schema, compared with the migrations that this code knows."""
 
     revision: str | None  # None: Magnus has no tables there
-    newest: str | None  # that this code knows
-    known: bool
-    serves_code_since: str | None  # what whoever migrated the database last wrote about OLDEST_CODE
+    newest: str | None  # the newest revision that this code knows
+    known: bool  # whether this code knows `revision`
+    serves_code_since: str | None  # OLDEST_CODE of the version that migrated the database last
 
     @property
     def current(self) -> bool:
-        """Whether it is the newest that this code knows."""
+        """Whether the schema is the newest that this code knows."""
         return self.revision == self.newest
 
     @property
     def problem(self) -> str | None:
-        """Why this code cannot serve with it, with the remedy; None if it can."""
+        """Why this code cannot serve with the schema, with the remedy; None if it can."""
         if self.current:
             return None
         if self.revision is None:
@@ -68,14 +65,14 @@ class SchemaState:
 
     @property
     def described(self) -> str:
-        """For people: `0007 (this version serves 0006 and newer ones that allow it)`."""
+        """The revision as people read it: `0007 (this version serves 0006 and newer ones that allow it)`."""
         return f"{self.revision or 'none'} (this version serves {self.newest} and newer ones that allow it)"
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run the migrations that the database has not had yet; safe to call from several hosts at once.
+    """Runs the migrations that the database has not had yet; several hosts may call it at once.
 
-    A newer schema that serves this version stays as it is. Raises UnusableSchema.
+    Leaves a newer schema that serves this version as it is; raises UnusableSchema if it does not serve it.
     """
     engine = make_engine(url, answer_within_s=None, pool_size=1, name="magnus migrate")
     try:
@@ -93,7 +90,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Undo the migrations behind `revision`; what they added is lost."""
+    """Undoes the migrations after `revision`; what they added is lost."""
     engine = make_engine(url, pool_size=1, name="magnus migrate")
     try:
         with engine.begin() as connection:
@@ -104,7 +101,7 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def schema_state(connection: Connection) -> SchemaState:
-    """Read the schema's state; raises nothing where Magnus has no tables."""
+    """Reads the schema's state, also where Magnus has no tables."""
     revision = MigrationContext.configure(connection).get_current_revision()
     known = revision in known_revisions()
     since = None
@@ -126,17 +123,17 @@ def server_facts(connection: Connection) -> tuple[int, str, str]:
 
 @cache
 def known_revisions() -> Sequence[str]:
-    """Every migration in `migrations/versions`, oldest first."""
+    """Returns every migration in `migrations/versions`, oldest first."""
     return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()][::-1]
 
 
 def newest_revision() -> str | None:
-    """The newest migration in `migrations/versions`."""
+    """Returns the newest migration in `migrations/versions`."""
     return known_revisions()[-1]
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Alembic's configuration for its commands on this connection."""
+    """Returns Alembic's configuration for its commands on this connection."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -144,7 +141,7 @@ def alembic_config(connection: Connection) -> Config:
     return config
 
 
-# Each is a format() of Postgres, which quotes the names; %1$I the role, %2$I the database, %3$I the schema.
+# Formats for Postgres's format(), which quotes the names: %1$I is the role, %2$I the database, %3$I the schema.
 GRANTS = (
     "grant connect on database %2$I to %1$I",
     "grant usage on schema %3$I to %1$I",
@@ -157,9 +154,9 @@ GRANTS = (
 
 
 def grant_rights(connection: Connection, role: str) -> bool:
-    """Let `role` run the service; whether it was made now, without a password and able to log in.
+    """Lets `role` run the service; returns whether it was created now, able to log in and without a password.
 
-    The caller owns the tables, and may create roles if there is none of this name.
+    The caller must own the tables, and must be allowed to create roles if there is no role of this name.
     """
     made = connection.scalar(text("select 1 from pg_roles where rolname = :role"), {"role": role}) is None
     for statement in ("create role %1$I login", *GRANTS) if made else GRANTS:
@@ -182,7 +179,10 @@ def unreadable_tables(connection: Connection) -> Sequence[str]:
 
 
 def installation_id(connection: Connection) -> str:
-    """Twelve hexadecimal digits, the same for every process on this database."""
+    """Returns the name of the installation, which keeps its messages apart in a shared Redis: twelve hex digits.
+
+    The first migration of the database draws it, so that it is the same for every process.
+    """
     return str(
         connection.execute(text("select value->>'id' from service_state where name = 'installation'")).scalar_one()
     )

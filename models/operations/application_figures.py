@@ -1,4 +1,4 @@
-"""Answers by application: response times, and predictions beside what came."""
+"""Answers by application: response times, and predicted lengths beside the true ones."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,14 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from scheduling.rank_correlation import kendall_tau
 
-MOST_COMPARED = 2000  # enough for a picture and for figures of each application; it bounds the query. Not tuned.
+MOST_COMPARED = 2000  # answers: enough for a picture and for figures of each application. Bounds the query; not tuned.
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedAnswer:
-    """A complete answer: true and predicted length in tokens, and how far its ETA was off, in seconds, if it had one.
+    """A complete answer: true and predicted length in tokens, and the error of its ETA in seconds, if it had one.
 
-    `eta_kept`: it ended within the interval that it was promised with.
+    `eta_kept` says whether the answer came within the interval of its ETA.
     """
 
     application: str
@@ -32,7 +32,7 @@ class PredictedAnswer:
 
 
 def newest_answers(session: Session) -> list[PredictedAnswer]:
-    """The complete and predicted ones among the MOST_COMPARED that ended last."""
+    """Returns the complete and predicted answers among the MOST_COMPARED that ended last."""
     rows = session.execute(
         text("""
             select application, output_tokens as tokens, predicted_tokens,
@@ -49,10 +49,10 @@ def newest_answers(session: Session) -> list[PredictedAnswer]:
     return [PredictedAnswer(**row._mapping) for row in rows]
 
 
-# Newest answers of the last hour that the figures by application are computed from. It bounds the time of the query
+# The newest answers of the last hour, from which the figures by application are computed. Bounds the time of the query
 # under heavy traffic; not tuned.
 MOST_ANSWERS = 5000
-MOST_APPLICATIONS = 50  # rows of the page's table, those with the most answers; a longer table is not readable
+MOST_APPLICATIONS = 50  # rows of the page's table; a longer table is not readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Application:
 
 
 def applications(session: Session) -> list[Application]:
-    """Response times and predictions by application, the one with the most answers first."""
+    """Returns response times and predictions by application, the one with the most answers first."""
     rows = session.execute(
         text("""
             with answers as (
@@ -96,12 +96,12 @@ def applications(session: Session) -> list[Application]:
     return [Application(*row) for row in rows]
 
 
-FEWEST_FOR_TAU = 10  # with fewer answers tau is chance
+FEWEST_FOR_TAU = 10  # answers; with fewer, tau is mostly chance
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionScore:
-    """Of one application's answers: error in tokens, order, share below the upper quantile, error of ETAs."""
+    """One application's predictions: errors in tokens, rank correlation, coverage of the upper quantile, ETAs."""
 
     application: str
     answers: int
@@ -110,12 +110,12 @@ class PredictionScore:
     rmse: float
     tau: float | None
     coverage: float
-    eta_error_s: float | None  # median
-    eta_kept: float | None  # share
+    eta_error_s: float | None  # the median
+    eta_kept: float | None  # the share of answers that came within the interval of their ETA
 
 
 def scores_by_application(answers: Iterable[PredictedAnswer]) -> list[PredictionScore]:
-    """The scores, the application with the most answers first."""
+    """Returns the scores by application, the one with the most answers first."""
     groups = defaultdict(list)
     for one in answers:
         groups[one.application].append(one)

@@ -1,4 +1,4 @@
-"""What operators see of the fleet: each worker with its rows and memory, its batches over time; drain and resume."""
+"""The fleet as operators see it: each worker with its rows, memory and batches over time; drains, resumes workers."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,18 +7,18 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-# Batches that a picture of the fleet is drawn from, the newest ones that ended: more are too narrow to be seen, and so
-# the query stays short at any rate. Not tuned.
+# The newest ended batches from which the pictures of workers are drawn; more would be too narrow to be seen. Bounds the
+# query; not tuned.
 MOST_BATCHES = 4000
-MOST_ROWS = 200  # of running rows that the page lists; not tuned
+MOST_ROWS = 200  # running rows that the page lists; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """A worker that was heard of within a day; `rows` are those given to it, memory is in tokens.
+    """A worker with a heartbeat within the last day; `rows` counts the rows of its open batches, memory is in tokens.
 
-    `held_tokens` is what its rows have now by the last heartbeat, `reserved_tokens` what they may come to by the upper
-    quantiles of their lengths. `lasting` counts open batches that it has taken, `sent` those that it has not.
+    `held_tokens` is the memory of its rows by the last heartbeat, `reserved_tokens` their memory if each reaches the
+    upper quantile of its length. `lasting` counts open batches that it has taken, `sent` those that it has not taken.
     """
 
     name: str
@@ -28,7 +28,7 @@ class WorkerUse:
     theta_bytes: int
     delta_bytes: int
     heartbeat_age_s: float
-    up_s: float  # since its process started
+    up_s: float  # seconds since its process started
     stopped: bool
     stopping: bool
     not_consuming: bool
@@ -43,16 +43,16 @@ class WorkerUse:
 
     @property
     def capacity_tokens(self) -> int:
-        """Θ in tokens."""
+        """Its memory for the KV cache, Θ, in tokens."""
         return self.theta_bytes // self.delta_bytes
 
     @property
     def memory_in_tokens(self) -> bool:
-        """Whether its memory is known in tokens only, as that of a server is: a token then counts as one byte."""
+        """Whether its memory is only known in tokens, as that of a remote server; a token then counts as one byte."""
         return self.delta_bytes == 1
 
     def state(self, alive_s: float) -> str:
-        """One word for it; only `running` and `idle` workers get batches."""
+        """Returns the worker's state in one word; only `running` and `idle` workers get batches."""
         states = {
             "stopped": self.stopped,
             "lost": self.heartbeat_age_s > alive_s,
@@ -68,7 +68,7 @@ class WorkerUse:
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """All workers with what they served lately and what they serve now."""
+    """All workers, the batches that they served lately, and the requests that they serve now."""
 
     workers: list[WorkerUse]
     batches: "list[BatchSpan]"
@@ -77,7 +77,7 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A batch that a worker has taken; it runs while `finished_at` is None."""
+    """A batch that a worker has taken; `finished_at` is None while it runs."""
 
     id: int
     worker: str
@@ -92,7 +92,7 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
-    """A request in a batch that its worker has taken; tokens by the worker's last heartbeat."""
+    """A request in a batch that its worker has taken; `tokens` are those of the worker's last heartbeat."""
 
     id: str
     worker: str
@@ -105,7 +105,7 @@ class RunningRequest:
 
 
 def workers_in_use(session: Session) -> list[WorkerUse]:
-    """Every worker with a heartbeat within the last day, by name."""
+    """Returns every worker with a heartbeat within the last day, by name."""
     rows = session.execute(
         text("""
             with open_rows as (
@@ -147,7 +147,7 @@ def workers_in_use(session: Session) -> list[WorkerUse]:
 
 
 def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
-    """Batches that run, and the newest MOST_BATCHES of those that ended within the last `back_s`; newest first."""
+    """Returns running batches, and the newest MOST_BATCHES of those that ended within the last `back_s`."""
     columns = "id, worker, status, joins, size, started_at, finished_at, estimated_s"
     rows = session.execute(
         text(f"""
@@ -164,7 +164,7 @@ def served_batches(session: Session, back_s: float) -> list[BatchSpan]:
 
 
 def running_requests(session: Session) -> list[RunningRequest]:
-    """Requests that workers serve now, those of the oldest batches first; at most MOST_ROWS."""
+    """Returns at most MOST_ROWS requests that workers serve now, those of the oldest batches first."""
     rows = session.execute(
         text("""
             select r.id, b.worker, r.application, b.id as batch_id,
@@ -185,7 +185,7 @@ def running_requests(session: Session) -> list[RunningRequest]:
 
 
 def set_drained(session: Session, worker: str, drained: bool) -> bool:
-    """Keep new batches from a worker, or give it some again; False if there is no worker of this name."""
+    """Keeps new batches from a worker, or allows them again; returns False if there is no worker of this name."""
     changed = session.execute(
         text("""
             update workers set drained_at = case when :drained then coalesce(drained_at, clock_timestamp()) end

@@ -1,6 +1,4 @@
-"""The history by minute: a minute's figures are computed once, after it is over, and outlive its requests."""
-
-from dataclasses import dataclass
+"""The history by minute: a minute's figures are computed once, after its end, and are kept longer than its requests."""
 
 from sqlalchemy import bindparam, extract, func, select
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB
@@ -10,10 +8,11 @@ from models.service_tables import Minute, ServiceState
 from models.sql import text
 from models.tables import RequestStatus
 
-# How long after its end a minute is closed, seconds: an answer is dated back by the time that writing it took, and one
-# that is written later than this is missing in its minute. Longer delays the newest minute of the charts; not tuned.
+# Seconds after its end at which a minute is closed. `finished_at` is earlier than the write by the time that writing
+# took: an answer that is written later than this is missing in its minute. Longer delays the newest minute of the
+# charts; not tuned.
 GRACE_S = 30
-# Minutes that one call closes. It bounds the statement that catches up after a pause: ten minutes at 1,000 requests a
+# Minutes that one call closes. Bounds the statement that catches up after a pause: ten minutes at 1,000 requests a
 # second are 600,000 rows. Not tuned otherwise.
 MOST_MINUTES = 10
 
@@ -88,25 +87,18 @@ FOLD = text("""
 
 
 def close_minutes(session: Session) -> int:
-    """Close every minute that is over, at most MOST_MINUTES; returns how many. Concurrent calls are safe."""
+    """Closes the minutes that are over, at most MOST_MINUTES, and returns their number; calls may be concurrent."""
     statuses = [status.value for status in RequestStatus]
     closed = session.execute(CLOSE, {"grace_s": GRACE_S, "most": MOST_MINUTES, "statuses": statuses}).all()
     session.commit()
     return len(closed)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedCounts:
-    """Requests that ended within the last hour, by final state."""
+def ended_last_hour(session: Session) -> dict[str, int]:
+    """Returns the number of requests that ended within the last hour, by final state.
 
-    completed: int
-    incomplete: int
-    failed: int
-    cancelled: int
-
-
-def ended_last_hour(session: Session) -> EndedCounts:
-    """Counted in the closed minutes, and for the time since the last of them in the requests themselves."""
+    Counts in the closed minutes and, for the time since the last of them, in the requests themselves.
+    """
     row = session.execute(
         text("""
             with closed as (
@@ -132,18 +124,18 @@ def ended_last_hour(session: Session) -> EndedCounts:
             from closed c, fresh f
         """)
     ).one()
-    return EndedCounts(**row._mapping)
+    return dict(row._mapping)
 
 
 def ended_totals(session: Session) -> dict[str, int]:
-    """Requests of all closed minutes by final state; the counts never shrink."""
+    """Returns the number of requests of all closed minutes, by final state; the numbers never shrink."""
     return _total(session)[0]
 
 
 def fold_totals(session: Session) -> None:
-    """Add the minutes that were closed since the last call to the stored totals, so that reading them stays cheap.
+    """Adds the minutes that were closed since the last call to the stored totals, so that reading them stays cheap.
 
-    Of two calls at once only one changes them.
+    Of two concurrent calls only one changes the totals.
     """
     totals, until, stored_until = _total(session)
     if until != stored_until:
@@ -152,7 +144,7 @@ def fold_totals(session: Session) -> None:
 
 
 def _total(session: Session) -> tuple[dict[str, int], float, float]:
-    """The totals, the newest minute in them, and the newest minute in the stored ones; minutes as Unix times."""
+    """Returns the totals, the newest minute in them, and the newest minute in the stored totals, as Unix times."""
     stored = session.get(ServiceState, "ended", populate_existing=True)
     value = stored.value if stored else {}
     stored_until = value.get("until", 0.0)

@@ -1,4 +1,4 @@
-"""Who operates the service: sessions of the dashboard, and the audit of what operators did."""
+"""Operators of the service: their sessions on the dashboard, and the audit of their actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who a session belongs to: a key by its readable characters, name, tenant and scopes, or the password's digest."""
+    """The owner of a session: a key's readable characters, name, tenant and scopes, or the password's digest."""
 
     prefix: str | None
     name: str | None
@@ -25,7 +25,7 @@ class SignedIn:
 def begin_session(
     session: Session, sha256: bytes, lasts_s: float, *, key_id: int | None = None, password_sha256: bytes | None = None
 ) -> None:
-    """Store a session by the digest of its cookie, and delete those that are over."""
+    """Stores a session under the digest of its cookie, and deletes expired sessions."""
     session.execute(text("delete from operator_sessions where expires_at < statement_timestamp()"))
     session.execute(
         text("""
@@ -38,7 +38,7 @@ def begin_session(
 
 
 def find_session(session: Session, sha256: bytes) -> SignedIn | None:
-    """Whose session this is; None if it is unknown or over, or its key was revoked or has expired."""
+    """Returns the owner of a session; None if it is unknown or expired, or if its key is revoked or expired."""
     row = session.execute(
         text("""
             select k.prefix, k.name, k.tenant, k.scopes, s.password_sha256
@@ -52,7 +52,7 @@ def find_session(session: Session, sha256: bytes) -> SignedIn | None:
 
 
 def end_session(session: Session, sha256: bytes) -> None:
-    """Delete a session."""
+    """Deletes a session."""
     session.execute(text("delete from operator_sessions where sha256 = :sha256"), {"sha256": sha256})
     session.commit()
 
@@ -60,12 +60,12 @@ def end_session(session: Session, sha256: bytes) -> None:
 def record_action(
     session: Session, actor: str, action: str, target: str, details: Mapping[str, Any] | None = None
 ) -> None:
-    """Record that `actor` does this now."""
+    """Records that `actor` does this now; called before each action, so that no action lacks its entry."""
     session.add(AuditEntry(actor=actor, action=action, target=target, details=dict(details or {})))
     session.commit()
 
 
 def audit_entries(session: Session, limit: int, before: int | None = None) -> Sequence[AuditEntry]:
-    """The newest entries, those older than the entry `before`."""
+    """Returns the newest entries of the audit, or the newest that are older than the entry `before`."""
     listed = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
     return session.scalars(listed if before is None else listed.where(AuditEntry.id < before)).all()

@@ -1,10 +1,10 @@
-"""Jobs of all tenants, as operators list them, look into the queue, cancel them and submit them again."""
+"""Jobs of all tenants for operators: lists and finds them, reads the queue, cancels jobs and submits them again."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from models import client_requests
@@ -12,21 +12,21 @@ from models.client_requests import RequestView, read_views, select_views
 from models.sql import text
 from models.tables import RequestStatus, StoredRequest
 
-NEWEST = 2000  # answers among which the slowest are looked for; it bounds the query. Not tuned.
-# Rows that ended while a batch ran, among which its requests are looked for: there is no index of ended requests by
-# batch, as it would cost every answer. Not tuned.
+NEWEST = 2000  # answers among which the slowest are looked for; bounds the query. Not tuned.
+# Requests that ended while a batch ran, among which those of the batch are looked for: an index of ended requests by
+# batch would cost time at every answer. Not tuned.
 MOST_ENDED = 20_000
 MOST_MATES = 64
 
 
 def jobs_with_prefix(session: Session, prefix: str, limit: int) -> Sequence[RequestView]:
-    """Jobs whose id begins so, by id."""
+    """Returns jobs whose id begins with `prefix`, in the order of their ids."""
     found = select_views().where(StoredRequest.id >= prefix, StoredRequest.id <= prefix + "g")
     return list(read_views(session, found.order_by(StoredRequest.id).limit(limit)))
 
 
 def slowest_jobs(session: Session, limit: int, tenant: str | None, application: str | None) -> Sequence[RequestView]:
-    """Of the NEWEST answers those with the longest response times, the longest first."""
+    """Returns those of the NEWEST answers that have the longest response times, the longest first."""
     ids = session.scalars(
         text("""
             select id from (
@@ -43,26 +43,20 @@ def slowest_jobs(session: Session, limit: int, tenant: str | None, application: 
     return [views[name] for name in ids if name in views]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMate:
-    """A request that was served in the same batch."""
+def batch_mates(session: Session, view: RequestView) -> list[Row[Any]]:
+    """Returns at most MOST_MATES other requests of a job's batch, in an ended batch those that ended while it ran.
 
-    id: str
-    application: str
-    status: str
-    output_tokens: int | None
-
-
-def batch_mates(session: Session, view: RequestView) -> list[BatchMate]:
-    """The other requests of a job's batch, at most MOST_MATES; of an ended batch those that ended while it ran."""
+    The rows have `id`, `application`, `status` and `output_tokens`.
+    """
     if view.batch is None or view.batch.started_at is None:
         return []
-    columns = (StoredRequest.id, StoredRequest.application, StoredRequest.status, StoredRequest.output_tokens)
-    running = select(*columns).where(
-        StoredRequest.batch_id == view.batch.id, text("status = 'in_progress'"), StoredRequest.id != view.request.id
-    )
-    rows = list(session.execute(running.order_by(StoredRequest.id).limit(MOST_MATES)))
-    until: datetime | None = view.batch.finished_at or view.request.finished_at
+    values = {"batch": view.batch.id, "id": view.request.id, "most": MOST_MATES}
+    running = text("""
+        select id, application, status, output_tokens from requests
+        where batch_id = :batch and status = 'in_progress' and id <> :id order by id limit :most
+    """)
+    rows = list(session.execute(running, values))
+    until = view.batch.finished_at or view.request.finished_at
     if until is not None:
         ended = text("""
             select id, application, status, output_tokens from (
@@ -72,28 +66,19 @@ def batch_mates(session: Session, view: RequestView) -> list[BatchMate]:
                 order by finished_at desc limit :most_ended
             ) as ended where batch_id = :batch and id <> :id order by id limit :most
         """)
-        values = {
-            "since": view.batch.started_at,
-            "until": until,
-            "batch": view.batch.id,
-            "id": view.request.id,
-            "most_ended": MOST_ENDED,
-            "most": MOST_MATES,
-        }
-        rows += list(session.execute(ended, values))
-    return [
-        BatchMate(name, application, str(status), tokens) for name, application, status, tokens in rows[:MOST_MATES]
-    ]
+        window = {"since": view.batch.started_at, "until": until, "most_ended": MOST_ENDED}
+        rows += session.execute(ended, values | window)
+    return rows[:MOST_MATES]
 
 
-MOST_AT_ONCE = 10_000  # jobs that one action is about; more are done by asking again. Not tuned.
-# Jobs that one statement changes: short enough for the web's limit of 2 s a statement, and for those who wait for rows.
+MOST_AT_ONCE = 10_000  # jobs that one action changes; an operator repeats it for more. Not tuned.
+# Jobs that one statement changes. With 500 it ends well within the web's 2 s a statement, and locks its rows briefly.
 CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs; None: whatever theirs is."""
+    """The statuses of the jobs that match, and their tenant and application; None stands for any."""
 
     statuses: tuple[RequestStatus, ...]
     tenant: str | None = None
@@ -101,7 +86,7 @@ class JobFilter:
 
 
 def matching_jobs(session: Session, which: JobFilter) -> list[str]:
-    """The ids of up to MOST_AT_ONCE + 1 jobs that match, the oldest of each status first."""
+    """Returns the ids of up to MOST_AT_ONCE + 1 jobs that match, the oldest of each status first."""
     conditions = "".join(
         f" and {column} = :{column}" for column in ("tenant", "application") if getattr(which, column) is not None
     )
@@ -122,14 +107,14 @@ def matching_jobs(session: Session, which: JobFilter) -> list[str]:
 
 
 def cancel_jobs(session: Session, ids: Sequence[str]) -> list[str]:
-    """Cancel queued jobs at once, ask for the cancel of running ones, leave final ones alone; returns which it was."""
+    """Cancels queued jobs and requests the cancel of running ones; returns the ids of both. Leaves final ones alone."""
     return [one for chunk in _chunks(ids) for one in client_requests.cancel(session, None, chunk)]
 
 
 def submit_again(session: Session, ids: Sequence[str]) -> list[str]:
-    """Submit the failed and cancelled ones among these jobs again, as new jobs; returns the ids of the new ones.
+    """Submits the failed and cancelled ones among these jobs again, as new jobs; returns the ids of the new jobs.
 
-    The old ones stay as they ended. What was not to be stored has no text any more, and is left out.
+    The old jobs do not change. Jobs with `"store": false` have no text any more and are left out.
     """
     made: list[str] = []
     for chunk in _chunks(ids):
@@ -156,7 +141,7 @@ def _chunks(ids: Sequence[str]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A queued request; lengths in tokens, `length` with what earlier slices generated."""
+    """A queued request; lengths in tokens, `length` includes the tokens that earlier slices generated."""
 
     id: str
     tenant: str
@@ -169,7 +154,7 @@ class QueuedJob:
 
 
 def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, QueuedJob]:
-    """Those of these requests that still wait, by id."""
+    """Returns those of these requests that are still queued, by id."""
     rows = session.execute(
         text("""
             select id, tenant, application, model, prompt_tokens + cardinality(generated_ids) as length,

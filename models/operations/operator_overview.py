@@ -1,4 +1,4 @@
-"""What the overview shows: requests by stage, answers by application, and what keeps them from being served."""
+"""What the overview shows: requests by stage, and what keeps them from being served; pauses planning."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ class RequestCounts:
     running: int  # in any open batch, taken or not
     oldest_s: float | None  # age of the oldest queued request
     finished_minute: int  # answers of the last 60 s
-    tokens_minute: int  # their tokens
+    tokens_minute: int  # tokens of these answers
     workers_alive: int
 
     @property
@@ -32,7 +32,7 @@ class RequestCounts:
 
 
 def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
-    """Counts the requests through partial indexes of unfinished requests, so that old answers cost no time."""
+    """Counts requests through the partial indexes of unfinished ones, so that old answers cost no time."""
     row = session.execute(
         text("""
             with counts as (
@@ -63,14 +63,14 @@ def request_counts(session: Session, worker_alive_s: float) -> RequestCounts:
 
 
 def workers_alive(session: Session, worker_alive_s: float) -> int:
-    """How many workers have a heartbeat that is at most `worker_alive_s` old."""
+    """Returns the number of workers with a heartbeat that is at most `worker_alive_s` old."""
     alive = text("""select count(*) from workers where stopped_at is null
         and heartbeat_at > statement_timestamp() - make_interval(secs => :alive_s)""")
     return int(session.execute(alive, {"alive_s": worker_alive_s}).scalar_one())
 
 
 def workers_not_consuming(session: Session) -> list[str]:
-    """Workers that get no batch because they took none of several messages, by name."""
+    """Returns the names of workers that get no batch because they took none of several messages."""
     rows = session.execute(
         text("""
             select name from workers where not_consuming_since is not null and stopped_at is null
@@ -81,7 +81,7 @@ def workers_not_consuming(session: Session) -> list[str]:
 
 
 def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
-    """What keeps accepted requests from being served as usual, each with its consequence; empty if nothing does."""
+    """Returns what keeps accepted requests from being served as usual, each with its consequence."""
     missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
     if not workers_alive(session, worker_alive_s):
         missing.append("no worker is alive: requests are accepted and kept, and none is served")
@@ -92,7 +92,7 @@ def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
 
 
 def paused_since(session: Session) -> datetime | None:
-    """Since when planning is paused; None: it is not."""
+    """Returns since when planning is paused; None if it is not paused."""
     row = session.execute(
         text("select updated_at from service_state where name = 'pause' and (value->>'paused')::bool")
     ).one_or_none()
@@ -100,6 +100,6 @@ def paused_since(session: Session) -> datetime | None:
 
 
 def set_paused(session: Session, paused: bool) -> None:
-    """Have the planner assign nothing from its next step on, or assign again."""
+    """Pauses planning: the planner assigns nothing from its next step on; or resumes it."""
     planner_state.write_service_state(session.connection(), "pause", {"paused": paused})
     session.commit()

@@ -1,6 +1,6 @@
-"""Which processes live: each writes a heartbeat by the database's clock, with how far its own clock is ahead of it.
+"""Heartbeats of processes, by the database's clock, each with the distance between its host's clock and that one.
 
-Workers have theirs in `workers`, because leases depend on it.
+The heartbeats of workers are in the table `workers`, because leases depend on them.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from models.sql import text
 
-# Without any of these the service still accepts requests, and what is missing is told by name.
+# The kinds of processes that a service needs. Without one it still accepts requests, and reports the kind as missing.
 NEEDED = ("beat", "planner", "predictor", "chores", "trainer")
-# Three of the 3 s between two heartbeats: a process that is slow for a moment does not count as gone. Not tuned.
+# Three times the 3 s between two heartbeats, so that a process that is slow for a moment does not count as gone. Not
+# tuned.
 SILENT_AFTER_S = 10.0
 WHAT_IS_MISSING = {
     "beat": "predictor and planner get no ticks from it",
@@ -24,7 +25,7 @@ WHAT_IS_MISSING = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process by its kind and `host:process id`; ages and clocks in seconds."""
+    """A process with its kind and `host:process id`; ages and clocks in seconds."""
 
     kind: str
     instance: str
@@ -33,12 +34,12 @@ class Process:
 
     @property
     def silent(self) -> bool:
-        """Whether its heartbeat is too old for a process that works."""
+        """Whether its heartbeat is older than that of any working process."""
         return self.heartbeat_age_s > SILENT_AFTER_S
 
 
 def write(connection: Connection, kind: str, instance: str, own_clock: float) -> None:
-    """Record that this process works now; `own_clock` is its host's time, seconds since the epoch."""
+    """Records that this process works now; `own_clock` is its host's time, seconds since the epoch."""
     connection.execute(
         text("""
             insert into process_heartbeats (kind, instance, clock_ahead_s)
@@ -51,7 +52,7 @@ def write(connection: Connection, kind: str, instance: str, own_clock: float) ->
 
 
 def forget(connection: Connection, kind: str, instance: str) -> None:
-    """Delete the heartbeat of a process that stops as it was asked to."""
+    """Deletes the heartbeat of a process that stops regularly."""
     connection.execute(
         text("delete from process_heartbeats where kind = :kind and instance = :instance"),
         {"kind": kind, "instance": instance},
@@ -59,7 +60,7 @@ def forget(connection: Connection, kind: str, instance: str) -> None:
 
 
 def processes(connection: Connection) -> list[Process]:
-    """Every process that has not stopped as it was asked to, the silent ones too, by kind and instance."""
+    """Returns every process that has not stopped regularly, also silent ones, by kind and instance."""
     rows = connection.execute(
         text("""
             select kind, instance, extract(epoch from clock_timestamp() - heartbeat_at)::float8 as heartbeat_age_s,
@@ -71,6 +72,6 @@ def processes(connection: Connection) -> list[Process]:
 
 
 def missing(found: list[Process]) -> list[str]:
-    """The needed kinds of which no process works, with what that means: `no beat runs: …`."""
+    """Returns the needed kinds of which no process works, with the consequence: `no beat runs: …`."""
     alive = {process.kind for process in found if not process.silent}
     return [f"no {kind} runs: {WHAT_IS_MISSING[kind]}" for kind in NEEDED if kind not in alive]

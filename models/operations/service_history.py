@@ -8,9 +8,10 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-# A sample is taken so long after its end, seconds: an answer is dated back by the time that writing it took. Not tuned.
+# Seconds after its end at which a sample is taken: `finished_at` is earlier than the write by the time that writing
+# took. Not tuned.
 GRACE_S = 2
-KEPT_S = 3600  # samples; the longer charts need them only until their minute is closed, the shortest for 15 minutes
+KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read closed minutes
 
 TAKE = text("""
     with last as (
@@ -38,7 +39,7 @@ TAKE = text("""
         from ended group by 1
     ), failures as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as failed
-        from requests where status in ('failed', 'cancelled') and status = 'failed' -- the first is the index's
+        from requests where status in ('failed', 'cancelled') and status = 'failed' -- the first selects the index
             and finished_at >= (select first from span) and finished_at < (select last from span) group by 1
     ), served as (
         select date_bin('10 s', finished_at, 'epoch') + interval '10 s' as at, count(*) as estimated,
@@ -98,9 +99,9 @@ READ = """
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """What `Sample` has, over one or several samples or minutes that begin at `at` and cover `seconds` in all.
+    """The columns of `Sample` over one or several samples or minutes that begin at `at` and cover `seconds` in all.
 
-    Backlog, age and response times are the largest of theirs, tau the newest, the others sums; None: not known.
+    Backlog, age and response times are maxima, `tau` is the newest value, the others are sums; None: not known.
     """
 
     at: datetime
@@ -127,7 +128,7 @@ class HistoryPoint:
 
 
 def take_samples(session: Session) -> int:
-    """Take the samples that are due, those of the last minute included; returns how many. Concurrent calls are safe."""
+    """Takes the samples that are due, up to those of the last minute; returns their number. Calls may be concurrent."""
     taken = len(session.execute(TAKE, {"grace_s": GRACE_S}).all())
     session.execute(FORGET, {"kept_s": KEPT_S})
     session.commit()
@@ -135,15 +136,15 @@ def take_samples(session: Session) -> int:
 
 
 def database_clock(session: Session) -> datetime:
-    """The present instant by the database's clock."""
+    """Returns the time of the database's clock."""
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     return now
 
 
 def history(session: Session, back_s: int, step_s: int) -> list[HistoryPoint]:
-    """The last `back_s` in steps of `step_s`, oldest first; a step without data is left out.
+    """Returns the last `back_s` in steps of `step_s`, oldest first, without steps that have no data.
 
-    Steps below a minute are read from the samples alone, which are kept for KEPT_S.
+    Reads steps below a minute from the samples alone, which are kept for KEPT_S.
     """
     query = READ.format(
         # without the cast a sum of bigints is a numeric

@@ -1,6 +1,6 @@
-"""The service's figures for a window of time: batches, tokens, idle share of the workers. No tenant's data."""
+"""The service's figures for a window of time: batches, tokens, idle share of workers. They show no tenant's data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy.orm import Session
 
@@ -19,15 +19,15 @@ FETCH_STATS = text("""
         where tstzrange(started_at, greatest(started_at, finished_at), '[]') && tstzrange(first, greatest(first, last))
             and started_at is not null and finished_at is not null and started_at < last and finished_at >= first
     ), ended as (
-        -- both instants are computed back from when they were written, so a short batch may seem to end before it began
+        -- both instants are computed from the times of their writes: a short batch may seem to end before it began
         select ran.*, tstzrange(started_at, greatest(started_at, finished_at)) as span,
             greatest(0.0, extract(epoch from finished_at - started_at)) as lasted_s
         from ran, bounds where status = 'finished' and started_at >= first
     ), served as (
-        -- a row generates one token an iteration, so tokens x seconds an iteration are the seconds that rows decoded,
-        -- those that left early included
-        select count(*) as batches, coalesce(sum(valid_tokens), 0) as valid, coalesce(sum(pad_tokens), 0) as pad,
-            coalesce(sum(invalid_tokens), 0) as invalid,
+        -- a row generates one token an iteration, so that tokens times seconds an iteration are the seconds for which
+        -- rows decoded, also those that left early
+        select count(*) as batches, coalesce(sum(valid_tokens), 0) as valid_tokens,
+            coalesce(sum(pad_tokens), 0) as pad_tokens, coalesce(sum(invalid_tokens), 0) as invalid_tokens,
             sum((valid_tokens + invalid_tokens) * lasted_s / nullif(iterations, 0))::float8 as rows_s
         from ended
     ), serving as (
@@ -44,17 +44,17 @@ FETCH_STATS = text("""
         ) as served, bounds
         group by worker
     ), present as (
-        -- started_at is that of the worker's newest process: batches served before it show that the worker was present
+        -- started_at is that of the worker's newest process; earlier batches show that the worker was present before
         select name, least(last, coalesce(stopped_at, heartbeat_at + interval '1 s')) - greatest(first, least(
             started_at, (select min(lower(span)) from busy where worker = name)
         )) as span
         from workers, bounds where started_at < last and coalesce(stopped_at, heartbeat_at) >= first
     ), waiting as (
         select (select count(*) from requests where status = 'queued') as queued,
-            (select count(*) from requests where status = 'in_progress') as running
+            (select count(*) from requests where status = 'in_progress') as in_progress
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
-        extract(epoch from last)::float8 as until, batches, valid, pad, invalid, queued, running,
+        extract(epoch from last)::float8 as until, batches, valid_tokens, pad_tokens, invalid_tokens, queued, in_progress,
         (select count(*) from batches where status in ('assigned', 'running')) as open_batches,
         (select count(*) from present) as workers,
         rows_s / (select nullif(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from serving)
@@ -68,7 +68,7 @@ FETCH_STATS = text("""
 
 @dataclass(frozen=True, slots=True)
 class WindowStats:
-    """Figures of the batches that started in the window and have ended; instants are the database's, Unix times."""
+    """Figures of the batches that began in the window and have ended; instants are Unix times, by the database."""
 
     now: float
     since: float
@@ -76,36 +76,22 @@ class WindowStats:
     policy: str | None
     queued: int  # requests, now
     in_progress: int  # requests, now
-    open_batches: int  # assigned or running, now
+    open_batches: int  # batches that are assigned or running, now
     batches: int
-    mean_batch_size: float | None  # rows that a worker decoded together, averaged over the time in which it decoded
+    mean_batch_size: float | None  # rows that a worker decoded together, averaged over its decoding time
     valid_tokens: int
     pad_tokens: int
     invalid_tokens: int
-    workers: int  # present in the window
-    worker_idle_share: float | None  # of the time that workers were present; None if none was
+    workers: int  # workers that were present in the window
+    worker_idle_share: float | None  # of the time for which workers were present; None if none was present
 
 
 def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:
-    """The figures from `since` (default: a minute ago) to `until` (default: now), Unix times."""
+    """Returns the figures from `since` (default: a minute ago) to `until` (default: now), Unix times."""
     row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
-    snapshot = read_queue_snapshot(session)  # a planner's default is in force where nobody has set a policy
+    snapshot = read_queue_snapshot(session)  # has the planner's default, too, if no policy is set
     chosen = session.get(ServiceState, "policy")
     policy = snapshot.policy if snapshot else chosen.value["name"] if chosen else None
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))
-    return WindowStats(
-        now=row.now,
-        since=row.since,
-        until=row.until,
-        policy=policy,
-        queued=row.queued,
-        in_progress=row.running,
-        open_batches=row.open_batches,
-        batches=row.batches,
-        mean_batch_size=row.mean_batch_size,
-        valid_tokens=row.valid,
-        pad_tokens=row.pad,
-        invalid_tokens=row.invalid,
-        workers=row.workers,
-        worker_idle_share=idle,
-    )
+    figures = {field.name: row._mapping[field.name] for field in fields(WindowStats) if field.name in row._mapping}
+    return WindowStats(**figures, policy=policy, worker_idle_share=idle)

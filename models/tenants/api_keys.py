@@ -16,9 +16,9 @@ from models.tenants.tenant_limits import NO_LIMITS, TenantLimits
 
 
 class Scope(enum.StrEnum):
-    """submit: make and change what is the tenant's; read: see it; operate: see what is of the whole service.
+    """What a key may do: submit and change the tenant's own work, read it, operate (see) the whole service.
 
-    On the dashboard, where pages need `operate`, submit lets a key act on the whole service, and read see every text.
+    The dashboard's pages need `operate`; there, `submit` allows actions on the whole service, and `read` every text.
     """
 
     submit = "submit"
@@ -26,12 +26,12 @@ class Scope(enum.StrEnum):
     operate = "operate"
 
 
-DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # what every key could do before there were scopes
+DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # the rights that every key had before there were scopes
 
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service
-# How many first characters of a key are stored readable, to tell keys apart in lists. Six random ones have 64^6 values,
-# so two keys of a list hardly ever share them, and the 37 that stay secret are far too many to guess.
+# How many first characters of a key are stored readable, to tell keys apart in lists. Six random characters have 64^6
+# values, so that two keys of a list hardly ever share them; the 37 that stay secret are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
 FIND_KEY = text("""
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens
@@ -48,9 +48,9 @@ def create(
     scopes: Collection[Scope] = DEFAULT_SCOPES,
     expires: datetime | timedelta | None = None,
 ) -> tuple[ApiKey, str]:
-    """Store a new key of a tenant; returns its row and the key itself, which cannot be read again.
+    """Stores a new key of a tenant; returns its row and the key itself, which cannot be read again.
 
-    It is valid until it `expires`: at an instant, or so long after now by the database's clock; None: until revoked.
+    `expires` is an instant, or a time from now on by the database's clock; None: the key is valid until it is revoked.
     """
     key = PREFIX + secrets.token_urlsafe(32)
     row = ApiKey(
@@ -68,7 +68,7 @@ def create(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client that a key belongs to, what the key may do, and its tenant's own limits."""
+    """The tenant that a key belongs to, with the key's scopes and the tenant's own limits."""
 
     key_id: int
     tenant: str
@@ -77,7 +77,7 @@ class Caller:
 
 
 def find(session: Session, key: str) -> Caller | None:
-    """The caller with this key; None if the key is unknown, revoked or expired."""
+    """Returns the caller with this key; None if the key is unknown, revoked or expired."""
     row = session.connection().execute(FIND_KEY, {"sha256": digest(key)}).one_or_none()
     if row is None:
         return None
@@ -86,7 +86,7 @@ def find(session: Session, key: str) -> Caller | None:
 
 
 def revoke(session: Session, prefix: str) -> int:
-    """Revoke the keys whose first READABLE_CHARACTERS are those of `prefix`; returns how many were revoked."""
+    """Revokes the keys that begin with the first READABLE_CHARACTERS of `prefix`; returns their number."""
     revoked = session.execute(
         update(ApiKey)
         .where(ApiKey.prefix == prefix[:READABLE_CHARACTERS], ApiKey.revoked_at.is_(None))
@@ -97,10 +97,10 @@ def revoke(session: Session, prefix: str) -> int:
 
 
 def list_all(session: Session) -> Sequence[ApiKey]:
-    """All keys, revoked and expired ones too, oldest first."""
+    """Returns all keys, also revoked and expired ones, oldest first."""
     return session.scalars(select(ApiKey).order_by(ApiKey.id)).all()
 
 
 def digest(key: str) -> bytes:
-    """The SHA-256 that is stored of a key; a key has 256 random bits, so that it needs no salt and no slow hash."""
+    """Returns the SHA-256 of a key. A key has 256 random bits, so that it needs no salt and no slow hash."""
     return hashlib.sha256(key.encode()).digest()

@@ -1,4 +1,4 @@
-"""What an operator sets for a tenant, limits and weight, and the counts that the limits are compared with."""
+"""A tenant's limits and weight, which an operator sets, and the counts that are compared with the limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from models.tenants.tenant_tables import Tenant
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """A tenant's own limits; None: the service's default."""
+    """A tenant's own limits; None stands for the service's default."""
 
     requests_per_minute: int | None = None
     queued_requests: int | None = None
@@ -25,7 +25,7 @@ NO_LIMITS = TenantLimits()
 
 
 def limits_of(session: Session, name: str) -> TenantLimits:
-    """A tenant's own limits."""
+    """Returns a tenant's own limits."""
     stored = session.get(Tenant, name)
     if stored is None:
         return NO_LIMITS
@@ -33,14 +33,14 @@ def limits_of(session: Session, name: str) -> TenantLimits:
 
 
 def change_tenant(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
-    """Set columns of a tenant's row, which is made if there is none; None takes a limit back to the default."""
+    """Sets columns of a tenant's row, and makes the row if there is none; None sets a limit back to the default."""
     values = {**changes, "updated_at": func.clock_timestamp()}
     statement = insert(Tenant).values(name=name, **changes).on_conflict_do_update(index_elements=["name"], set_=values)
     return session.scalars(statement.returning(Tenant), execution_options={"populate_existing": True}).one()
 
 
 def list_tenants(session: Session) -> Sequence[Tenant]:
-    """Every tenant that has a key or a setting, by name; what was never set has the column's default."""
+    """Returns every tenant that has a key or a setting, by name; a setting that was never made has its default."""
     stored = {tenant.name: tenant for tenant in session.scalars(select(Tenant))}
     names = {*stored, *session.scalars(select(ApiKey.tenant).distinct())}
     return [stored.get(name) or Tenant(name=name, weight=1.0) for name in sorted(names)]
@@ -48,14 +48,14 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
-    """Queued requests of a tenant and the tokens of their prompts."""
+    """The number of a tenant's queued requests, and the sum of their prompts' tokens."""
 
     requests: int = 0
     tokens: int = 0
 
 
 def read_backlog(session: Session, tenant: str) -> TenantBacklog:
-    """Counted over the index of the tenant's queued requests: some 50 ms for 100,000 of them."""
+    """Counts a tenant's queued requests over their index, in some 50 ms for 100,000 requests."""
     counts = select(func.count(), func.coalesce(func.sum(StoredRequest.prompt_tokens), 0)).where(
         StoredRequest.tenant == tenant, StoredRequest.status == RequestStatus.queued
     )
@@ -77,14 +77,17 @@ COUNT_REQUESTS = text("""
 
 @dataclass(frozen=True, slots=True)
 class SharedCount:
-    """The requests of a tenant in the present window, and how long the window still lasts."""
+    """The requests of a tenant in the present window, and the seconds until the window ends."""
 
     requests: int
     window_left_s: float
 
 
 def count_requests(session: Session, tenant: str, requests: int, period_s: int) -> SharedCount:
-    """Add requests to the count of a tenant that has a key; windows of `period_s` follow each other from 1970 on."""
+    """Adds requests to the count of a tenant that has a key; returns the count in the present window of `period_s`.
+
+    Windows follow each other without gaps from 1970 on.
+    """
     row = (
         session.connection()
         .execute(COUNT_REQUESTS, {"tenant": tenant, "requests": requests, "period_s": period_s})

@@ -1,4 +1,4 @@
-"""The tables of tenants: what an operator has set for them, and what they have used."""
+"""The tables of tenants: their settings and their usage."""
 
 from datetime import date, datetime
 
@@ -9,28 +9,28 @@ from models.tables import NOW, Base
 
 
 class Tenant(Base):
-    """What an operator has set for a tenant; a null, and a tenant without a row, has the service's default."""
+    """A tenant's settings; where a column is null, or a tenant has no row, the service's default holds."""
 
     __tablename__ = "tenants"
 
     name: Mapped[str] = mapped_column(primary_key=True)
-    weight: Mapped[float] = mapped_column(Float, server_default="1")  # its share of a busy fleet, beside the others'
+    weight: Mapped[float] = mapped_column(Float, server_default="1")  # its share of a busy fleet is proportional to it
     requests_per_minute: Mapped[int | None]
     queued_requests: Mapped[int | None]
-    queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # of the prompts of its queued requests, together
+    queued_tokens: Mapped[int | None] = mapped_column(BigInteger)  # the sum over the prompts of its queued requests
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class UsageEntry(Base):
-    """What one transaction of a worker adds to a tenant's usage; `models.tenants.usage.fold` sums entries up by day.
+    """What one transaction of a worker adds to a tenant's usage; `models.tenants.usage.fold` sums the entries by day.
 
-    Entries are only inserted and deleted: many workers that added to one row a day would wait for each other.
+    Entries are only inserted and deleted: workers that all updated one row a day would wait for each other.
     """
 
     __tablename__ = "usage_entries"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    day: Mapped[date]  # UTC, in which the request ended
+    day: Mapped[date]  # on which the requests ended, UTC
     tenant: Mapped[str]
     model: Mapped[str]
     requests: Mapped[int]
@@ -40,7 +40,7 @@ class UsageEntry(Base):
 
 
 class UsageDay(Base):
-    """What a tenant used of a model on one day, as far as it is folded; retention leaves it alone."""
+    """A tenant's usage of a model on one day, without entries that are not folded yet; retention keeps it."""
 
     __tablename__ = "usage_days"
 

@@ -1,8 +1,7 @@
-"""What tenants used: requests, tokens and GPU-seconds, by day (UTC), tenant and model.
+"""Tenants' usage: requests, tokens and GPU-seconds, by day (UTC), tenant and model.
 
-A worker's transaction that writes results adds entries (`models.leasing.batch_results`), so an answer counts exactly
-when it is stored, once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes
-neither.
+The transaction that writes results also adds entries (`models.leasing.batch_results`), so that each stored answer
+counts once. A fold moves entries into the sums of their days, in one transaction. Deleting requests changes neither.
 """
 
 from collections.abc import Sequence
@@ -33,8 +32,8 @@ FOLD = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """Sums of one group; a dimension by which was not grouped is None."""
+class TenantUsage:
+    """The sums of one group; a dimension that is not grouped by is None."""
 
     day: date | None
     tenant: str | None
@@ -46,16 +45,18 @@ class Used:
 
 
 def fold(session: Session, most: int) -> int:
-    """Add up to `most` entries to the sums of their days and delete them; returns how many. Concurrent calls share."""
+    """Moves up to `most` entries into the sums of their days; returns their number. Concurrent calls share the work."""
     folded = session.execute(FOLD, {"most": most}).scalar_one()
     session.commit()
     return int(folded)
 
 
-def used(session: Session, tenant: str | None, first: date, last: date, by: Sequence[str] = DIMENSIONS) -> list[Used]:
-    """The sums from `first` to `last`, both included, grouped by these DIMENSIONS; of all tenants if `tenant` is None.
+def used(
+    session: Session, tenant: str | None, first: date, last: date, by: Sequence[str] = DIMENSIONS
+) -> list[TenantUsage]:
+    """Returns the sums from `first` to `last`, both included, grouped by these DIMENSIONS; None means all tenants.
 
-    Entries that are not folded yet count, too: one statement sees each entry either in its day or by itself.
+    Counts entries that are not folded yet, too: one statement sees each entry either in its day or by itself.
     """
     if not set(by) <= set(DIMENSIONS):
         raise ValueError(f"usage is grouped by {', '.join(DIMENSIONS)}, not by {', '.join(by)}")
@@ -76,4 +77,4 @@ def used(session: Session, tenant: str | None, first: date, last: date, by: Sequ
         """),  # noqa: S608  # names of DIMENSIONS alone
         {"first": first, "last": last, "tenant": tenant},
     )
-    return [Used(**{**dict.fromkeys(DIMENSIONS), **row._mapping}) for row in rows]
+    return [TenantUsage(**{**dict.fromkeys(DIMENSIONS), **row._mapping}) for row in rows]

@@ -1,7 +1,7 @@
-"""Events on their way: claimed by a sender for a while, then delivered, to be tried again, or given up.
+"""Deliveries of events: a sender claims them for a time, then they have arrived, are tried again, or are given up.
 
-A sender that dies holds nothing: what it had claimed is due again after the claim's time. So an event is delivered at
-least once, always under the same id.
+After that time the deliveries of a sender that died are due again. An event is therefore delivered at least once, and
+always under the same id.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
-MOST_REDELIVERED = 1000  # of the newest deliveries, those that one action sends again; not tuned
+MOST_REDELIVERED = 1000  # the newest deliveries, among which one action sends those again that were given up; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class ClaimedDelivery:
     type: str
     object_id: str
     event_at: float
-    attempts: int  # this one included
+    attempts: int  # including this one
     url: str
     secret: str
-    old_secret: str | None  # while it signs, too
+    old_secret: str | None  # the secret before the rotation, while it also signs
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """How an attempt ended; `retry_in_s` None: it arrived."""
+    """How an attempt ended; `retry_in_s` is None if the event arrived."""
 
     id: int
     endpoint_id: str
@@ -54,10 +54,10 @@ def claim(
     each_failing: int,
     claim_s: float,
 ) -> list[ClaimedDelivery]:
-    """Claim up to `most` deliveries that are due, for `claim_s`.
+    """Claims up to `most` deliveries that are due, for `claim_s` seconds.
 
-    Of one endpoint at most `each`, of one whose last attempt failed at most `each_failing`, less those that are
-    `running` already by its id: one that does not answer takes little of a sender's room from the others.
+    Claims at most `each` of one endpoint, or `each_failing` if its last attempt failed, less the number that `running`
+    has for the endpoint's id: an endpoint that does not answer thereby takes few of a sender's attempts.
     """
     rows = connection.execute(
         text("""
@@ -93,9 +93,9 @@ def claim(
 
 
 def write_results(connection: Connection, results: Collection[DeliveryResult], give_up_after_s: float) -> None:
-    """Write how attempts ended; an event older than `give_up_after_s` is tried no more.
+    """Writes how attempts ended; gives up events that are older than `give_up_after_s`.
 
-    A result of an attempt that another one has followed changes nothing.
+    Ignores the result of an attempt after which another attempt has begun.
     """
     connection.execute(
         text("""
@@ -156,7 +156,7 @@ def newest_deliveries(
 
 
 def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> WebhookDelivery | None:
-    """Send an event again, under its id, now; None if this tenant has no such endpoint or delivery."""
+    """Sends an event again now, under its id; returns None if this tenant has no such endpoint or delivery."""
     if not _is_of(session, tenant, endpoint_id):
         return None
     delivery: WebhookDelivery | None = session.scalar(
@@ -175,7 +175,7 @@ def redeliver(session: Session, tenant: str, endpoint_id: str, id: int) -> Webho
 
 
 def redeliver_given_up(session: Session, endpoint_id: str) -> None:
-    """Send those of an endpoint's newest MOST_REDELIVERED deliveries again that were given up."""
+    """Sends those of an endpoint's newest MOST_REDELIVERED deliveries again that were given up."""
     session.execute(
         text("""
             update webhook_deliveries set next_attempt_at = clock_timestamp() where id = any(array(
@@ -191,7 +191,7 @@ def redeliver_given_up(session: Session, endpoint_id: str) -> None:
 
 
 def delete_old(connection: Connection, retention_s: float, limit: int) -> int:
-    """Delete up to `limit` deliveries whose event is older than `retention_s`; returns how many."""
+    """Deletes up to `limit` deliveries whose event is older than `retention_s`; returns their number."""
     return connection.execute(
         text("""
             delete from webhook_deliveries where id in (

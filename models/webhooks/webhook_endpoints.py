@@ -1,4 +1,4 @@
-"""A tenant's webhook endpoints: which URLs they may have; create, list, rotate the secret, remove."""
+"""A tenant's webhook endpoints: checks their URLs; creates, lists and removes them, and rotates their secrets."""
 
 import base64
 import re
@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.webhooks.webhook_tables import WebhookEndpoint
 
-LONGEST_URL = 2000  # characters; servers take 8,000 and more, any bound far below a row's size does
-# printable ASCII without what only confuses: userinfo, fragments, back-slashes, quotes
+LONGEST_URL = 2000  # characters; servers take 8,000 and more, and any bound far below a row's size does
+# printable ASCII without userinfo, fragments, back-slashes and quotes, which senders and servers read differently
 URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:[/?][!$-;=?-\[\]_a-z|~]*)?")
 NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
 
@@ -30,7 +30,7 @@ class UnusableUrl(ValueError):
 
 
 def check_url(url: str, private: bool) -> None:
-    """Raise UnusableUrl for what no event is sent to; `private`: addresses of this network and http:// are allowed."""
+    """Raises UnusableUrl if no event may be sent to this URL; `private` allows http:// and this network's addresses."""
     if len(url) > LONGEST_URL or not URL.fullmatch(url):
         raise UnusableUrl("must be an absolute https:// URL without user, fragment or spaces, of 2,000 characters")
     try:
@@ -47,13 +47,13 @@ def check_url(url: str, private: bool) -> None:
     try:
         address = ip_address(host)
     except ValueError:
-        return  # a name: the sender looks at what it resolves to
+        return  # a name: the sender checks the address that it resolves to
     if not is_public(address):
         raise UnusableUrl("must not be a private, loopback or link-local address")
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the whole Internet, also of those that carry an IPv4 address within."""
+    """Returns whether an address is public; an IPv6 address that contains an IPv4 address is judged by that one."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if address in NAT64:
@@ -63,7 +63,7 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-EventType = Literal[  # as OpenAI names them; the end of a background response, and of a batch
+EventType = Literal[  # OpenAI's names: the end of a background response, and of a batch
     "response.completed",
     "response.incomplete",
     "response.failed",
@@ -74,27 +74,27 @@ EventType = Literal[  # as OpenAI names them; the end of a background response, 
     "batch.cancelled",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
-MOST_COUNTED = 1000  # undelivered events of an endpoint; it bounds the query. Not tuned.
-MOST_ENDPOINTS = 20  # of a tenant: each end of a response writes a row for each. Not tuned.
+MOST_COUNTED = 1000  # undelivered events that are counted of an endpoint; bounds the query. Not tuned.
+MOST_ENDPOINTS = 20  # endpoints of a tenant: each end of a response writes a row for each of them. Not tuned.
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """An endpoint with the number of its deliveries that have not arrived, counted up to MOST_COUNTED."""
+    """An endpoint with the number of deliveries that wait for an attempt, counted up to MOST_COUNTED."""
 
     endpoint: WebhookEndpoint
     waiting: int
 
 
 class TooManyEndpoints(Exception):
-    """The tenant has as many endpoints as it may."""
+    """The tenant has MOST_ENDPOINTS endpoints already."""
 
     def __init__(self) -> None:
         super().__init__(f"You have {MOST_ENDPOINTS} webhook endpoints already, the most that one tenant may have.")
 
 
 def create(session: Session, tenant: str, url: str, events: Sequence[str]) -> WebhookEndpoint:
-    """Store an endpoint, which gets the events that happen from now on; raises TooManyEndpoints."""
+    """Stores an endpoint, which gets the events from now on; raises TooManyEndpoints."""
     if session.scalar(select(func.count()).where(WebhookEndpoint.tenant == tenant)) == MOST_ENDPOINTS:
         raise TooManyEndpoints
     endpoint = WebhookEndpoint(
@@ -105,8 +105,8 @@ def create(session: Session, tenant: str, url: str, events: Sequence[str]) -> We
     return endpoint
 
 
-def list_of(session: Session, tenant: str) -> Sequence[WebhookEndpoint]:
-    """A tenant's endpoints, oldest first."""
+def list_endpoints(session: Session, tenant: str) -> Sequence[WebhookEndpoint]:
+    """Returns a tenant's endpoints, oldest first."""
     return session.scalars(
         select(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant)
@@ -132,7 +132,7 @@ def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
 
 
 def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEndpoint | None:
-    """Give an endpoint a new secret, beside which the old one signs for `overlap_s` more; None if there is none."""
+    """Gives an endpoint a new secret, beside which the old one signs for `overlap_s`; None if there is no endpoint."""
     rotated = session.scalars(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)
@@ -149,7 +149,7 @@ def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEnd
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:
-    """Remove an endpoint; what was on its way to it is sent no more. False if this tenant has none of this id."""
+    """Removes an endpoint, to which nothing is sent any more; returns False if this tenant has no such endpoint."""
     removed = session.scalar(
         delete(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)
@@ -161,5 +161,5 @@ def remove(session: Session, tenant: str, id: str) -> bool:
 
 
 def new_secret() -> str:
-    """A secret as Standard Webhooks writes them, of 256 random bits."""
+    """Returns a secret of 256 random bits, in the form of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()

@@ -1,4 +1,4 @@
-"""The tables of webhooks: endpoints, and one row for each event and endpoint until it has arrived."""
+"""The tables of webhooks: endpoints, and one row for each event that is sent to an endpoint."""
 
 from datetime import datetime
 
@@ -18,31 +18,31 @@ class WebhookEndpoint(Base):
     tenant: Mapped[str]
     url: Mapped[str]
     events: Mapped[list[str]] = mapped_column(ARRAY(Text))
-    secret: Mapped[str]  # whsec_<base64>; a signature needs it, so it cannot be a digest
-    old_secret: Mapped[str | None]  # after a rotation; signs beside the new one until the instant
+    secret: Mapped[str]  # whsec_<base64>; readable, because it makes the signatures
+    old_secret: Mapped[str | None]  # after a rotation: signs beside the new secret until `old_secret_until`
     old_secret_until: Mapped[datetime | None]
-    failures: Mapped[int] = mapped_column(server_default="0")  # in a row, until now
+    failures: Mapped[int] = mapped_column(server_default="0")  # failed attempts since the last successful one
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
     __table_args__ = (Index("webhook_endpoints_of_tenant", "tenant", "id"),)
 
 
 class WebhookDelivery(Base):
-    """An event on its way to an endpoint. The end of a response writes it, in the same transaction, by a trigger."""
+    """An event for an endpoint. A trigger writes it in the transaction in which a response ends."""
 
     __tablename__ = "webhook_deliveries"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    endpoint_id: Mapped[str]  # no foreign key: every ended response would lock the endpoint's row
-    event_id: Mapped[str]  # evt_ and the digits of the object's id, since an object ends once; the header webhook-id
+    endpoint_id: Mapped[str]  # no foreign key, with which every ended response would lock the endpoint's row
+    event_id: Mapped[str]  # evt_ and the digits of the object's id, because an object ends once; the header webhook-id
     type: Mapped[str]
     object_id: Mapped[str]
     event_at: Mapped[datetime] = mapped_column(server_default=NOW)
     attempts: Mapped[int] = mapped_column(server_default="0")
-    # null: it has arrived, or was given up. A sender that claims it sets this to when another one may.
+    # when it is tried next, or when a claimed one may be claimed again; null once it has arrived or was given up
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=NOW)
     delivered_at: Mapped[datetime | None]
-    last_status: Mapped[int | None]  # of HTTP
+    last_status: Mapped[int | None]  # HTTP status
     last_error: Mapped[str | None]
 
     __table_args__ = (

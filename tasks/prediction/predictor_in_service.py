@@ -12,7 +12,7 @@ from learning.predictors.cold_start import RunningRegression
 from learning.predictors.length_predictor import LengthPredictor, Prompt
 from learning.predictors.predictor_factory import PerceptionTuning, make_predictor
 from models import model_versions, request_predictions, training_log
-from models.request_predictions import Predicted, Unpredicted
+from models.request_predictions import UnpredictedRequest
 from scheduling.request import is_background
 from settings import Settings
 from tasks.prediction.outcomes import OutcomeCursor, outcome_of
@@ -136,29 +136,27 @@ class PredictorInService:
             self._outdated_before = None
         return len(chunk)
 
-    def _predict(self, requests: Sequence[Unpredicted]) -> list[Predicted]:
+    def _predict(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
         """Predict these requests; one whose text makes the predictor fail gets its limit."""
         try:
             return self._predict_together(requests)
         except Exception as error:
             if len(requests) == 1:
                 log.error("not predicted", request=requests[0].id, error=repr(error))
-                return [Predicted(requests[0].id, requests[0].limit_tokens, requests[0].limit_tokens)]
+                return {requests[0].id: (requests[0].limit_tokens, requests[0].limit_tokens)}
         middle = len(requests) // 2
-        return self._predict(requests[:middle]) + self._predict(requests[middle:])
+        return self._predict(requests[:middle]) | self._predict(requests[middle:])
 
-    def _predict_together(self, requests: Sequence[Unpredicted]) -> list[Predicted]:
+    def _predict_together(self, requests: Sequence[UnpredictedRequest]) -> dict[str, tuple[int, int]]:
         prompts = [
             Prompt(r.application, r.instructions, r.input, r.input_tokens, r.prompt_tokens, r.limit_tokens)
             for r in requests
         ]
-        return [
-            Predicted(request.id, prediction.tokens, prediction.upper_tokens)
-            for request, prediction in zip(requests, self._predictor.predict(prompts), strict=True)
-        ]
+        predictions = self._predictor.predict(prompts)
+        return {r.id: (p.tokens, p.upper_tokens) for r, p in zip(requests, predictions, strict=True)}
 
 
-def those_to_predict_now(claimed: Sequence[Unpredicted]) -> Sequence[Unpredicted]:
+def those_to_predict_now(claimed: Sequence[UnpredictedRequest]) -> Sequence[UnpredictedRequest]:
     """Returns the requests that are no lines of bulk jobs, or the lines if there are no others."""
     others = [request for request in claimed if not is_background(request.priority)]
     return others or claimed

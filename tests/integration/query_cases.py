@@ -19,7 +19,6 @@ from models.leasing.worker_registration import WorkerRegistration
 from models.planning import batch_claims, leadership, live_fleet, planner_requests, planner_state, queue_snapshot
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
-from models.request_predictions import Predicted
 from models.tables import BatchStatus, RequestStatus
 from models.upkeep import reconciler, retention, unstored_requests
 from scheduling.costs import ProfiledCurves, ServingCurves
@@ -165,8 +164,7 @@ def submit_twice(connection: Connection) -> None:
 
 
 def predict(connection: Connection) -> None:
-    predicted = [Predicted(one, 10, 20) for one in a_queued(connection, 20)]
-    request_predictions.write_predictions(connection, predicted, "length-9")
+    request_predictions.write_predictions(connection, dict.fromkeys(a_queued(connection, 20), (10, 20)), "length-9")
 
 
 def newest_answers(connection: Connection) -> object:

@@ -35,7 +35,7 @@ TENANT_CASES = [
         "usage.used", on_session(usage.used, "tenant-0", *LAST_MONTH, ("day",)), 2 * 30 * USING + 2 * ENTRIES, "of one"
     ),
     Case("webhook_endpoints.create", on_session(webhook_endpoints.create, "tenant-1", "https://e.com", EVENT_TYPES)),
-    Case("webhook_endpoints.list_of", on_session(webhook_endpoints.list_of, "tenant-0")),
+    Case("webhook_endpoints.list_endpoints", on_session(webhook_endpoints.list_endpoints, "tenant-0")),
     Case("webhook_endpoints.rotate", on_session(webhook_endpoints.rotate, "tenant-0", "we_1", 60)),
     Case("webhook_endpoints.remove", on_session(webhook_endpoints.remove, "tenant-0", "we_1")),
     Case("webhook_deliveries.claim", claim_deliveries, 4 * FEW),

@@ -18,7 +18,6 @@ from models.operations import (
 )
 from models.operations.application_figures import Application
 from models.operations.fleet_use import WorkerUse
-from models.operations.minute_history import EndedCounts
 from models.operations.operator_overview import RequestCounts
 from models.operations.service_history import HistoryPoint
 from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
@@ -125,7 +124,7 @@ class Overview:
     """Everything on the overview but its charts, as of one moment."""
 
     now: RequestCounts
-    ended: EndedCounts
+    ended: dict[str, int]  # requests of the last hour by final state
     verdict: ServiceVerdict
     attention: Sequence[Violation]
     queue_snapshot: QueueSnapshot | None  # None while no planner writes one
