@@ -116,9 +116,9 @@ class Sample(Base):
     """The service at one instant, with the figures of the ten seconds before it.
 
     Answers: `predicted` counts those with a predicted length, `squared_error` sums the squared errors of these lengths,
-    `covered` counts answers no longer than their upper quantile; `promised` counts those with an ETA, `eta_error_s`
-    sums the errors of these ETAs, `eta_kept` counts answers within the interval of their ETA. Finished batches: `estimated`
-    counts those with an estimated serving time, the other two sum the absolute errors and the serving times.
+    and `covered` counts answers no longer than their upper quantile; `promised` counts those with an ETA, `eta_error_s`
+    sums the errors of these ETAs, and `eta_kept` counts answers within the interval of their ETA. Finished batches:
+    `estimated` counts those with an estimated serving time; the other two sum absolute errors and serving times.
     """
 
     __tablename__ = "samples"

@@ -1,4 +1,4 @@
-"""The tables. Whatever must not be lost is stored here; every instant is written by the database's own clock."""
+"""The tables of requests, batches, workers and keys. Every instant is a time of the database's own clock."""
 
 import enum
 from datetime import datetime
@@ -26,11 +26,11 @@ class RequestStatus(enum.StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the request has ended: its row does not change any more."""
+        """Whether the request has ended, after which its row does not change."""
         return self not in (RequestStatus.queued, RequestStatus.in_progress)
 
 
-# Predicates of partial indexes, which a query must repeat word by word to use them.
+# Predicates of partial indexes; a query must repeat them word by word to use the indexes.
 ANSWERED = "status in ('completed', 'incomplete')"
 UNANSWERED = "status in ('failed', 'cancelled')"
 WITHOUT_BATCH = f"batch_id is null and {ANSWERED}"
@@ -38,13 +38,13 @@ UNSTORED = "body ->> 'store' = 'false' and input <> ''"
 
 
 class BatchStatus(enum.StrEnum):
-    """assigned (committed, its message may be in the broker) → running (leased) → one of the last three, all final."""
+    """`assigned` (committed, its message may be in the broker), `running` (leased), then one of the final three."""
 
     assigned = "assigned"
     running = "running"
     finished = "finished"
     out_of_memory = "out_of_memory"
-    lost = "lost"  # its worker died or stopped; its requests left it unanswered (`models.leasing.requeue`)
+    lost = "lost"  # its worker died or stopped before it answered the requests (`models.leasing.requeue`)
 
 
 def _enum(kind: type[enum.StrEnum]) -> Enum:
@@ -52,7 +52,7 @@ def _enum(kind: type[enum.StrEnum]) -> Enum:
 
 
 class Base(DeclarativeBase):
-    """Declarative base."""
+    """The base class of all tables."""
 
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         datetime: Instant,
@@ -62,7 +62,7 @@ class Base(DeclarativeBase):
     }
 
 
-# A planner draws the next number when it takes the lead and when the policy changes.
+# A planner draws the next epoch when it becomes the leader and when the policy changes.
 PLANNER_EPOCHS = Sequence("planner_epochs", metadata=Base.metadata)
 
 
@@ -74,7 +74,7 @@ class ApiKey(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     tenant: Mapped[str]
-    prefix: Mapped[str]  # the first characters, to recognise a key in lists
+    prefix: Mapped[str]  # its first characters, by which people recognise the key in lists
     sha256: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -92,13 +92,13 @@ class StoredRequest(Base):
     id: Mapped[str] = mapped_column(primary_key=True)  # resp_<32 hex digits>
     tenant: Mapped[str]
     idempotency_key: Mapped[str | None]
-    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # of the body that came with the key first
+    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # of the first body that came with this key
     model: Mapped[str]
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
     input: Mapped[str]
-    # what else the client sent, see `request_body.py`; for a conversation its "messages", of which `input` is
-    # then the rendered text
+    # what else the client sent, see `request_body.py`; of a conversation also its "messages", and `input` is then the
+    # text into which they are rendered
     body: Mapped[dict[str, Any]]
     prompt_tokens: Mapped[int]  # L(p), counted with the served model's tokenizer
     input_tokens: Mapped[int]  # the user input length (Magnus III-B)
@@ -112,24 +112,29 @@ class StoredRequest(Base):
     predicted_tokens: Mapped[int | None]
     predicted_upper_tokens: Mapped[int | None]
     predictor_version: Mapped[str | None]
-    # the epoch whose planner has it in its policy's queue; 0: none, the planner fetches it at its next step
+    # the epoch of the planner that has it in its policy's queue; 0: none has, and the planner fetches it at its next
+    # step
     planner_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    eta_at: Mapped[datetime | None]  # the ETA given at submission, kept to compare it with the real time
-    eta_low_at: Mapped[datetime | None]  # nine of ten answers should come between these two
+    eta_at: Mapped[datetime | None]  # the ETA given at submission, which is later compared with the true time
+    eta_low_at: Mapped[datetime | None]  # nine of ten answers should come between eta_low_at and eta_high_at
     eta_high_at: Mapped[datetime | None]
-    forecast_s: Mapped[float | None]  # seconds that were forecast then, before they were corrected by the errors seen
-    batch_id: Mapped[int | None] = mapped_column(BigInteger)  # the batch it is in, or was in last
-    sealed_group: Mapped[str | None]  # the batch that ran out of memory with it and is to be split into two sealed ones
-    # set while it is among those that an engine was serving when it failed: they are served again in halves, apart
+    forecast_s: Mapped[float | None]  # the forecast at submission, before the correction by earlier errors
+    batch_id: Mapped[int | None] = mapped_column(BigInteger)  # its present or last batch
+    sealed_group: Mapped[str | None]  # the batch that ran out of memory with it and is split into two sealed ones
+    # the batch in which its engine failed: the group's requests are served again in halves, apart from all others
     suspect_group: Mapped[str | None]
-    suspected: Mapped[int] = mapped_column(server_default="0")  # failures that it was in
-    # tokens that the largest worker holds which could not hold this request alone
+    suspected: Mapped[int] = mapped_column(server_default="0")  # engine failures during which it was served
+    # capacity in tokens of the largest worker on which this request, served alone, ran out of memory
     outgrew_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    attempts: Mapped[int] = mapped_column(server_default="0")  # failed ones only if this request alone was to blame
+    attempts: Mapped[int] = mapped_column(
+        server_default="0"
+    )  # a failed one counts only if this request alone caused it
     cancel_requested_at: Mapped[datetime | None]
 
-    generated_ids: Mapped[list[int]] = mapped_column(server_default="{}")  # token ids that earlier slices generated
-    # where asked for: the log probabilities of the generated ids, as a worker reads them; once answered, as clients do
+    generated_ids: Mapped[list[int]] = mapped_column(
+        server_default="{}"
+    )  # ids of the tokens that earlier slices generated
+    # log probabilities, if asked for: of the generated ids in the worker's form, and after the answer in the API's form
     logprobs: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True), deferred=True, deferred_raiseload=True)
     output_text: Mapped[str | None]
     output_tokens: Mapped[int | None]
@@ -155,15 +160,15 @@ class StoredRequest(Base):
                 "and sealed_group is null"
             ),
         ),
-        # Lists: one index serves all states too, by a page of each (`client_requests.page`).
+        # Lists; with one page of each status the same index also serves lists of all statuses (`client_requests.page`).
         Index("requests_by_status", "tenant", "status", "arrived_at", "id"),
         Index("requests_by_application", "tenant", "application", "status", "arrived_at", "id"),
         Index("requests_of_all_tenants", "status", "arrived_at", "id"),
         Index("requests_of_all_tenants_by_application", "application", "status", "arrived_at", "id"),
-        # Two and not one, so that a reader of answers passes no cancelled request by, and the other way round.
+        # Two indexes, so that a query for answers reads no entries of cancelled requests, and the reverse.
         Index("requests_answered", "finished_at", postgresql_where=text(ANSWERED)),
         Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
-        # empty in a healthy service: `models/upkeep/invariants.py` looks for what is in it
+        # empty in a healthy service; `models/upkeep/invariants.py` reports the requests that it has
         Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
         Index("requests_unstored", "finished_at", postgresql_where=text(UNSTORED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
@@ -184,7 +189,7 @@ class StoredRequest(Base):
 
 
 class StoredBatch(Base):
-    """One batch on one worker: the decision, its lease, its figures."""
+    """One batch on one worker: the planner's decision, the lease, and the figures once it has finished."""
 
     __tablename__ = "batches"
 
@@ -194,9 +199,8 @@ class StoredBatch(Base):
     status: Mapped[BatchStatus] = mapped_column(_enum(BatchStatus), server_default="assigned")
     joins: Mapped[bool] = mapped_column(server_default="false")  # rows join the worker's running batch
     sealed: Mapped[bool] = mapped_column(server_default="false")  # accepts no further requests (Magnus III-C)
-    preempts: Mapped[list[str]] = mapped_column(
-        ARRAY(Text), server_default="{}"
-    )  # requests whose running rows leave first
+    # requests whose running rows are preempted before this batch begins
+    preempts: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")
     size: Mapped[int]
     length: Mapped[int]  # L(B)
     predicted_generation_length: Mapped[int]  # G'(B)
@@ -204,12 +208,12 @@ class StoredBatch(Base):
     estimated_s: Mapped[float]
     assigned_at: Mapped[datetime] = mapped_column(server_default=NOW)
     sent_at: Mapped[datetime | None]
-    # messages for its worker, sent while its heartbeat was on time
+    # messages that were sent to its worker while the worker's heartbeat was on time
     sends: Mapped[int] = mapped_column(server_default="1")
     # fencing number: grows with each lease; a write under an old number changes nothing
     fence: Mapped[int] = mapped_column(server_default="0")
     lease_until: Mapped[datetime | None]
-    progress_tokens: Mapped[int] = mapped_column(server_default="0")  # a row, by the last heartbeat
+    progress_tokens: Mapped[int] = mapped_column(server_default="0")  # tokens of each row by the last heartbeat
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     # figures, once finished
@@ -234,7 +238,7 @@ class StoredBatch(Base):
             "finished_at",
             postgresql_where=text("status = 'out_of_memory' and finished_at is not null"),
         ),
-        # by the time that a batch ran, for windows of time (`models.operations.window_stats`)
+        # by the time for which a batch ran, for statistics of windows (`models.operations.window_stats`)
         Index(
             "batches_by_time",
             text("tstzrange(started_at, greatest(started_at, finished_at), '[]')"),
@@ -255,18 +259,22 @@ class StoredWorker(Base):
     theta_bytes: Mapped[int] = mapped_column(BigInteger)
     delta_bytes: Mapped[int] = mapped_column(BigInteger)
     curves: Mapped[dict[str, Any] | None]  # measured prefill and decode curves (SCLS Eq. 3-4)
-    # memory is the sum over rows, in blocks of so many tokens; else rows times the longest of them
+    # true: memory is the sum over rows, in blocks of `block_tokens`; false: the number of rows times the longest row
     paged: Mapped[bool] = mapped_column(server_default="false")
     block_tokens: Mapped[int] = mapped_column(server_default="1")
-    lacks: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # what its engine cannot do, by name
-    prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # its engine keeps how served prompts began
-    max_rows: Mapped[int | None]  # it takes at most so many rows at once, whatever its memory
-    fault: Mapped[str | None]  # what its engine lacks; it gets no batch until that is over
+    lacks: Mapped[list[str]] = mapped_column(
+        ARRAY(Text), server_default="{}"
+    )  # names of the needs that its engine cannot meet
+    prefix_cache: Mapped[bool] = mapped_column(server_default="false")  # whether its engine caches prefixes of prompts
+    max_rows: Mapped[int | None]  # the most rows that it takes at once, however large its memory
+    fault: Mapped[str | None]  # why its engine cannot serve now; until it can, the worker gets no batch
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=NOW)
     stopped_at: Mapped[datetime | None]
-    stopping: Mapped[bool] = mapped_column(server_default="false")  # it gets no batch any more
-    # since when it gets no batch, because it took none that was sent to it; null once it has taken a message again
+    stopping: Mapped[bool] = mapped_column(
+        server_default="false"
+    )  # its process is stopping, and it gets no further batch
+    # since when it gets no batch, because it took none of those that were sent; null once it takes messages again
     not_consuming_since: Mapped[datetime | None]
-    version: Mapped[str | None]  # of Magnus, which its process runs
+    version: Mapped[str | None]  # version of Magnus that its process runs
     drained_at: Mapped[datetime | None]  # since when an operator keeps new batches from it

@@ -54,7 +54,8 @@ FETCH_STATS = text("""
             (select count(*) from requests where status = 'in_progress') as in_progress
     )
     select extract(epoch from now)::float8 as now, extract(epoch from first)::float8 as since,
-        extract(epoch from last)::float8 as until, batches, valid_tokens, pad_tokens, invalid_tokens, queued, in_progress,
+        extract(epoch from last)::float8 as until, batches, valid_tokens, pad_tokens, invalid_tokens, queued,
+        in_progress,
         (select count(*) from batches where status in ('assigned', 'running')) as open_batches,
         (select count(*) from present) as workers,
         rows_s / (select nullif(extract(epoch from sum(upper(span) - lower(span))), 0)::float8 from serving)

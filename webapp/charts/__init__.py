@@ -1,1 +1,1 @@
-"""Small charts, drawn on the server as SVG: coordinates here, marks in the templates."""
+"""The coordinates of small SVG charts; the templates draw the marks."""

@@ -1,4 +1,4 @@
-"""The pictures of the overview and of predictions: which quantity each shows over time, and lengths as a cloud."""
+"""The charts of the pages: which quantity each shows over time, and predicted against true lengths as points."""
 
 import math
 from collections import Counter
@@ -13,14 +13,14 @@ from webapp.charts.time_charts import Chart, Series, Slot, line_chart, stacked_b
 
 @dataclass(frozen=True, slots=True)
 class ChartRange:
-    """How far charts reach back, and the time of one step, in seconds."""
+    """How far charts reach back, and the length of one step, in seconds."""
 
     name: str
     back_s: int
     step_s: int
 
 
-# By the word in the address. A step is a whole number of samples (10 s), from a minute on of minutes.
+# The ranges by the word in the address. A step is a whole number of samples (10 s) or, from a minute on, of minutes.
 RANGES = {
     "15m": ChartRange("15 minutes", 900, 10),
     "6h": ChartRange("6 hours", 6 * 3600, 300),
@@ -30,11 +30,11 @@ SHORTEST = "15m"
 
 
 def service_charts(slots: Sequence[Slot]) -> list[Chart]:
-    """What waits and runs, since when, what failed, how much is served, how long answers take."""
+    """Returns the overview's charts: queue, age, failures, requests and tokens a second, response times."""
     return [
         line_chart(
             "Backlog and in flight",
-            "Requests that wait, and requests that workers have; over a longer step the most.",
+            "Requests that wait, and requests in batches; the maximum of each step.",
             [Series("first", "waiting", lambda p: p.backlog), Series("second", "in flight", lambda p: p.in_flight)],
             slots,
         ),
@@ -46,25 +46,25 @@ def service_charts(slots: Sequence[Slot]) -> list[Chart]:
         ),
         stacked_bars(
             "Failed requests",
-            "Requests that ended as failed in that time.",
+            "Requests that failed in each step.",
             [Series("bad", "failed", lambda p: p.failed)],
             slots,
         ),
         line_chart(
             "Requests a second",
-            "Answers, complete or cut off at their limit.",
+            "Answers that ended, complete or cut off at their limit.",
             [Series("first", "answers / s", lambda p: p.answers / p.seconds)],
             slots,
         ),
         line_chart(
             "Valid tokens a second",
-            "Tokens of answers; what batches compute beside them does not count.",
+            "Tokens of answers, without the padding and invalid tokens of batches.",
             [Series("first", "tokens / s", lambda p: p.answer_tokens / p.seconds)],
             slots,
         ),
         line_chart(
             "Response time, seconds",
-            "From arrival to the end of the answer; over a longer step the worst of its values.",
+            "From arrival to the end of the answer; the maximum of each step.",
             [
                 Series("first", "P50", lambda p: p.response_p50_s),
                 Series("second", "P95", lambda p: p.response_p95_s),
@@ -76,7 +76,7 @@ def service_charts(slots: Sequence[Slot]) -> list[Chart]:
 
 
 def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
-    """How far predictions of lengths, seconds and answers' times were off."""
+    """Returns the charts of the errors of predicted lengths, of ETAs and of estimated serving times."""
     return [
         line_chart(
             "Error of lengths, tokens (RMSE)",
@@ -93,8 +93,8 @@ def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
         ),
         line_chart(
             "Coverage",
-            "Share of complete answers no longer than the upper quantile (0.9 is meant), and of answers within the "
-            "interval of their ETA (0.9 is meant).",
+            "Share of complete answers no longer than the upper quantile, and of answers within the interval of their "
+            "ETA. The target of both is 0.9.",
             [
                 Series("first", "lengths", _share_of(lambda p: p.covered, lambda p: p.predicted)),
                 Series("second", "ETAs", _share_of(lambda p: p.eta_kept, lambda p: p.promised)),
@@ -104,13 +104,13 @@ def prediction_charts(slots: Sequence[Slot]) -> list[Chart]:
         ),
         line_chart(
             "Error of ETAs, seconds",
-            "Mean difference between the ETA given at submission and the answer's time.",
+            "Mean difference between the ETA given at submission and the time of the answer.",
             [Series("first", "ETA", _share_of(lambda p: p.eta_error_s, lambda p: p.promised))],
             slots,
         ),
         line_chart(
             "Error of serving times, share",
-            "Differences between estimated and true seconds of batches, of all their seconds.",
+            "Sum of the differences between estimated and true serving times, divided by the true ones.",
             [Series("first", "seconds", _share_of(lambda p: p.estimate_error_s, lambda p: p.served_s))],
             slots,
         ),
@@ -131,14 +131,14 @@ def _share_of(
     return share
 
 
-SIZE, MARGIN = 420.0, 40.0  # SVG units of the square, and of its left and lower edge
+SIZE, MARGIN = 420.0, 40.0  # SVG units: the side of the square, and its left and lower margin
 COLOURS = 6  # applications with a colour of their own; the others share one
-MOST_POINTS = 600  # more lie on each other
+MOST_POINTS = 600  # further points would cover these
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterPoint:
-    """A point with its colour's class and the text shown while the pointer is over it."""
+    """A point with the CSS class of its colour and the text shown under the pointer."""
 
     kind: str
     x: float
@@ -148,7 +148,7 @@ class ScatterPoint:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The cloud; `grid` has positions along each axis with their values."""
+    """Points of predicted against true lengths; `grid` pairs positions along each axis with their values."""
 
     points: list[ScatterPoint]
     legend: list[tuple[str, str]]  # class and application
@@ -158,7 +158,7 @@ class Scatter:
 
 
 def length_scatter(answers: Sequence[PredictedAnswer]) -> Scatter:
-    """The newest answers; exact ones lie on the diagonal."""
+    """Returns a point for each of the newest answers, on logarithmic axes; exact predictions lie on the diagonal."""
     frequent = [name for name, _ in Counter(one.application for one in answers).most_common(COLOURS)]
     kinds = {name: f"c{n}" for n, name in enumerate(frequent)}
     top = max((max(one.tokens, one.predicted_tokens) for one in answers), default=1)

@@ -1,4 +1,4 @@
-"""Charts over time as coordinates of bars, lines and labels in an SVG, which templates draw without any script."""
+"""Charts over time: the coordinates of their bars, lines and labels, which templates draw as SVG without a script."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from models.operations.service_history import HistoryPoint
 
 WIDTH, HEIGHT = 420.0, 140.0  # SVG units; pages scale a chart to its column, so that only the ratio matters
-LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0  # margins: wide enough for the values' and the clock times' labels
-BAR_SHARE = 0.8  # of a bar's place; the remainder is the gap to the next bar. Not tuned
+LEFT, RIGHT, TOP, BOTTOM = 36.0, 2.0, 8.0, 20.0  # margins, wide enough for the labels of values and clock times
+BAR_SHARE = 0.8  # share of a slot's width that its bar takes; the rest is the gap to the next bar. Not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place on the time axis, with its point if there is one."""
+    """A step of the time axis, with its point if there are data."""
 
     start: datetime
     point: HistoryPoint | None
 
     def value(self, series: Series) -> float | None:
-        """The series' value here."""
+        """Returns the series' value at this slot."""
         return None if self.point is None else series.value(self.point)
 
 
@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """The points of a polyline as SVG writes them; a gap in the data starts a new line, and a `lone` point is one."""
+    """The points of a polyline in SVG's notation, without a gap in the data; `lone` if it is a single point."""
 
     kind: str
     points: str
@@ -56,7 +56,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of WIDTH by HEIGHT units; `grid` has heights with their values, `times` x positions with clock times."""
+    """A chart of WIDTH by HEIGHT units; `grid` pairs y positions with values, `times` x positions with clock times."""
 
     title: str
     description: str
@@ -73,7 +73,7 @@ class Chart:
 
 
 def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_s: int) -> list[Slot]:
-    """The last `back_s` in equal steps; a step without a point stays empty, and so does none that has begun."""
+    """Returns the last `back_s` as equal steps, including the one that has just begun; steps without data are empty."""
     by_start = {int(point.at.timestamp()) // step_s: point for point in points}
     last = int(now.timestamp()) // step_s
     numbers = range(last - back_s // step_s + 1, last + 1)
@@ -81,7 +81,7 @@ def time_slots(points: Sequence[HistoryPoint], now: datetime, back_s: int, step_
 
 
 def stacked_bars(title: str, description: str, series: Sequence[Series], slots: Sequence[Slot]) -> Chart:
-    """Bars on top of each other, the first series at the bottom; where all are zero an invisible one that says so."""
+    """Returns bars on top of each other, the first series at the bottom; an invisible bar's tooltip names zeros."""
     values = [[slot.value(one) or 0.0 for one in series] for slot in slots]
     top, grid = axis_scale(max((sum(column) for column in values), default=0.0))
     bars = []
@@ -103,7 +103,7 @@ def stacked_bars(title: str, description: str, series: Sequence[Series], slots: 
 def line_chart(
     title: str, description: str, series: Sequence[Series], slots: Sequence[Slot], top: float | None = None
 ) -> Chart:
-    """A line for each series, under invisible bars whose tooltips have the values; `top`: the value at the top line."""
+    """Returns a line for each series and invisible bars whose tooltips have the values; `top` is the axis's maximum."""
     values = [[slot.value(one) for one in series] for slot in slots]
     highest = max((value for column in values for value in column if value is not None), default=0.0)
     top, grid = axis_scale(highest if top is None else top)
@@ -123,7 +123,7 @@ def line_chart(
 
 
 def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Stretches without a gap; a lone point is drawn twice, so that its round end shows."""
+    """Returns the stretches between gaps; a lone point is given twice, so that its round end is drawn."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, value in points:
         if value is None:
@@ -134,7 +134,7 @@ def split_at_gaps(points: Sequence[tuple[float, float | None]]) -> list[list[tup
 
 
 def axis_scale(highest: float) -> tuple[float, list[tuple[float, str]]]:
-    """The value at the top, a round number not far above the highest, and the grid below it."""
+    """Returns the axis's maximum, a round number not far above `highest`, and the grid below it."""
     if highest <= 0:
         return 1.0, []
     power = 10.0 ** math.floor(math.log10(highest))
@@ -143,23 +143,23 @@ def axis_scale(highest: float) -> tuple[float, list[tuple[float, str]]]:
 
 
 def height_of(value: float, top: float) -> float:
-    """The y coordinate of a value, where `top` is the value at the top line."""
+    """Returns the y coordinate of a value; `top` is the axis's maximum."""
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
 
 
 def bar_positions(count: int) -> list[float]:
-    """The left edges of `count` bars."""
+    """Returns the left edges of `count` bars."""
     step = (WIDTH - LEFT - RIGHT) / max(count, 1)
     return [LEFT + step * n for n in range(count)]
 
 
 def bar_width(count: int) -> float:
-    """The width of one of `count` bars."""
+    """Returns the width of one of `count` bars."""
     return (WIDTH - LEFT - RIGHT) / max(count, 1) * BAR_SHARE
 
 
 def time_labels(slots: Sequence[Slot]) -> list[tuple[float, str]]:
-    """Clock times, or days if the axis spans several, at every quarter of the axis."""
+    """Returns clock times at every quarter of the axis, or days if it spans several."""
     quarter = max(1, len(slots) // 4)
     days = len(slots) > 1 and slots[-1].start - slots[0].start > timedelta(days=2)
     at = [(x, slot.start) for x, slot in list(zip(bar_positions(len(slots)), slots, strict=True))[::quarter]]
@@ -167,12 +167,12 @@ def time_labels(slots: Sequence[Slot]) -> list[tuple[float, str]]:
 
 
 def clock(at: datetime) -> str:
-    """Day, hours and minutes, UTC; seconds where they are not zero."""
+    """Returns day, hours and minutes in UTC, with seconds if they are not zero."""
     return f"{at:%d %b %H:%M}" + (f":{at:%S}" if at.second else "")
 
 
 def short_number(value: float) -> str:
-    """A number short enough for an axis."""
+    """Returns a number in a form short enough for an axis."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"

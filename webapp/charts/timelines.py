@@ -1,4 +1,4 @@
-"""Bars along a time axis: the queue as it should be served, what each worker served, one job's life."""
+"""Bars along a time axis: the expected order of the queue, the batches of each worker, the life of one job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from models.operations.fleet_use import BatchSpan
 from models.planning.queue_snapshot import BatchInQueue
 
 WIDTH = 1000.0  # SVG units, which pages scale to their width
-LEAST_WIDTH = 1.5  # of a bar, so that a short one is seen
+LEAST_WIDTH = 1.5  # units of the narrowest bar, so that it can be seen
 ROW_HEIGHT = 18.0  # a bar and the gap below it
 BAR_HEIGHT = 14.0
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBar:
-    """A bar from `x` on: its colour's class, the row that it is in, and the text shown while the pointer is over it."""
+    """A bar that begins at `x`, with the CSS class of its colour, its row, and the text shown under the pointer."""
 
     kind: str
     x: float
@@ -26,13 +26,13 @@ class TimeBar:
 
     @property
     def y(self) -> float:
-        """Its upper edge."""
+        """The y coordinate of its upper edge."""
         return self.row * ROW_HEIGHT + (ROW_HEIGHT - BAR_HEIGHT) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Bars in `rows` rows of WIDTH units, with labels of the axis below."""
+    """Bars in `rows` rows of WIDTH units, with the labels of the axis below them."""
 
     bars: list[TimeBar]
     labels: list[tuple[float, str]]
@@ -42,26 +42,26 @@ class Timeline:
 
     @property
     def height(self) -> float:
-        """Of the rows alone."""
+        """The height of the rows, without the labels."""
         return self.rows * ROW_HEIGHT
 
 
 def bar(kind: str, start_s: float, end_s: float, whole_s: float, row: int, tooltip: str) -> TimeBar:
-    """A bar from one instant to another of an axis that is `whole_s` long; what lies outside is cut off."""
+    """Returns a bar between two instants of an axis of `whole_s` seconds, cut off at the axis's ends."""
     start, end = (min(max(at / whole_s, 0.0), 1.0) * WIDTH for at in (start_s, end_s))
     width = max(end - start, LEAST_WIDTH)
     return TimeBar(kind, min(start, WIDTH - width), width, row, tooltip)
 
 
 def quarters(whole_s: float, ago: bool) -> list[tuple[float, str]]:
-    """Labels at each quarter of the axis: in how many seconds, or how many seconds ago."""
+    """Returns labels at each quarter of the axis: in how many seconds, or how many seconds ago."""
     shares = (0.0, 0.25, 0.5, 0.75)
     texts = [f"{(1 - share) * whole_s:.3g} s ago" if ago else f"in {share * whole_s:.3g} s" for share in shares]
     return [(share * WIDTH, text) for share, text in zip(shares, texts, strict=True)]
 
 
 def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
-    """Waiting batches with their places, each where and as long as it should be served, if nothing else came."""
+    """Returns a bar for each waiting batch, from its expected start to its expected end if no request arrives."""
     whole_s = max((batch.starts_in_s + batch.estimated_s for _, batch in batches), default=0.0) or 1.0
     bars = [
         bar(
@@ -79,7 +79,7 @@ def queue_timeline(batches: Sequence[tuple[int, BatchInQueue]]) -> Timeline:
 
 
 def job_life(view: RequestView) -> Timeline:
-    """Bars for waiting, sent and serving, from arrival until now or until the end."""
+    """Returns bars for the times of waiting, sending and serving, from arrival until the end or until now."""
     request, batch = view.request, view.batch
     end = request.finished_at or view.now
     whole_s = max((end - request.arrived_at).total_seconds(), 1e-3)
@@ -107,18 +107,18 @@ def job_life(view: RequestView) -> Timeline:
 
 
 def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | None:
-    """The instant, moved between the two: a job that ran again has marks of its last batch alone."""
+    """Returns the instant limited to the two others: of a job that ran again, only the last batch is known."""
     return None if at is None else min(max(at, first), last)
 
 
-# More bars than this are drawn as the times in which anything was served: each would be narrower than a pixel.
+# More batches than this are drawn as the times in which the worker served any: each bar would be narrower than a pixel.
 MOST_BARS = 200
 KINDS = {"finished": "good", "running": "first", "out_of_memory": "bad", "lost": "bad"}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStrip:
-    """A worker's picture; its figures are of the time that the strip shows, and None where it shows none."""
+    """A worker's picture, with figures of the time that it shows; they are None if it shows no time."""
 
     timeline: Timeline
     idle_share: float | None
@@ -126,14 +126,16 @@ class WorkerStrip:
 
 
 def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_s: float) -> WorkerStrip:
-    """The strip of one worker's batches over the last `back_s`; its present process has been there for `up_s`."""
+    """Returns the strip of one worker's batches over the last `back_s`; its process was started `up_s` ago."""
     spans = [(*_span(batch, now, back_s), batch) for batch in batches]
     busy = merged([(start, end) for start, end, _ in spans])
     if len(spans) > MOST_BARS:
         bars = [bar("good", start, end, back_s, 0, "serving") for start, end in busy]
     else:
         bars = [_bar_of(start, end, batch, back_s) for start, end, batch in reversed(spans)]
-    shown_s = min(back_s, max([up_s, *(back_s - start for start, _ in busy)]))  # an earlier process served the others
+    shown_s = min(
+        back_s, max([up_s, *(back_s - start for start, _ in busy)])
+    )  # an earlier process served batches before that
     busy_s = sum(end - start for start, end in busy)
     return WorkerStrip(
         Timeline(bars, quarters(back_s, ago=True), 1),
@@ -143,7 +145,7 @@ def worker_strip(batches: Sequence[BatchSpan], now: datetime, back_s: float, up_
 
 
 def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The times that any of the spans covers, in order."""
+    """Returns the union of the spans as spans that do not touch, in order."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -154,7 +156,7 @@ def merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _span(batch: BatchSpan, now: datetime, back_s: float) -> tuple[float, float]:
-    """When it began and ended, in seconds of the axis."""
+    """Returns the batch's start and end in seconds of the axis."""
     start_s = back_s - (now - batch.started_at).total_seconds()
     end_s = back_s if batch.finished_at is None else back_s - (now - batch.finished_at).total_seconds()
     return max(0.0, start_s), max(0.0, start_s, end_s)
