@@ -1,7 +1,6 @@
 """/healthz, /readyz and /metrics for load balancers and Prometheus: they need no key and show no request's content.
 
-Planner, predictors, workers, beat and trainer listen nowhere: any web process that is scraped reads their figures from
-the database.
+The other processes listen on no port: each web process reads their figures from the database when it is scraped.
 """
 
 import os
@@ -29,24 +28,24 @@ from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
 from webapp.app_context import AppContext, current_context
 
 health_pages = APIBlueprint("health", __name__, enable_openapi=False)
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # the labels of a metric come from a fixed set
-# Edges in seconds: fine where calls that do not wait end, coarse up to the default of MAGNUS_WAIT_S. Not tuned.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # a metric's labels are from a fixed set
+# Edges in seconds: fine for calls that do not wait, coarse up to the default of MAGNUS_WAIT_S. Not tuned.
 DURATION_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 @health_pages.get("/health")
 @health_pages.get("/healthz")
 def healthz() -> Response:
-    """200 whenever this process answers."""
+    """Answers 200 as long as this process works."""
     return jsonify(status="ok")
 
 
 @health_pages.get("/readyz")
 def readyz() -> tuple[Response, int]:
-    """200 if requests can be accepted: the database answers, and its schema serves this version; else 503.
+    """Answers 200 if requests can be accepted, that is, if the database answers with a usable schema; else 503.
 
-    `degraded` names what is missing to serve them. It is 200 too: a balancer that took every web process away
-    would make an outage of a delay.
+    The status `degraded` lists what is missing to serve requests. It is 200, too: a load balancer that removed every
+    web process would turn a delay into an outage.
     """
     with current_context().sessions() as session:
         schema = schema_state(session.connection())
@@ -59,22 +58,22 @@ def readyz() -> tuple[Response, int]:
 
 @health_pages.get("/favicon.ico")
 def favicon() -> BaseResponse:
-    """Browsers ask for it on their own, whatever address they opened."""
+    """Redirects to the icon, for which browsers ask by themselves."""
     return redirect(url_for("static", filename="icon.svg"))
 
 
 @health_pages.get("/metrics")
 def metrics() -> Response:
-    """Everything in Prometheus's text format."""
+    """Returns all figures in Prometheus's text format."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     registries: list[CollectorRegistry] = current_app.extensions["metrics"]
     return Response(b"".join(encode(registry) for registry in registries), content_type=content_type)
 
 
 def register_metrics(app: Flask, context: AppContext) -> None:
-    """Collect the service's figures, and the durations of HTTP requests by route and status.
+    """Registers the service's figures, and the durations of HTTP requests by route and status.
 
-    With PROMETHEUS_MULTIPROC_DIR, as `magnus up` sets it, durations are summed over all web processes of this host.
+    With PROMETHEUS_MULTIPROC_DIR, which `magnus up` sets, durations are summed over all web processes of this host.
     """
     service, registry = CollectorRegistry(), CollectorRegistry()
     service.register(ServiceCollector(context.sessions, context.worker_alive_s))
@@ -105,19 +104,19 @@ def register_metrics(app: Flask, context: AppContext) -> None:
 
 
 class ServiceCollector(Collector):
-    """The service's own figures, read from the database at every scrape."""
+    """The figures of the whole service, which each scrape reads from the database."""
 
     def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
         self._sessions = sessions
         self._worker_alive_s = worker_alive_s
 
     def collect(self) -> Iterator[Metric]:
-        """Gauges of this moment, and a counter over all closed minutes."""
+        """Yields gauges of this moment, and a counter over all closed minutes."""
         with self._sessions() as session:
             now = request_counts(session, self._worker_alive_s)
             finished = ended_totals(session)
             found = process_heartbeats.processes(session.connection())
-            deaf = workers_not_consuming(session)
+            not_consuming = workers_not_consuming(session)
             snapshot = read_queue_snapshot(session)
             tau = planner_state.planner_inputs(session.connection()).tau
             fleet = workers_in_use(session)
@@ -125,7 +124,9 @@ class ServiceCollector(Collector):
         yield from _processes(found)
         yield from _planner(snapshot, tau)
         yield from _workers(fleet, self._worker_alive_s)
-        yield GaugeMetricFamily("magnus_workers_not_consuming", "Workers that take none of their messages", len(deaf))
+        yield GaugeMetricFamily(
+            "magnus_workers_not_consuming", "Workers that take none of their messages", len(not_consuming)
+        )
         ended = CounterMetricFamily("magnus_requests_finished", "Requests that ended, by state", labels=["status"])
         for status, count in finished.items():
             ended.add_metric([status], count)
@@ -160,7 +161,7 @@ def _processes(found: Iterable[Process]) -> Iterator[Metric]:
 
 
 def _planner(snapshot: QueueSnapshot | None, tau: float | None) -> Iterator[Metric]:
-    """What the leading planner and the predictors say of themselves; nothing while they do not."""
+    """Yields the figures of the leading planner and of predictions, if there are recent ones."""
     if snapshot is not None:
         decision_s = snapshot.decision_s
         yield GaugeMetricFamily("magnus_planner_decision_seconds", "The planner's last decision", decision_s)

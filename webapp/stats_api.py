@@ -1,6 +1,7 @@
-"""/v1/magnus/stats: what the whole service did in a window of time, for clients that measure it. No tenant's data."""
+"""/v1/magnus/stats: figures of the whole service in a window of time. They show no tenant's data."""
 
 import time
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from apiflask import APIBlueprint
@@ -12,9 +13,9 @@ from webapp.app_context import current_context
 from webapp.client_errors import InvalidRequest
 from webapp.responses.response_objects import ApiObject
 
-# A window reads every batch in it, and a day has some millions at the rate of a large fleet. Not tuned.
+# A call reads every batch of its window; a large fleet serves some millions of batches a day. Not tuned.
 WIDEST_S = 86_400.0
-LATEST = 4e9  # Unix time, the year 2096; any value does that a double and a Postgres timestamp hold to the millisecond
+LATEST = 4e9  # Unix time, the year 2096; any value whose milliseconds a double and a timestamp can hold does
 
 api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
 
@@ -22,7 +23,7 @@ Instant = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
 
 
 class StatsQuery(BaseModel):
-    """GET /v1/magnus/stats."""
+    """The query of GET /v1/magnus/stats."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,7 +58,7 @@ class ServiceStats(ApiObject):
 @api.output(ServiceStats)
 @api.doc(summary="What the service did in a window of time", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def service_stats(query_data: StatsQuery) -> ServiceStats:
-    """Batches, tokens, idle share of the workers; a window may be a day wide."""
+    """Returns batches, tokens and the idle share of workers in a window of at most a day."""
     last = min(time.time() if query_data.until is None else query_data.until, time.time())
     if query_data.since is not None and last - query_data.since > WIDEST_S:
         raise InvalidRequest(
@@ -67,21 +68,4 @@ def service_stats(query_data: StatsQuery) -> ServiceStats:
         window = window_stats(session, query_data.since, query_data.until)
         alive_s = current_context().worker_alive_s
         alive, missing = workers_alive(session, alive_s), what_is_missing(session, alive_s)
-    return ServiceStats(
-        now=window.now,
-        since=window.since,
-        until=window.until,
-        policy=window.policy,
-        queued=window.queued,
-        in_progress=window.in_progress,
-        open_batches=window.open_batches,
-        batches=window.batches,
-        mean_batch_size=window.mean_batch_size,
-        valid_tokens=window.valid_tokens,
-        invalid_tokens=window.invalid_tokens,
-        pad_tokens=window.pad_tokens,
-        workers=window.workers,
-        workers_alive=alive,
-        missing=missing,
-        worker_idle_share=window.worker_idle_share,
-    )
+    return ServiceStats(**asdict(window), workers_alive=alive, missing=missing)

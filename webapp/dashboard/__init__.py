@@ -1,1 +1,1 @@
-"""The dashboard: server-rendered pages for operators, with their sign-in, and what they may do."""
+"""The dashboard: pages for operators, rendered on the server, with their sign-in and their actions."""

@@ -15,7 +15,7 @@ from webapp.dashboard.operator_sign_in import require_operator
 
 
 def duration(seconds: float | None) -> str:
-    """12 ms, 3.4 s, 2 m 05 s, 3 h 20 m, 2 d 4 h."""
+    """Writes seconds in the form 12 ms, 3.4 s, 2 m 05 s, 3 h 20 m or 2 d 4 h; a dash for None."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:
@@ -31,7 +31,7 @@ def duration(seconds: float | None) -> str:
 
 
 def memory(size: float) -> str:
-    """1.5 GiB, 64 MiB, 12 KiB."""
+    """Writes bytes in the form 1.5 GiB, 64 MiB or 12 KiB."""
     for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= bytes_:
             return f"{size / bytes_:.3g} {unit}"
@@ -39,22 +39,22 @@ def memory(size: float) -> str:
 
 
 def count(value: float | None, digits: int = 0) -> str:
-    """12,345, or a dash for None."""
+    """Writes a number in the form 12,345; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def instant(at: datetime | None) -> str:
-    """2026-11-20 21:10:05 UTC."""
+    """Writes an instant in the form 2026-11-20 21:10:05 UTC; a dash for None."""
     return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plural(number: int, noun: str) -> str:
-    """1 batch, 2 batches."""
+    """Writes a number with its noun in the form 1 batch or 2 batches."""
     ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
     return f"{number:,} {noun}{ending}"
 
 
-# Endpoint, name, and the endpoints of the pages below it.
+# The endpoint and the name of each page in the navigation, and the endpoints of the pages below it.
 NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("index", "Overview", ()),
     ("queue", "Queue", ()),
@@ -100,17 +100,19 @@ pages.add_url_rule("/sign-out", view_func=operator_sign_in.sign_out, methods=["P
 
 @pages.errorhandler(HTTPException)
 def show_http_error(error: HTTPException) -> tuple[str, int]:
-    """The page for an address or a filter that does not exist, and for what somebody may not do."""
+    """Returns the page for an unknown address or filter, and for an action that the operator may not take."""
     return render_template("error.html", title=error.name, message=error.description), error.code or 500
 
 
 @pages.errorhandler(DataError)
 def show_unstorable(error: DataError) -> tuple[str, int]:
-    """The page for what Postgres takes for no text or number of ours, such as a NUL in a name."""
-    return render_template("error.html", title="Bad Request", message="This address or form holds no such name."), 400
+    """Returns the page for values that Postgres cannot store, such as a NUL in a name."""
+    return render_template(
+        "error.html", title="Bad Request", message="This address or form has a character that no name may have."
+    ), 400
 
 
 @pages.errorhandler(OperationalError)
 def show_no_database(error: OperationalError) -> tuple[str, int]:
-    """The page while the database does not answer."""
+    """Returns the page for the time in which the database does not answer."""
     return render_template("error.html", title="No database", message="Postgres does not answer at the moment."), 503

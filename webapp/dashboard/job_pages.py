@@ -1,4 +1,4 @@
-"""Jobs of all tenants: search, filter, sort, page through, act on all that match; one job with its life and texts."""
+"""Jobs of all tenants: search, filter, sort, pages, actions on all jobs that match; one job with its life and texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -20,7 +20,7 @@ from webapp.dashboard.operator_sign_in import current_operator
 from webapp.submission import RESPONSE_ID
 
 SHOWN = 50  # rows of a page; not tuned
-# Which jobs each action is about; of those that a filter finds in other states it changes none.
+# The statuses of the jobs that each action changes; it leaves jobs in other statuses alone.
 ACTS_ON = {
     "cancel": (RequestStatus.queued, RequestStatus.in_progress),
     "retry": (RequestStatus.failed, RequestStatus.cancelled),
@@ -28,7 +28,7 @@ ACTS_ON = {
 
 
 class JobQuery(BaseModel):
-    """What the list is narrowed to."""
+    """The filter and the order of the list of jobs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -41,18 +41,18 @@ class JobQuery(BaseModel):
 
     @property
     def prefix(self) -> str:
-        """What the id begins with; empty: no id was given."""
+        """The beginning of the ids to find; empty if no id was given."""
         given = self.id.strip()
         return given if given.startswith("resp_") or not given else f"resp_{given}"
 
     def which(self, action: str) -> JobFilter:
-        """The jobs that an action on all that match is about."""
+        """Returns the filter of the jobs that an action on all matching jobs changes."""
         statuses = tuple(status for status in ACTS_ON[action] if self.status in (None, status))
         return JobFilter(statuses, self.tenant, self.application)
 
 
 def jobs() -> str | Response:
-    """A page of jobs; an id that is given in full leads to its job."""
+    """Shows a page of jobs; redirects a whole id to the page of its job."""
     query = read_query(request.args)
     if RESPONSE_ID.fullmatch(query.prefix):
         return redirect(url_for("dashboard.one_job", id=query.prefix), 303)
@@ -71,7 +71,7 @@ def jobs() -> str | Response:
 
 
 def confirm_jobs() -> str:
-    """Say how many jobs an action would be about, before anything is done."""
+    """Shows how many jobs an action would change, and asks for confirmation."""
     query, action = read_query(request.args), _action(request.args)
     with current_context().sessions() as session:
         number = len(operator_jobs.matching_jobs(session, query.which(action)))
@@ -81,7 +81,7 @@ def confirm_jobs() -> str:
 
 
 def act_on_jobs() -> str:
-    """Cancel or submit again all jobs that match, at most MOST_AT_ONCE."""
+    """Cancels all jobs that match, or submits them again; at most MOST_AT_ONCE."""
     action = _action(request.form)
     query = read_query(request.form)
     with current_context().sessions() as session:
@@ -94,7 +94,7 @@ def act_on_jobs() -> str:
 
 
 def act_on_job(id: str) -> Response:
-    """Cancel one job, or submit it again; leads to it, or to the new one."""
+    """Cancels one job, or submits it again; redirects to its page or to that of the new job."""
     action = _action(request.form)
     if not RESPONSE_ID.fullmatch(id):
         abort(404)
@@ -107,7 +107,7 @@ def act_on_job(id: str) -> Response:
 
 
 def read_query(values: Mapping[str, str]) -> JobQuery:
-    """The query of an address or of a form; answers 400 if it is none."""
+    """Returns the query of an address or a form; answers 400 if a value is invalid."""
     try:
         return JobQuery.model_validate({name: value for name, value in values.items() if value})
     except ValidationError:
@@ -150,14 +150,14 @@ def _found(query: JobQuery) -> tuple[Sequence[RequestView], bool]:
 
 
 def one_job(id: str) -> str:
-    """Everything but the texts."""
+    """Shows a job without its texts."""
     return _page(id, texts=False)
 
 
 def job_texts(id: str) -> str:
-    """Everything; that somebody read the texts is recorded."""
+    """Shows a job with its texts, and records in the audit that the operator read them."""
     if not current_operator().may_read_texts:
-        abort(403, "To read prompts and answers needs a key with the scope `read` beside `operate`.")
+        abort(403, "Prompts and answers are shown to keys with the scopes `operate` and `read`.")
     with current_context().sessions() as session:
         operator_access.record_action(session, current_operator().name, "read texts", f"job {id}")
     return _page(id, texts=True)

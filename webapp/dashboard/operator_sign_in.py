@@ -1,7 +1,8 @@
-"""Who uses the dashboard: by a session that an API key or the password began, or by the password in each call.
+"""Signing in to the dashboard, and who sent a call: a session that a key or the password began, or the password.
 
-A key needs the scope `operate` to see pages, `submit` beside it to act, and `read` to see texts. A call with the
-password (Basic, for scripts) sees pages and acts on nothing: a browser also sends it with the requests of other sites.
+A key needs the scope `operate` to see pages, also `submit` to act, and also `read` to see texts. A call with the
+password itself (HTTP Basic, for scripts) may see pages but not act, because a browser also sends the password with
+requests that other sites make.
 """
 
 import hashlib
@@ -22,13 +23,13 @@ from webapp.app_context import current_context
 
 COOKIE = "magnus_session"
 SESSION_S = 12 * 3600  # a working day; not tuned
-FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing of the service
-LIVE = "X-Magnus-Live"  # the header of the script that keeps a page fresh: it wants no page to sign in on
+FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing in the service
+LIVE = "X-Magnus-Live"  # header of the script that refreshes a page, to which no sign-in page is sent
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who is signed in, what they may do, and the token that their forms carry; None: they cannot send forms."""
+    """The operator who is signed in, with the scopes and the token of their forms; None: they cannot send forms."""
 
     name: str
     scopes: frozenset[str]
@@ -36,7 +37,7 @@ class Operator:
 
     @property
     def may_act(self) -> bool:
-        """Whether they may change anything."""
+        """Whether they may take actions."""
         return Scope.submit in self.scopes and self.form_token is not None
 
     @property
@@ -46,13 +47,13 @@ class Operator:
 
 
 def current_operator() -> Operator:
-    """Who sent the current request."""
+    """Returns the operator who sent the current request."""
     operator: Operator = g.operator
     return operator
 
 
 def require_operator() -> BaseResponse | None:
-    """Before each page: somebody signed in; whatever is no GET is a form of ours, and needs the right to act."""
+    """Runs before each page: asks for a sign-in, and admits forms only from this site and with the right to act."""
     operator = _of_session(request.cookies.get(COOKIE, "")) or _of_password()
     if operator is None:
         return _ask_to_sign_in()
@@ -60,25 +61,28 @@ def require_operator() -> BaseResponse | None:
     if request.method not in ("GET", "HEAD"):
         require_own_form(operator.form_token)
         if request.endpoint not in FOR_EVERYBODY and not operator.may_act:
-            abort(403, "To act needs a key with the scope `submit` beside `operate`.")
+            abort(403, "Actions need a key with the scopes `operate` and `submit`.")
     return None
 
 
 def require_own_form(token: str | None) -> None:
-    """Answer 403 unless the form was sent by a page of ours, with this session's token."""
+    """Answers 403 unless a page of this site sent the form, with this session's token."""
     require_own_site()
     if token is None or not hmac.compare_digest(request.form.get("token", "").encode(), token.encode()):
         abort(403, "This form belongs to another session: load the page again.")
 
 
 def require_own_site() -> None:
-    """Answer 403 to a form that a browser says was sent by another site."""
+    """Answers 403 if the browser says that another site sent the form."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         abort(403, "This form was sent by another site.")
 
 
 def begin_session(secret: str) -> str | None:
-    """Sign in by an API key with the scope `operate`, or by the password; the cookie's value, None if refused."""
+    """Begins a session by an API key with the scope `operate` or by the password; returns the cookie's value.
+
+    Returns None if neither fits.
+    """
     context, cookie = current_context(), secrets.token_urlsafe(32)
     with context.sessions() as session:
         if _is_password(secret):
@@ -92,7 +96,7 @@ def begin_session(secret: str) -> str | None:
 
 
 def end_session() -> None:
-    """Sign out."""
+    """Deletes the session of the current request."""
     with current_context().sessions() as session:
         operator_access.end_session(session, _digest(request.cookies.get(COOKIE, "")))
 
@@ -134,7 +138,7 @@ def _is_password(secret: str) -> bool:
 
 
 def _ask_to_sign_in() -> BaseResponse:
-    """A browser gets the page to sign in on, everything else a 401."""
+    """Redirects a browser to the sign-in page; answers 401 to all others."""
     reads_pages = request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html"
     if request.method == "GET" and reads_pages and LIVE not in request.headers:
         return redirect(url_for("sign_in.form", next=request.full_path.rstrip("?")), 303)
@@ -155,13 +159,13 @@ sign_in_pages = APIBlueprint("sign_in", __name__, enable_openapi=False)
 
 @sign_in_pages.get("/sign-in")
 def form() -> str:
-    """The form; `next` is where to go then."""
+    """Shows the form; `next` is the address to which signing in leads."""
     return render_template("sign_in.html", next=own_path(request.args.get("next", "/")), refused=False)
 
 
 @sign_in_pages.post("/sign-in")
 def sign_in() -> BaseResponse:
-    """Begin a session; the cookie is sent to no script and with no form of another site."""
+    """Begins a session; its cookie is hidden from scripts and not sent with forms of other sites."""
     require_own_site()
     after = own_path(request.form.get("next", "/"))
     cookie = begin_session(request.form.get("secret", "").strip())
@@ -174,7 +178,7 @@ def sign_in() -> BaseResponse:
 
 
 def sign_out() -> BaseResponse:
-    """End the session."""
+    """Ends the session."""
     end_session()
     answer = redirect(url_for("sign_in.form"), 303)
     answer.delete_cookie(COOKIE)
@@ -182,7 +186,7 @@ def sign_out() -> BaseResponse:
 
 
 def own_path(address: str) -> str:
-    """The address if it is a path of this site, else the overview: nobody is sent elsewhere by a link to us."""
+    """Returns the address if it is a path of this site, else the overview's, so that no link leads to another site."""
     parts = urlsplit(address)
     own = not parts.scheme and not parts.netloc and address.startswith("/") and not address.startswith(("//", "/\\"))
     return address if own else "/"

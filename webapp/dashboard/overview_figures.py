@@ -1,4 +1,4 @@
-"""What the overview shows, read in one session, with the verdict: how the service does, and what limits it."""
+"""The figures of the overview, read in one session, and the verdict: how the service does, and what limits it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,29 +27,31 @@ from models.upkeep.invariants import Violation
 Word = Literal["keeping up", "behind", "stuck", "failing"]
 Limit = Literal["memory", "compute", "predictor", "planner", "no worker"]
 
-FAILING_SHARE = 0.05  # of what ended within ten minutes; a service in order fails next to none. Not tuned.
-FEWEST_FAILED = 3  # of them: one bad request among few is its own fault
-# Something waits and nothing has ended for so long, seconds: an answer that takes longer alone is rare. Not tuned.
+FAILING_SHARE = (
+    0.05  # failed share of the requests that ended within ten minutes: in order, nearly none fail. Not tuned.
+)
+FEWEST_FAILED = 3  # failed requests: with fewer, the requests themselves are more likely the cause
+# Requests wait and none has ended for this time in seconds: single answers that take longer are rare. Not tuned.
 SILENT_S = 120.0
-BEHIND_S = 30.0  # what a new request would wait; whoever calls and waits has given up by then. Not tuned.
-WAITS_FOR_PREDICTION_S = 5.0  # predictors look at once; a planner goes on without them after 4 s
-MEMORY_FULL = 0.85  # of Θ reserved: the next batch does not fit beside it. Not tuned.
+BEHIND_S = 30.0  # waiting time of a new request, after which interactive clients have given up. Not tuned.
+WAITS_FOR_PREDICTION_S = 5.0  # predictors act at once, and a planner goes on without them after 4 s
+MEMORY_FULL = 0.85  # reserved share of Θ with which the next batch does not fit. Not tuned.
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceFigures:
-    """What the verdict is about; ages in seconds, shares from 0 to 1, `lately` is ten minutes."""
+    """The figures on which the verdict rests; ages in seconds, shares from 0 to 1, `lately` means ten minutes."""
 
     queued: int
     in_flight: int
     unpredicted: int
     oldest_s: float | None
-    wait_s: float | None  # until a request that comes now would start; None: no planner says so
-    workers: int  # that get batches
+    wait_s: float | None  # seconds until a request that arrives now would start; None without a planner
+    workers: int  # workers that get batches
     paused: bool
     planner: bool
     predictor: bool
-    memory_share: float  # of Θ, reserved by what runs, over all workers
+    memory_share: float  # reserved share of Θ over all workers
     ended_lately: int
     failed_lately: int
     last_ended_s: float | None
@@ -57,7 +59,7 @@ class ServiceFigures:
 
 @dataclass(frozen=True, slots=True)
 class ServiceVerdict:
-    """The word, the limit that binds (None: none does), and one sentence."""
+    """The verdict in a word and a sentence, and the limit that binds; None if no limit does."""
 
     word: Word
     limit: Limit | None
@@ -70,7 +72,7 @@ class ServiceVerdict:
 
 
 def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
-    """The worst that holds: stuck, failing, behind, keeping up."""
+    """Returns the worst verdict that holds: failing, stuck, behind, or keeping up."""
     limit = binding_limit(figures)
     if figures.failed_lately >= FEWEST_FAILED and figures.failed_lately > FAILING_SHARE * figures.ended_lately:
         sentence = f"{figures.failed_lately:,} of the {figures.ended_lately:,} requests that ended lately failed."
@@ -82,12 +84,12 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
         return ServiceVerdict("stuck", limit, f"Requests wait, and none has ended for {silent_s:.0f} seconds.")
     wait_s = max(figures.wait_s or 0.0, figures.oldest_s or 0.0)
     if figures.queued and wait_s > BEHIND_S:
-        return ServiceVerdict("behind", limit, f"What comes in waits about {wait_s:.0f} seconds before it is served.")
+        return ServiceVerdict("behind", limit, f"A new request waits about {wait_s:.0f} seconds before it is served.")
     return ServiceVerdict("keeping up", None if limit in ("compute", "memory") else limit, _why_well(figures, limit))
 
 
 def binding_limit(figures: ServiceFigures) -> Limit | None:
-    """What would have to grow, or come back, for more to be served."""
+    """Returns the resource or process of which there must be more for more requests to be served."""
     if not figures.workers:
         return "no worker"
     if figures.paused or not figures.planner:
@@ -101,7 +103,7 @@ def binding_limit(figures: ServiceFigures) -> Limit | None:
 
 
 def _why_stuck(figures: ServiceFigures) -> str:
-    who = "Requests wait" if figures.queued else "What comes in will wait"
+    who = "Requests wait" if figures.queued else "New requests will wait"
     if not figures.workers:
         return f"{who}: no worker takes batches."
     return f"{who}: planning is paused." if figures.paused else f"{who}: no planner works."
@@ -109,19 +111,19 @@ def _why_stuck(figures: ServiceFigures) -> str:
 
 def _why_well(figures: ServiceFigures, limit: Limit | None) -> str:
     if limit == "predictor":
-        return "No predictor works, or it lags behind: lengths are guessed from each application's mean."
-    return "What comes in is served as it comes." if figures.queued or figures.in_flight else "Nothing waits."
+        return "No predictor works, or it lags behind: each application's mean stands in for predicted lengths."
+    return "Requests are served as they arrive." if figures.queued or figures.in_flight else "No request waits."
 
 
 SHOWN_ANSWERS = 8  # rows of the table of last answers; not tuned
-LATELY_S = 600  # what the verdict calls lately
+LATELY_S = 600  # the time that the verdict calls lately
 SAMPLES_A_MINUTE = 6
 TAKES_BATCHES = ("running", "idle")
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything on the overview but its charts, as of one moment."""
+    """Everything on the overview but its charts, at one moment."""
 
     now: RequestCounts
     ended: dict[str, int]  # requests of the last hour by final state
@@ -131,11 +133,11 @@ class Overview:
     workers: list[WorkerUse]
     applications: list[Application]
     answers: Sequence[RequestView]
-    response_s: tuple[float | None, ...]  # P50, P95 and P99 of the last minute, each the worst of its samples
+    response_s: tuple[float | None, ...]  # P50, P95 and P99: the maxima of the last minute's samples
 
 
 def read_overview(session: Session, worker_alive_s: float) -> Overview:
-    """Read the overview; a worker is alive for `worker_alive_s` after a heartbeat."""
+    """Reads the overview; a worker counts as alive for `worker_alive_s` after a heartbeat."""
     now = operator_overview.request_counts(session, worker_alive_s)
     snapshot = read_queue_snapshot(session)
     workers = fleet_use.workers_in_use(session)
@@ -194,7 +196,7 @@ def _reserved_share(workers: Sequence[WorkerUse]) -> float:
 def _what_needs_attention(
     figures: ServiceFigures, workers: Sequence[WorkerUse], violations: Sequence[Violation]
 ) -> list[Violation]:
-    """What an operator should look at, the worst first, each with what to do."""
+    """Returns what an operator should look at, the worst first, each with what to do."""
     found = []
     if not figures.workers:
         remedy = "start one with `magnus worker`, or everything with `magnus up`"
@@ -202,7 +204,7 @@ def _what_needs_attention(
     if figures.paused:
         found.append(Violation("planning is paused", 1, (), "resume it on the page Queue"))
     elif not figures.planner:
-        found.append(Violation("no planner has been heard of for ten seconds", 1, (), "start one"))
+        found.append(Violation("no planner has given a sign of life for ten seconds", 1, (), "start one"))
     faults = [f"{worker.name}: {worker.fault}" for worker in workers if worker.fault and not worker.stopped]
     if faults:
         found.append(Violation("engines are set aside", len(faults), tuple(faults), "look at these servers"))

@@ -1,4 +1,4 @@
-"""What pages read that everybody sees alike: kept for a moment, so that many open pages cost as much as one."""
+"""Caches of what all operators see alike, so that many open pages cost as many reads as one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,18 +18,18 @@ from webapp.charts.time_charts import Chart, Slot, time_slots
 from webapp.dashboard.overview_figures import read_overview
 from webapp.ttl_cache import TtlCache
 
-FIGURES_TTL_S = 4.0  # open pages ask every 5 s each
-# A read that takes longer than 40 ms is done the less often, so that open pages take no more than a percent of a core
-# however many there are, and up to 150 ms a read however many rows.
+FIGURES_TTL_S = 4.0  # each open page is fetched every 5 s
+# A result is also kept for 100 times the seconds of its read, at most 15 s: any number of open pages then takes at most a
+# percent of a core, as long as a read takes no more than 150 ms.
 SPACING = 100.0
-BACK_S = 300.0  # that strips of workers reach back: batches of seconds are wide enough to be seen. Not tuned.
+BACK_S = 300.0  # time that workers' strips show: batches of seconds are wide enough to be seen. Not tuned.
 CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # well below the step of each
 
 Read = TypeVar("Read")
 
 
 class PageReads:
-    """The caches of one process."""
+    """The caches of one web process."""
 
     def __init__(self, sessions: sessionmaker[Session], worker_alive_s: float) -> None:
         self._sessions = sessions
@@ -50,7 +50,7 @@ class PageReads:
         self.tau = self._cached(lambda session: planner_state.planner_inputs(session.connection()).tau, FIGURES_TTL_S)
 
     def forget(self) -> None:
-        """Read again what an operator has just changed."""
+        """Drops what an operator may just have changed, so that it is read again."""
         for cache in (self.overview, self.waiting, self.paused_since, self.fleet, self.versions):
             cache.forget()
 

@@ -1,4 +1,4 @@
-"""The queue in the order in which it would be served now, and why its first batch is first; pause and resume."""
+"""The queue in the order in which it would be served now, with the reason why its first batch is first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.operator_sign_in import current_operator
 
-DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # in the picture and in the table, so that a long queue stays readable
+DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # at most in the picture and in the table, which stay readable so
 
 
 def queue() -> str:
-    """The queue, narrowed to a model, a tenant, an application."""
+    """Shows the queue, filtered by model, tenant and application."""
     reads = current_context().page_reads
     now, snapshot = reads.overview.get().now, current_context().queue_snapshot.get()
     only = QueueFilter(*(request.args.get(name, "") for name in ("model", "tenant", "application")))
@@ -47,12 +47,12 @@ def queue() -> str:
 
 
 def pause() -> Response:
-    """Have the planner assign nothing."""
+    """Pauses planning."""
     return _set_paused(True)
 
 
 def resume() -> Response:
-    """Have the planner assign again."""
+    """Resumes planning."""
     return _set_paused(False)
 
 
@@ -66,34 +66,34 @@ def _set_paused(paused: bool) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """One waiting batch; `place` is 1 for the next one, `shown` counts its requests that a filter shows."""
+    """One waiting batch; `place` is 1 for the next batch, `shown` counts its requests that pass the filter."""
 
     place: int
     batch: BatchInQueue
-    requests: Sequence[QueuedJob]  # those that still wait and are listed by name
+    requests: Sequence[QueuedJob]  # those of the batch's listed requests that still wait
     shown: int
 
     @property
     def waited_s(self) -> float | None:
-        """How long its oldest request has waited."""
+        """The seconds for which its oldest request has waited."""
         return max((one.waited_s for one in self.requests), default=None)
 
     def names(self, field: str) -> str:
-        """Its tenants, applications or models, the most frequent first."""
+        """Returns its tenants, applications or models, the most frequent first."""
         names = [str(getattr(one, field)) for one in self.requests]
         return ", ".join(sorted(set(names), key=lambda name: (-names.count(name), name)))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
-    """What a page is narrowed to; empty: everything."""
+    """The model, tenant and application that the page shows; an empty field shows all."""
 
     model: str = ""
     tenant: str = ""
     application: str = ""
 
     def fits(self, request: QueuedJob) -> bool:
-        """Whether this request is shown."""
+        """Returns whether this request passes the filter."""
         return all(
             wanted in ("", found)
             for wanted, found in (
@@ -110,7 +110,7 @@ class QueueFilter:
 def waiting_rows(
     batches: Iterable[BatchInQueue], requests: Mapping[str, QueuedJob], only: QueueFilter
 ) -> list[WaitingRow]:
-    """The waiting batches that have a request which fits the filter, in their places."""
+    """Returns the waiting batches that have a request which passes the filter, with their places."""
     rows = []
     for place, batch in enumerate(batches, 1):
         known = [requests[name] for name in batch.ids if name in requests]
@@ -121,9 +121,9 @@ def waiting_rows(
 
 
 def why_first(policy: str, first: WaitingRow) -> str:
-    """One or two sentences; of a policy that is not ours, that it says so."""
+    """Returns the reason why a policy serves this batch first, in one or two sentences."""
     if first.batch.sealed:
-        return "It is a half of a batch that ran out of memory; nothing may join it. " + _reason(policy, first)
+        return "It is a half of a batch that ran out of memory; no request may join it. " + _reason(policy, first)
     return _reason(policy, first)
 
 

@@ -14,11 +14,11 @@ from models.webhooks.webhook_tables import WebhookEndpoint
 from webapp.app_context import current_context
 from webapp.dashboard.operator_sign_in import current_operator
 
-SHOWN_BULK_JOBS = 100  # the newest; not tuned
+SHOWN_BULK_JOBS = 100  # the newest bulk jobs; not tuned
 
 
 def bulk_jobs() -> str:
-    """The newest batches."""
+    """Shows the newest bulk jobs, which the Batch API calls batches."""
     with current_context().sessions() as session:
         jobs = stored_jobs.newest_jobs(session, SHOWN_BULK_JOBS)
     now = current_context().page_reads.clock.get()
@@ -26,7 +26,7 @@ def bulk_jobs() -> str:
 
 
 def cancel_bulk_job(id: str) -> Response:
-    """Cancel a batch; what it has done stays."""
+    """Cancels a bulk job; its answered lines stay."""
     with current_context().sessions() as session:
         job = session.get(BulkJob, id)
         if job is None:
@@ -36,18 +36,18 @@ def cancel_bulk_job(id: str) -> Response:
     return redirect(url_for("dashboard.bulk_jobs"), 303)
 
 
-SHOWN_DELIVERIES = 100  # endpoints, and deliveries of a page; not tuned
+SHOWN_DELIVERIES = 100  # endpoints, or deliveries, of a page; not tuned
 
 
 def webhooks() -> str:
-    """The endpoints, those that fail first."""
+    """Shows the endpoints, failing ones first."""
     with current_context().sessions() as session:
         endpoints = webhook_endpoints.endpoint_states(session, SHOWN_DELIVERIES)
     return render_template("webhooks.html", endpoints=endpoints)
 
 
 def webhook(id: str) -> str:
-    """One endpoint with its deliveries."""
+    """Shows one endpoint with its deliveries."""
     before = request.args.get("before", type=int)
     with current_context().sessions() as session:
         endpoint = session.get(WebhookEndpoint, id)
@@ -64,7 +64,7 @@ def webhook(id: str) -> str:
 
 
 def redeliver(id: str) -> Response:
-    """Send one delivery again, or all that were given up."""
+    """Sends one delivery again, or all that were given up."""
     delivery = request.form.get("delivery", type=int)
     with current_context().sessions() as session:
         endpoint = session.get(WebhookEndpoint, id)
@@ -84,7 +84,7 @@ SHOWN_ENTRIES = 100  # entries of a page of the audit; not tuned
 
 
 def usage() -> str:
-    """Sums by tenant over some days; who used most of the devices comes first."""
+    """Shows the usage of some days by tenant, the one with the most GPU-seconds first."""
     days = request.args.get("days", "30")
     if days not in USAGE_DAYS:
         abort(400)
@@ -100,7 +100,7 @@ def usage() -> str:
 
 
 def audit() -> str:
-    """The newest entries, or those before one."""
+    """Shows the newest entries of the audit, or those before a given one."""
     before = request.args.get("before", type=int)
     with current_context().sessions() as session:
         entries = operator_access.audit_entries(session, SHOWN_ENTRIES + 1, before)

@@ -1,4 +1,4 @@
-"""The pages of the whole service: overview, workers (drain and resume), predictions (versions)."""
+"""The pages of the whole service: overview, workers, predictions; drains and resumes workers, activates versions."""
 
 from operator import attrgetter
 
@@ -14,11 +14,19 @@ from webapp.charts.timelines import worker_strip
 from webapp.dashboard.operator_sign_in import current_operator
 from webapp.dashboard.page_reads import BACK_S
 
-SORT_COLUMNS = ("answers", "name", "p50_s", "p95_s", "p99_s", "max_s", "rmse")  # of the table of applications
+SORT_COLUMNS = (
+    "answers",
+    "name",
+    "p50_s",
+    "p95_s",
+    "p99_s",
+    "max_s",
+    "rmse",
+)  # columns by which the table of applications can be sorted
 
 
 def index() -> str:
-    """The overview; answers 400 for an unknown range or column."""
+    """Shows the overview; answers 400 for an unknown range or column."""
     over, sort = chosen_range(), request.args.get("sort", "answers")
     if sort not in SORT_COLUMNS:
         abort(400)
@@ -39,7 +47,7 @@ def index() -> str:
 
 
 def chosen_range() -> str:
-    """The range of the charts that the address names; answers 400 for one that there is not."""
+    """Returns the range of the charts from the address; answers 400 if it is unknown."""
     over = request.args.get("over", SHORTEST)
     if over not in RANGES:
         abort(400)
@@ -47,7 +55,7 @@ def chosen_range() -> str:
 
 
 def workers() -> str:
-    """Every worker that was heard of within a day."""
+    """Shows every worker with a heartbeat within the last day."""
     reads = current_context().page_reads
     now = reads.clock.get()
     fleet = reads.fleet.get()
@@ -70,12 +78,12 @@ def workers() -> str:
 
 
 def drain() -> Response:
-    """Keep new batches from a worker."""
+    """Drains a worker: it gets no new batch."""
     return _set_drained(True)
 
 
 def undrain() -> Response:
-    """Give a worker batches again."""
+    """Resumes a drained worker."""
     return _set_drained(False)
 
 
@@ -92,7 +100,7 @@ def _set_drained(drained: bool) -> Response:
 
 
 def predictions() -> str:
-    """Figures of the newest answers, charts over time, versions."""
+    """Shows figures of the newest answers, charts over time, and published versions."""
     over, reads = chosen_range(), current_context().page_reads
     answers = reads.predicted.get()
     return render_template(
@@ -110,7 +118,7 @@ def predictions() -> str:
 
 
 def activate() -> Response:
-    """Put an earlier version back into service; predictors and planner take it over within seconds."""
+    """Puts an earlier version back into service; predictors and planner use it within seconds."""
     version = request.form.get("version", "")
     with current_context().sessions() as session:
         operator_access.record_action(session, current_operator().name, "activate", f"model {version}")
