@@ -24,15 +24,15 @@ PAGES = {
 }
 every_page = pytest.mark.parametrize("path", PAGES.values(), ids=PAGES)
 WORDS_OF_THE_EMPTY = {
-    "/": "Nothing has ended yet",
-    "/queue": "The planner has not been heard of",
+    "/": "No request has ended yet",
+    "/queue": "No planner has reported",
     "/workers": "magnus worker",
     "/predictions": "No answer with a prediction",
     "/jobs": "magnus submit",
     "/batches": "magnus batch run",
     "/webhooks": "magnus webhooks",
     "/usage": "magnus submit",
-    "/audit": "Nobody has done anything yet",
+    "/audit": "No action yet",
 }
 
 

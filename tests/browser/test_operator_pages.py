@@ -29,7 +29,7 @@ def test_the_queue_shows_what_is_served_next_and_why(visitor: Visitor) -> None:
     page.get_by_role("button", name="Show").click()
     expect(page.locator("tbody tr").first).to_contain_text("2 of 4")
     visitor.go("/queue?tenant=nobody")
-    expect(page.get_by_text("Nothing that the planner lists waits for this filter.")).to_be_visible()
+    expect(page.get_by_text("No listed batch has a request that matches this filter.")).to_be_visible()
 
 
 def test_planning_is_paused_and_resumed(visitor: Visitor, site: Site) -> None:
