@@ -9,11 +9,10 @@ The runner's side of the contract:
 2. Describe every live worker as a `Worker`, busy ones too (a policy learns from them what memory the fleet has), call
    `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
    run one after the other, in the order given.
-3. Report each run-to-completion batch that ended with `finished`, after its unfinished requests came back through
-   `add`; each out-of-memory with `out_of_memory`, each cancel of a waiting request with `discard`. A request that ran
-   out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is larger.
-   Of a continuous batch the joiners that do not fit are reported so; when running rows outgrow the memory, the row that
-   joined last leaves and comes back through `add`.
+3. Report each batch that ran out of memory with `out_of_memory`, and each cancel of a waiting request with `discard`.
+   A request that ran out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is
+   larger. In continuous batching, report the joiners that do not fit with `out_of_memory`; when the running rows
+   outgrow the memory, the row that joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
 5. A request in an assignment says how many of its tokens to keep: with `generated` 0 it starts anew.
 """
@@ -125,10 +124,6 @@ class Policy(Protocol):
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Decide which waiting requests go to which of these workers now; they stop waiting."""
         ...
-
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Take note that a run-to-completion batch has ended on its worker."""
-        return None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Take back a batch that did not fit: split evenly into two sealed halves (Magnus III-C)."""

@@ -201,10 +201,8 @@ class Simulation:
                 self._recorder.requeued(outcome)
                 self._policy.add(request, now)
                 self._decision.request(now)
-            case StaticBatchDone(assignment, _, run):
+            case StaticBatchDone():
                 self._recorder.static_batch_done(outcome, worker, now)
-                if not run.out_of_memory:
-                    self._policy.finished(assignment, now)
                 self._decision.request(now)
             case RowsJoined():
                 self._recorder.rows_joined(outcome, worker, now)

@@ -1,6 +1,6 @@
 """The fleet as policies see it: live workers with their memory, serving times, running rows and remaining work.
 
-It also remembers the assignment of each batch in flight, because that is how a policy learns which batch has ended.
+It also remembers the assignment of each batch in flight, because an open batch in the database has only request ids.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from models.planning.live_fleet import LiveWorker, OpenBatch
 from scheduling.costs import ServingTime
 from scheduling.forecast.forecast import PresentWork
 from scheduling.kv_memory import KvMemory
-from scheduling.policy import Assignment, Policy, RunningRow, Worker
+from scheduling.policy import Assignment, RunningRow, Worker
 from scheduling.request import Request
 from scheduling.simulation.simulator import StartedBatch
 from tasks.planning.policies_by_model import PoliciesByModel
@@ -22,10 +22,9 @@ ServingTimeOf = Callable[[LiveWorker], ServingTime]
 
 @dataclass(frozen=True, slots=True)
 class InFlightBatch:
-    """An open batch as it was assigned; `policy` is None if the policy that made it is no longer in force."""
+    """An open batch as it was assigned, and its requests by id."""
 
     assignment: Assignment
-    policy: Policy | None
     requests: Mapping[str, Request]
 
 
@@ -36,12 +35,12 @@ class FleetView:
         self._in_flight: dict[int, InFlightBatch] = {}
         self._open: Sequence[OpenBatch] = ()
 
-    def add(self, claims: Iterable[Claim], policy: Policy) -> None:
-        """Remember batches that this policy just assigned; until the next `update` they are open."""
+    def add(self, claims: Iterable[Claim]) -> None:
+        """Remember batches that were just assigned; until the next `update` they are open."""
         for claim in claims:
             assignment = claim.assignment
             requests = {request.id: request for request in assignment.requests}
-            self._in_flight[claim.batch_id] = InFlightBatch(assignment, policy, requests)
+            self._in_flight[claim.batch_id] = InFlightBatch(assignment, requests)
             opened = OpenBatch(
                 claim.batch_id, assignment.worker, assignment.joins, assignment.estimated_s, None, 0, tuple(requests)
             )
@@ -61,11 +60,7 @@ class FleetView:
         for batch in open_batches:
             if batch.id in requests:
                 assignment = Assignment(batch.worker, tuple(requests[batch.id]), joins=batch.joins)
-                self._in_flight[batch.id] = InFlightBatch(assignment, None, {r.id: r for r in assignment.requests})
-
-    def forget_policies(self) -> None:
-        """Another policy is in force: no policy is told when the batches in flight end."""
-        self._in_flight = {batch_id: replace(batch, policy=None) for batch_id, batch in self._in_flight.items()}
+                self._in_flight[batch.id] = InFlightBatch(assignment, {r.id: r for r in assignment.requests})
 
     def update(self, open_batches: Sequence[OpenBatch]) -> dict[int, InFlightBatch]:
         """Take over which batches are open now; returns those that were in flight and have ended, by batch id."""

@@ -110,7 +110,7 @@ class Planner:
             self._read_abilities(inputs.tau)  # a worker came that differs from those before
         self._estimates.pool(live)
         self._feed(live, now)
-        self._settle(now)
+        self._settle()
         workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)
         claims = [] if inputs.paused else self._assign(workers, now)
         self._live = live
@@ -158,7 +158,6 @@ class Planner:
         policies.set_rank_correlation(tau)
         policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
-        self._fleet.forget_policies()
 
     def _without_culprits(
         self, queued: Sequence[QueuedRequest], live: Sequence[LiveWorker], now: float
@@ -251,17 +250,13 @@ class Planner:
         if uneven != self._policies.uneven:
             self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, uneven), tau)
 
-    def _settle(self, now: float) -> None:
-        """Find the batches that ended since the last step, and tell the policy that assigned each of them."""
+    def _settle(self) -> None:
+        """Count the batches that ended since the last step, and keep those that are open."""
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
         if unknown:
             self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
-        ended = self._fleet.update(open_batches)
-        self._typical.note(ended)
-        for batch in ended.values():
-            if batch.policy is not None:
-                batch.policy.finished(batch.assignment, now)
+        self._typical.note(self._fleet.update(open_batches))
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
         """Ask each model's policy for assignments, and claim their requests as batches."""
@@ -276,7 +271,7 @@ class Planner:
             if assignments:
                 leadership.hold(self._connection, self._lead)
                 claimed = batch_claims.claim_batches(self._connection, assignments, self._policies.policy, self._epoch)
-                self._fleet.add(claimed, policy)
+                self._fleet.add(claimed)
                 claims += claimed
         return claims
 

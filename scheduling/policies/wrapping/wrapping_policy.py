@@ -24,10 +24,6 @@ class WrappingPolicy(Policy, Protocol):
         """Remove a waiting request; return False if it does not wait here."""
         return any(policy.discard(request_id) for policy in self._inner())
 
-    def finished(self, assignment: Assignment, now: float) -> None:
-        """Tell the policy that made it that a run-to-completion batch has ended."""
-        self._policy_for(assignment).finished(assignment, now)
-
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
         """Return a batch that did not fit to the policy that made it."""
         self._policy_for(assignment).out_of_memory(assignment, now)

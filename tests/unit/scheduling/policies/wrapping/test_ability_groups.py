@@ -108,7 +108,6 @@ def test_every_policy_prefers_the_worker_that_served_the_application(name: str) 
     for turn, application in enumerate(["a", "b", "a", "b", "b", "a"]):
         policy.add(of(application, f"r{turn}"), 100.0 * turn)
         (assignment,) = policy.assign(fleet, 100.0 * turn + 50.0)
-        policy.finished(assignment, 100.0 * turn + 60.0)
         used.append(assignment.worker)
     assert used[0] == used[2] == used[5]
     assert used[1] == used[3] == used[4]
@@ -141,7 +140,6 @@ def test_each_request_is_served_once_by_a_worker_that_can_if_there_is_any(name, 
             (worker,) = (one for one in workers if one.name == assignment.worker)
             assert worker.can_serve(assignment.requests)
             served += [request.id for request in assignment.requests]
-            policy.finished(assignment, 1000.0 + 10 * turn)
     able = {one for one, request in requests.items() if any(worker.can_serve([request]) for worker in workers)}
     assert sorted(served) == sorted(able)
     assert len(policy) == len(requests) - len(able)
@@ -187,7 +185,6 @@ def test_what_ran_out_of_memory_together_waits_for_a_worker_that_can_serve_all_o
     assert len(policy) == 3
     assert policy.assign([lacking("w", LOGPROBS)], 0.0) == []
     assert policy.assign([lacking("w", JSON)], 0.0) == []
-    policy.finished(Assignment("", ()), 0.0)
     served = [request for n in range(2) for one in policy.assign([a_worker("w")], 1.0 + n) for request in one.requests]
     assert {request.id for request in served} == {"json", "logprobs", "plain"}
 

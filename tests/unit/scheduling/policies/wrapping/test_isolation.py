@@ -115,7 +115,6 @@ def test_what_waits_apart_is_shown_first_counted_and_can_be_discarded() -> None:
 def test_everything_else_is_the_policys_own() -> None:
     policy = make_policy("scls", PolicySettings())
     policy.set_rank_correlation(0.5)
-    policy.finished(Assignment("w", (a_request(),)), 0.0)
     policy.out_of_memory(Assignment("w", (a_request("a"), a_request("b"))), 0.0)
     assert [[request.id for request in batch.requests] for batch in policy.waiting(0.0)] == [["a"], ["b"]]
     policy.assign([a_worker()], 1.0)

@@ -216,11 +216,10 @@ def test_a_request_that_was_predicted_anew_waits_once_at_its_new_place() -> None
     assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line", "again"]
 
 
-def test_ends_and_lack_of_memory_are_told_to_the_policy_that_assigned() -> None:
+def test_lack_of_memory_is_told_to_the_policy_that_assigned() -> None:
     policy = one_by_one()
     line, other = a_line("line"), a_request("other")
     for request in (line, other):
-        policy.finished(Assignment("w", (request,)), 0.0)
         policy.out_of_memory(Assignment("w", (request,)), 0.0)
     policy.set_rank_correlation(0.5)
     assert served(policy) == ["other", "line"]

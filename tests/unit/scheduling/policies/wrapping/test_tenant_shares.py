@@ -194,7 +194,6 @@ def test_what_ran_out_of_memory_waits_again_with_its_tenant() -> None:
     )
     policy.out_of_memory(Assignment("", mixed), 0.0)
     assert len(policy) == 3
-    policy.finished(Assignment("", mixed), 0.0)
     assert policy.wake_at(0.0) is None
     assert sorted(rows(ids(policy.assign([a_worker()], 0.0)))) == ["a0", "a1", "b0"]
     alone = TenantShares(Baton)
