@@ -6,8 +6,9 @@ takes milliseconds, and nobody but the worker sees its steps. As with the other 
 only if it predicts the newest windows better than the curves that are in service.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -195,3 +196,27 @@ def _prior_sums() -> Sums:
 
 def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:
     return np.array([window.seconds for window in windows]), np.array([window.sums for window in windows], np.float64)
+
+
+def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:
+    """Returns curves for each of these workers of one model, by name: between the mean of all and the worker's own.
+
+    A worker sees few kinds of steps within some seconds, and cannot separate an iteration's fixed cost from that of its
+    cached tokens while both grow together. Two equal workers therefore learn different curves, and a policy that
+    compares them would give one of them all long rows. Each worker gets the mean instead, unless its measurements
+    differ by more than their error: its own curves get the weight max(0, 1 - s²/r²) (James and Stein, 1961), where r is
+    the logarithm of own over mean seconds of its typical iteration, and s its relative error. In the mean, workers are
+    weighted by the number of windows that they learned from.
+    """
+    if not learned:
+        return {}
+    windows = [one.windows for one in learned.values()]
+    mean = np.average([one.curves.coefficients for one in learned.values()], axis=0, weights=windows)
+    return {name: _drawn_to(ServingCurves.of_coefficients(mean), one) for name, one in learned.items()}
+
+
+def _drawn_to(mean: ServingCurves, learned: LearnedCurves) -> ServingCurves:
+    ratio = learned.curves.decode_step_s(*learned.typical) / mean.decode_step_s(*learned.typical)
+    squared = math.log(ratio) ** 2
+    own_share = max(0.0, 1 - learned.error**2 / squared) if squared else 0.0
+    return ServingCurves.of_coefficients(own_share * learned.curves.coefficients + (1 - own_share) * mean.coefficients)

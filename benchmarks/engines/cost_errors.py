@@ -32,7 +32,7 @@ from learning.cost_curves import Timing, fit_curves
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import ServingCurves
 from settings import BUNDLED_MODEL
-from tasks.serving.costs.step_windows import window_of_sums
+from tasks.serving.serving_costs import window_of_sums
 
 SIZES, LENGTHS = (1, 2, 4, 8, 16), (16, 64, 256)
 STEPS = 16  # iterations whose mean is the time of one

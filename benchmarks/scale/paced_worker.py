@@ -34,8 +34,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves
 from tasks.app import app, settings
-from tasks.serving.costs.learned_costs import LearnedCosts
-from tasks.serving.costs.step_windows import window_of_sums
+from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 MAX_POSITIONS = 2048  # Lmax + Gmax of the papers

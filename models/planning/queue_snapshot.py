@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from models.planning.planner_state import write_service_state
 from models.service_tables import ServiceState
-from scheduling.forecast.response_line import ResponseLine
+from scheduling.forecast.expectations import ResponseLine
 
 # A snapshot older than this is ignored: the planner is away, and its estimates no longer hold. Twenty times the usual
 # 0.5 s between two snapshots, so that one slow step does not hide the positions; not tuned.

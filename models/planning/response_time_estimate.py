@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from models.planning.queue_snapshot import QueueSnapshot
 from models.sql import text
-from scheduling.forecast.interval_calibration import IntervalCalibration
-from scheduling.forecast.response_line import ResponseLine
+from scheduling.forecast.expectations import IntervalCalibration, ResponseLine
 
 # Newest answers that the lines are fitted to and whose forecasts are judged: more of them make both steadier, fewer
 # follow a change of load sooner. Not tuned.

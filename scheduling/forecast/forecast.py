@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from scheduling.costs import ServingCurves, ServingTime, linearized
-from scheduling.forecast.interval_calibration import Stage, spread_of
-from scheduling.forecast.response_line import ResponseLine, fit_line
+from scheduling.forecast.expectations import ResponseLine, Stage, fit_line, spread_of
 from scheduling.length_distributions import drawn_length, log_spread, van_der_corput
 from scheduling.policy import Policy, Worker
-from scheduling.request import Request
+from scheduling.request import COVERAGE, Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, Simulation, StartedBatch
@@ -109,10 +108,10 @@ class Forecast:
         return True
 
     def expected(self) -> dict[str, ExpectedAnswer]:
-        """What is expected of each awaited request; those that wait are in the order in which they should be served.
+        """Returns what is expected of each awaited request; the waiting ones are in the expected order of service.
 
-        The rows of a continuous batch are awaited by `running_rows` instead, and named only if they happened to end.
-        What was drawn for a request counts for the others only: it is itself expected at its median length.
+        Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` covers them all.
+        The length drawn for a request only affects the others: the request itself is expected at its median length.
         """
         answers = self._simulation.answers
         expected = {
@@ -202,6 +201,26 @@ class Forecast:
 
     def _comes_in(self, request: Request) -> float:
         return request.arrived_at - self.began_at
+
+
+def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
+    """Yields the id of each row of the worker's continuous batch and when it should end, at the batch's present pace.
+
+    A forecast is seconds old when the next one is complete. Running rows are therefore estimated anew for each
+    snapshot: the tokens that their predictions still leave, times the seconds of the batch's next iteration. Rows that
+    join and leave meanwhile cause errors, which the intervals are learned from.
+    """
+    rows = work.worker.rows
+    if not rows:
+        return
+    cached = [row.request.length + row.generated for row in rows]
+    read = sum(cached) / len(cached) if work.worker.memory.paged else max(cached)
+    step_s = linearized(work.step_costs or work.worker.costs).decode_step_s(len(rows), read)
+    for row in rows:
+        median = drawn_length(row.request, 0.5, row.generated)
+        upper = max(median, drawn_length(row.request, COVERAGE, row.generated))
+        spread = spread_of(log_spread(median, upper), 1.0)
+        yield row.request.id, ExpectedAnswer("running", 0.0, median * step_s, spread)
 
 
 def _instance(work: PresentWork, now: float) -> Instance:

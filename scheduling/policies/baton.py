@@ -22,9 +22,8 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 
 from scheduling.arrival_queue import ArrivalQueue
-from scheduling.batch_estimates import waiting_batch
 from scheduling.kv_memory import ROW_GROWTH_TOKENS
-from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker
+from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker, waiting_batch
 from scheduling.request import PRIORITY_S, Request, to_retry
 
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from scheduling.arrival_queue import WorkerQueues
-from scheduling.batch_estimates import waiting_batch
 from scheduling.policies.vanilla import large_enough
-from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request, to_retry
 
 

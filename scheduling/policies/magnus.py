@@ -16,11 +16,10 @@ from itertools import accumulate
 from operator import add
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
-from scheduling.batch_estimates import batch_shape
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
 from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, ChosenThreshold
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
 
 WorkerKind = tuple[ServingTime, int]  # costs and capacity in tokens: the same batch suits workers of one kind best

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from scheduling.arrival_queue import ArrivalQueue
-from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.batch_partition import least_serving_time
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
 from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, ChosenSlice
-from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, split
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from scheduling.arrival_queue import ArrivalQueue
-from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, reserve_limit, split
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from scheduling.arrival_queue import WorkerQueues
-from scheduling.batch_estimates import batch_shape, waiting_batch
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, split
 
 

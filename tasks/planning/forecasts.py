@@ -8,12 +8,9 @@ from time import thread_time
 
 from models.planning.planner_requests import QueuedRequest
 from models.planning.queue_snapshot import AnswerForecast, ModelForecast
-from scheduling.forecast.expected_arrivals import RecentArrivals
-from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork
-from scheduling.forecast.interval_calibration import Expectation, IntervalCalibration, Stage
-from scheduling.forecast.policy_copy import copy_of
-from scheduling.forecast.response_line import ResponseLine
-from scheduling.forecast.running_rows import expected_of_rows
+from scheduling.forecast.expectations import Expectation, IntervalCalibration, ResponseLine, Stage
+from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, expected_of_rows
+from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.policy import Policy
 
 # Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own fortieth it

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from learning.pooled_curves import pooled_curves
 from learning.serving_time import ServingTimes
+from learning.step_costs import pooled_curves
 from models.planning.live_fleet import LiveWorker
 from scheduling.costs import LearnedCurves, ServingCurves, ServingTime
 from tasks.published_models import load_active

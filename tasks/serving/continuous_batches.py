@@ -11,8 +11,8 @@ from models.leasing.batch_results import Figures
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.costs.device_seconds import DeviceSeconds
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowReturned, event_of_row
+from tasks.serving.serving_costs import DeviceSeconds
 
 
 @dataclass(eq=False, slots=True)

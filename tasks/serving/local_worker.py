@@ -21,8 +21,7 @@ from models.leasing.worker_registration import WorkerRegistration
 from scheduling.costs import ProfiledCurves, ServingCurves
 from settings import VERSION
 from tasks.app import settings
-from tasks.serving.costs.learned_costs import LearnedCosts
-from tasks.serving.costs.step_windows import window_of_sums
+from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 # Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and what it

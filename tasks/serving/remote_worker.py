@@ -19,7 +19,7 @@ from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
 from settings import VERSION
 from tasks.app import settings
-from tasks.serving.costs.learned_costs import LearnedCosts, UnseenSamples
+from tasks.serving.serving_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
 CONNECT_AGAIN_S = 2.0  # between two tries of a server that is not up yet; shorter asks more often. Not tuned

@@ -9,8 +9,8 @@ from inference.serving_engine import ServingEngine
 from models.leasing.batch_results import Figures
 from models.tables import BatchStatus
 from tasks.serving.batch_job import BatchJob
-from tasks.serving.costs.device_seconds import by_tokens
 from tasks.serving.engine_events import BatchEnded, EngineEvent, RowEnded, RowReturned, event_of_row
+from tasks.serving.serving_costs import by_tokens
 
 
 class StaticBatch:

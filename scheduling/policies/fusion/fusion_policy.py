@@ -22,7 +22,6 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from scheduling.batch_estimates import waiting_batch
 from scheduling.policies.fusion.delay_cost import NO_WORK, DelayedRequests, delay_s, seconds_per_feature, upper_edges
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.join_buffer import JoinBuffer
@@ -37,7 +36,7 @@ from scheduling.policies.fusion.priority_key import (
     serving_order,
 )
 from scheduling.policies.virtual_token_counters import service_tokens
-from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request, to_retry
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import Floats
 from scheduling.policies.fusion.delay_cost import work_features
 from scheduling.policies.fusion.fleet_arrays import FleetArrays
 from scheduling.policies.fusion.length_buckets import BucketHeads, LengthBuckets
 from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
-from scheduling.policy import WaitingBatch
+from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
 
 # How many times its first-come-first-served time a request waits at most before it is due. Lower values bound the wait

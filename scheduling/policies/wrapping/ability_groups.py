@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from scheduling.batch_estimates import batch_shape
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, lacking
 
 Prefix = tuple[str, str]  # tenant, application

@@ -9,10 +9,9 @@ A request that ran out of memory alone goes to a larger worker, one that holds i
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduling.batch_estimates import batch_shape, waiting_batch
 from scheduling.costs import ServingTime
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, reserve_limit, split
 
 

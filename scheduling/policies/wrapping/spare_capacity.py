@@ -19,10 +19,9 @@ from itertools import chain, islice
 import numpy as np
 
 from scheduling.arrival_queue import ascending
-from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
 # What background requests may fill while others come, as a share of the fleet's memory that is not kept free for those.

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.arrival_queue import ArrivalQueue
-from scheduling.batch_estimates import waiting_batch
 from scheduling.costs import ServingTime
 from scheduling.policies.virtual_token_counters import VirtualTokenCounters, service_tokens
 from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
-from scheduling.policy import Assignment, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
 # Least served tenants that are asked until one has work for what is free. With more tenants one may have a request that

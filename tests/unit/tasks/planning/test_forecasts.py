@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from models.planning.planner_requests import QueuedRequest
+from scheduling.forecast.expectations import FEWEST
 from scheduling.forecast.forecast import PresentWork
-from scheduling.forecast.interval_calibration import FEWEST
 from scheduling.policies.policy_factory import PolicySettings
 from scheduling.policy import RunningRow, Worker
 from scheduling.request import Request

@@ -10,8 +10,11 @@ and nothing of a minute.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 Stage = Literal["waiting", "running"]
 
@@ -29,6 +32,27 @@ SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
 LONGEST_S = 1e7  # four months: no instant that a forecast names leaves the calendar
 MOST_RATIO = 100.0  # of real and expected seconds; an error beyond counts as this one, and none is expected
 MOST_LOG = math.log(MOST_RATIO)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseLine:
+    """seconds = base_s + token_s · tokens."""
+
+    base_s: float
+    token_s: float
+
+    def at(self, tokens: float) -> float:
+        """Seconds until an answer of so many tokens, never below 0."""
+        return max(0.0, self.base_s + self.token_s * tokens)
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:
+    """Least squares of (tokens, seconds), at least one point; a line that neither falls nor begins below 0."""
+    tokens, seconds = np.array(points, np.float64).T
+    spread = float(tokens.var())
+    slope = float(((tokens - tokens.mean()) * (seconds - seconds.mean())).mean()) / spread if spread > 0 else 0.0
+    slope = min(max(0.0, slope), float(seconds.mean() / tokens.mean()))
+    return ResponseLine(float(seconds.mean() - slope * tokens.mean()), slope)
 
 
 @dataclass(frozen=True, slots=True)

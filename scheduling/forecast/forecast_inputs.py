@@ -1,10 +1,14 @@
-"""The requests that are expected to come: as many a second as lately, with lengths like those seen lately."""
+"""What a forecast begins with: a copy of the policy that serves, and the requests that are expected to come."""
 
+import io
+import pickle
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from scheduling.length_distributions import van_der_corput
+from scheduling.policy import Policy
 from scheduling.request import Request
 
 # The rate is that of so many seconds. Longer ones take a burst that has ended for a load that goes on, shorter ones
@@ -47,3 +51,39 @@ class RecentArrivals:
             like = recent[int(van_der_corput(number) * len(recent))]
             at = now + (number - 0.5) / rate
             yield replace(like, id=f"expected {number}", arrived_at=at, generated=0, deadline_at=None, outgrew_tokens=0)
+
+
+def copy_of(policy: Policy) -> Policy:
+    """An equal policy that shares only what never changes: requests, and estimators of serving times.
+
+    Policies keep tables by the identity of such an estimator, which therefore must not be copied. Pickling takes a
+    fifth of what `copy.deepcopy` takes: with 20,000 requests waiting some tens of milliseconds.
+    """
+    stored = io.BytesIO()
+    pickler = _SharingPickler(stored, pickle.HIGHEST_PROTOCOL)
+    pickler.dump(policy)
+    stored.seek(0)
+    unpickler = _SharingUnpickler(stored)
+    unpickler.shared = pickler.shared
+    copied: Policy = unpickler.load()
+    return copied
+
+
+class _SharingPickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.shared: dict[int, Any] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        kind = type(obj)
+        if kind is Request or hasattr(kind, "serve_many_s"):
+            self.shared[id(obj)] = obj
+            return id(obj)
+        return None
+
+
+class _SharingUnpickler(pickle.Unpickler):
+    shared: dict[int, Any]
+
+    def persistent_load(self, pid: int) -> Any:
+        return self.shared[pid]

@@ -1,4 +1,4 @@
-from scheduling.batch_estimates import batch_shape, waiting_batch
+from scheduling.policy import batch_shape, waiting_batch
 from tests.unit.scheduling.scheduling_builders import FLAT, a_request
 
 SHORT, LONG = a_request("short", at=2.0, length=10, predicted=50), a_request("long", at=4.0, length=30, predicted=20)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.forecast.interval_calibration import (
+from scheduling.forecast.expectations import (
     FEWEST,
     KEPT,
     LONGEST_S,
@@ -11,9 +11,10 @@ from scheduling.forecast.interval_calibration import (
     UNKNOWN,
     Band,
     IntervalCalibration,
+    ResponseLine,
+    fit_line,
     spread_of,
 )
-from scheduling.forecast.response_line import ResponseLine, fit_line
 from tests.unit.scheduling.scheduling_builders import examples
 
 

@@ -1,1 +1,0 @@
-"""What serving takes: seconds of steps, learned costs, each row's share of the device."""
