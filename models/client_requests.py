@@ -67,7 +67,7 @@ class NewRequest:
     eta_low_s: float | None = None
     eta_high_s: float | None = None
     forecast_s: float | None = None
-    needs: tuple[str, ...] = ()  # what its engine must be able to do, by the names of the fields that ask for it
+    needs: tuple[str, ...] = ()  # abilities that its engine needs, by the names of the request's fields
 
 
 INSERTED_AS_GIVEN = (  # fields of NewRequest that are columns of the same name; its durations become instants
@@ -107,7 +107,7 @@ class RequestView:
     batch: StoredBatch | None
     tokens_so_far: int
     now: datetime
-    logprobs: list[Any] | None = None  # of the answer's tokens, as the API shows them; read with a single request only
+    logprobs: list[Any] | None = None  # of the answer's tokens, in the API's form; not loaded for lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def page(
 def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str]:
     """Cancels queued requests at once and requests the cancel of running ones; returns the ids of both.
 
-    Ignores final and unknown ids. Notifies calls that wait for them. A tenant of None stands for all tenants.
+    Ignores final and unknown ids. Notifies waiting calls. `tenant` None means all tenants.
     """
     now, is_queued = func.clock_timestamp(), StoredRequest.status == RequestStatus.queued
     chosen = select(StoredRequest.id).where(

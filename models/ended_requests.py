@@ -41,8 +41,8 @@ def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]
     return {request_id: found.get(request_id) for request_id in over}
 
 
-# `finished_at` is earlier than the write by the time that writing took. A request that is written later than this after
-# its end is not traced. Not tuned.
+# A request is written to the database some time after its `finished_at`. One that is written later than this is not
+# traced. Not tuned.
 GRACE_S = 5
 
 
@@ -72,7 +72,7 @@ class TracedRequest:
 
 
 def take_traced(connection: Connection, limit: int) -> list[TracedRequest]:
-    """Returns the next requests in the order of their ends, and moves the mark of what was exported behind them.
+    """Returns the requests that ended next after the stored mark, oldest first, and moves the mark behind them.
 
     The first call only sets the mark. The transaction holds the mark's lock: if it fails, the next one returns the same
     requests again.

@@ -1,6 +1,6 @@
-"""Notifications of Postgres: who stores requests says so to the predictors, who ends requests to the calls that wait.
+"""Postgres notifications: tell predictors that requests were stored, and waiting calls that requests have ended.
 
-One that is lost costs time, nothing else: predictors look at beat's ticks, waiting calls once a second.
+A lost notification only costs time: predictors also poll at beat's ticks, and waiting calls poll once a second.
 """
 
 import math
@@ -18,16 +18,16 @@ from models.session import is_pooled
 from models.sql import text
 
 SUBMITTED, ENDED = "magnus_submitted", "magnus_ended"  # channels
-ERRORS = (SQLAlchemyError, psycopg.Error)  # of Notifications, while Postgres is away
+ERRORS = (SQLAlchemyError, psycopg.Error)  # raised by Notifications while Postgres is unreachable
 MOST_IDS = 200  # in one notification: it may carry 8,000 bytes, and an id has 37
 # In one transaction of its own: the commit of a notification holds a lock that all of them share, so it must neither be
 # a submission's commit nor wait for the disk.
 NOTIFY = text("select set_config('synchronous_commit', 'off', true), pg_notify(:channel, :payload)")
 
-# Who ends requests notifies only while somebody listens: a notification is a transaction beside that of the results.
-# A web process says again and again that it listens, each time for AWAITED_S. Longer has workers notify nobody for a
-# while, shorter costs a listener more writes. Not tuned.
-AWAITED = "awaited"  # the row of `service_state` that says so
+# Ends of requests are notified only while a web process listens, because each notification is a transaction of its own.
+# A listening web process renews its row every so often for AWAITED_S. A longer time lets workers notify nobody for a
+# while, a shorter one costs more writes. Not tuned.
+AWAITED = "awaited"  # the listener's row of `service_state`
 AWAITED_S, SAY_EVERY_S = 15.0, 5.0
 
 
@@ -52,7 +52,7 @@ class Notifications:
     def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
         """Raises SQLAlchemyError; Unheard if a pooler is in between, which passes no notifications on.
 
-        `awaited`: while somebody waits on it, whoever ends requests is told to notify.
+        With `awaited`, a wait also asks all processes to notify ends of requests.
         """
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
@@ -63,7 +63,7 @@ class Notifications:
         self._say_if_due()
 
     def say_awaited(self) -> None:
-        """Have whoever ends requests notify for AWAITED_S from now on."""
+        """Ask all processes to notify ends of requests for the next AWAITED_S."""
         write_service_state(self._connection, AWAITED, {})
         self._say_at = monotonic() + SAY_EVERY_S
 
@@ -72,7 +72,7 @@ class Notifications:
             self.say_awaited()
 
     def wait(self, within_s: float) -> list[str]:
-        """The payloads of those that came, soon after the first; none after `within_s`.
+        """Returns the received payloads soon after the first one, or none after `within_s`.
 
         Raises psycopg.Error, SQLAlchemyError.
         """

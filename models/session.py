@@ -1,8 +1,8 @@
 """Engines and sessions of SQLAlchemy, which each process makes once, at its entry point.
 
-A pooler such as PgBouncer in transaction mode gives each transaction another server connection: settings of the session
-would reach the statements of others, prepared statements would be unknown, and start-up options are refused. Behind a
-pooler therefore nothing outlives a transaction but the time zone, which PgBouncer itself carries over.
+A pooler such as PgBouncer in transaction mode gives each transaction another server connection: session settings would
+affect other clients' statements, prepared statements would be unknown, and start-up options are refused. Behind a
+pooler, therefore, only the time zone outlives a transaction: PgBouncer itself carries it over.
 """
 
 from collections.abc import Mapping

@@ -92,7 +92,7 @@ class StoredRequest(Base):
     id: Mapped[str] = mapped_column(primary_key=True)  # resp_<32 hex digits>
     tenant: Mapped[str]
     idempotency_key: Mapped[str | None]
-    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # of the first body that came with this key
+    idempotency_sha256: Mapped[bytes | None] = mapped_column(LargeBinary)  # digest of the first body with this key
     model: Mapped[str]
     application: Mapped[str]  # metadata.application, or a digest of the instructions
     instructions: Mapped[str]
@@ -112,8 +112,8 @@ class StoredRequest(Base):
     predicted_tokens: Mapped[int | None]
     predicted_upper_tokens: Mapped[int | None]
     predictor_version: Mapped[str | None]
-    # the epoch of the planner that has it in its policy's queue; 0: none has, and the planner fetches it at its next
-    # step
+    # the epoch of the planner that has it in its policy's queue; 0: no planner has it, and the planner fetches it at
+    # its next step
     planner_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eta_at: Mapped[datetime | None]  # the ETA given at submission, which is later compared with the true time
     eta_low_at: Mapped[datetime | None]  # nine of ten answers should come between eta_low_at and eta_high_at
@@ -168,7 +168,7 @@ class StoredRequest(Base):
         # Two indexes, so that a query for answers reads no entries of cancelled requests, and the reverse.
         Index("requests_answered", "finished_at", postgresql_where=text(ANSWERED)),
         Index("requests_unanswered", "finished_at", postgresql_where=text(UNANSWERED)),
-        # empty in a healthy service; `models/upkeep/invariants.py` reports the requests that it has
+        # empty in a healthy service; `models/upkeep/invariants.py` reports its requests
         Index("requests_answered_without_batch", "finished_at", postgresql_where=text(WITHOUT_BATCH)),
         Index("requests_unstored", "finished_at", postgresql_where=text(UNSTORED)),
         Index("requests_of_batch", "batch_id", postgresql_where=text("status = 'in_progress'")),
@@ -238,7 +238,7 @@ class StoredBatch(Base):
             "finished_at",
             postgresql_where=text("status = 'out_of_memory' and finished_at is not null"),
         ),
-        # by the time for which a batch ran, for statistics of windows (`models.operations.window_stats`)
+        # finds the batches that ran in a window (`models.operations.window_stats`)
         Index(
             "batches_by_time",
             text("tstzrange(started_at, greatest(started_at, finished_at), '[]')"),
@@ -273,7 +273,7 @@ class StoredWorker(Base):
     stopped_at: Mapped[datetime | None]
     stopping: Mapped[bool] = mapped_column(
         server_default="false"
-    )  # its process is stopping, and it gets no further batch
+    )  # its process is stopping, so it gets no further batch
     # since when it gets no batch, because it took none of those that were sent; null once it takes messages again
     not_consuming_since: Mapped[datetime | None]
     version: Mapped[str | None]  # version of Magnus that its process runs

@@ -1,4 +1,4 @@
-"""What the trainer learns from: answered requests, finished batches and worker profiles.
+"""Reads the trainer's data: answered requests, finished batches and worker profiles.
 
 Versions are published by `model_versions`.
 """

@@ -1,4 +1,4 @@
-"""a row that says who leads; workers, batches and models that were set aside"""
+"""rows for leaders; columns for workers, batches and models that were set aside"""
 
 import sqlalchemy as sa
 from alembic import op

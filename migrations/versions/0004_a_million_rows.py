@@ -1,4 +1,4 @@
-"""indexes under which no query walks over rows that it does not return, and an autovacuum that keeps up"""
+"""indexes that let queries read only the rows that they return, and a faster autovacuum"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,9 +8,8 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-# Autovacuum waits by default until a fifth of a table is dead and analyzes after a tenth has changed. Of a million
-# requests that is 200,000 dead rows, each passed by in index scans; and a queue of 100,000 that the planner's
-# statistics do not know of.
+# Autovacuum waits by default until a fifth of a table is dead and analyzes after a tenth has changed. With a million
+# requests, index scans then pass 200,000 dead rows, and the statistics lack a queue of 100,000.
 STORAGE = {
     "requests": {
         "autovacuum_vacuum_scale_factor": "0.02",
@@ -29,7 +28,7 @@ STORAGE = {
 
 
 def upgrade() -> None:
-    """Exchange the indexes and set the tables' storage parameters."""
+    """Replace the indexes and set the tables' storage parameters."""
     op.drop_index("requests_by_tenant", "requests")
     op.drop_index("requests_by_application", "requests")
     op.drop_index("requests_by_arrival", "requests")
@@ -78,7 +77,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Make the earlier indexes again."""
+    """Create the earlier indexes again."""
     for table, parameters in STORAGE.items():
         op.execute(f"alter table {table} reset ({', '.join(parameters)})")
     op.drop_index("batches_by_time", "batches")

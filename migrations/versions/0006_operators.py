@@ -1,4 +1,4 @@
-"""what operators see: how often a batch was sent, workers that take none, heartbeats of processes, the installation"""
+"""figures for operators: sends of batches, unreachable workers, heartbeats of processes, the installation"""
 
 import sqlalchemy as sa
 from alembic import op

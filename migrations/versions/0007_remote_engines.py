@@ -1,4 +1,4 @@
-"""workers whose engine is a server of others: how it counts memory, how many rows it takes, what it lacks"""
+"""workers with a remote engine: how it counts memory, how many rows it takes, what it lacks"""
 
 import sqlalchemy as sa
 from alembic import op

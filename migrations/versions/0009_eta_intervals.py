@@ -1,4 +1,4 @@
-"""the interval of the ETA given at submission, and the forecast that it was made of"""
+"""the interval of the ETA given at submission, and the forecast behind it"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -13,8 +13,8 @@ depends_on = None
 
 INSTANT = TIMESTAMP(timezone=True)
 NOW = sa.text("clock_timestamp()")
-# Written here and not where requests end: they end in a dozen statements of several processes, during an upgrade also
-# of an older version. A tenant without an endpoint costs one look into an index.
+# A trigger, because requests end in a dozen statements of several processes, which may be of an older version during an
+# upgrade. A tenant without an endpoint costs one index look-up.
 FUNCTION = """
     create function write_webhook_deliveries() returns trigger language plpgsql as $$
     begin
@@ -34,7 +34,7 @@ TRIGGER = """
 
 
 def upgrade() -> None:
-    """Add what is new; keys that there are can do what they could. No row of requests is rewritten."""
+    """Add tables and columns; existing keys keep their rights. No row of requests is rewritten."""
     op.add_column("api_keys", sa.Column("scopes", ARRAY(sa.Text()), server_default="{submit,read}", nullable=False))
     op.add_column("api_keys", sa.Column("expires_at", INSTANT, nullable=True))
     op.create_index("api_keys_of_tenant", "api_keys", ["tenant", "id"])

@@ -1,4 +1,4 @@
-"""finds the requests that are not to be stored and whose texts are still there"""
+"""an index of ended requests that are not to be stored but still have texts"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How a bulk job proceeds once its lines are queued: its ended lines are counted, it is stopped, it ends.
+"""Counts the ended lines of bulk jobs whose lines are queued, stops jobs, and ends them.
 
 Each request is looked up by its line: with `lateral` and `offset 0`, or with a lock, Postgres does not plan to read all
 requests. Each look locks the row of one job, so that several processes look at different jobs.
@@ -37,7 +37,7 @@ class WatchedJob:
 
     @property
     def stopped(self) -> bool:
-        """Whether none of its requests is to be served any more."""
+        """Whether its remaining requests are to be cancelled rather than served."""
         return self.expired or self.status is BulkStatus.cancelling
 
 
@@ -52,7 +52,7 @@ class LineCounts:
 
 
 def take_job(connection: Connection) -> WatchedJob | None:
-    """Locks a job that has not ended and is due to be looked at; None if there is none that is not locked already."""
+    """Locks a job that has not ended and whose lines are due to be counted; None if there is no such unlocked job."""
     row = connection.execute(
         text("""
             select id, tenant, endpoint, status, next_line > last_line as all_read,
@@ -124,7 +124,7 @@ def first_errors(connection: Connection, job_id: str) -> list[dict[str, Any]]:
 
 
 def write_counts(connection: Connection, job: WatchedJob, counts: LineCounts, took_s: float) -> WatchedJob:
-    """Stores the counts and when to look again, which is the later the longer counting took.
+    """Stores the counts and the time of the next count, which is later if counting took longer.
 
     Returns the job; it now has files for output and for errors if any line belongs there.
     """
@@ -172,9 +172,9 @@ def _add_results_file(connection: Connection, job: WatchedJob, purpose: str) -> 
 def set_status(
     connection: Connection, job_id: str, before: BulkStatus, status: BulkStatus, errors: Sequence[Any] | None = None
 ) -> bool:
-    """Gives a job its next status and that status its instant; returns False if the job's status is not `before`.
+    """Sets a job's status and the time of the change; returns False if the job's status is not `before`.
 
-    Queues the events of the tenant's webhooks for such an end in the same transaction.
+    Queues the tenant's webhook events for final statuses in the same transaction.
     """
     instant = f"{status.value}_at"
     changed = connection.execute(

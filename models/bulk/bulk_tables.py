@@ -56,7 +56,7 @@ class StoredFile(Base):
     last_line: Mapped[int] = mapped_column(server_default="0")  # number of the last line; the first is 1, blanks count
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime | None]
-    # since when its tenant does not see it; its chunks are deleted once no bulk job reads them any more
+    # when its tenant deleted it; its chunks are deleted once no bulk job reads them any more
     deleted_at: Mapped[datetime | None]
 
     __table_args__ = (
@@ -100,7 +100,7 @@ class BulkJob(Base):
     queued: Mapped[int] = mapped_column(server_default="0")  # number of lines that became requests
     completed: Mapped[int] = mapped_column(server_default="0")
     failed: Mapped[int] = mapped_column(server_default="0")
-    errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # of a job without any valid line
+    errors: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))  # set if no line of the job is valid
     output_file_id: Mapped[str | None]
     error_file_id: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -113,7 +113,7 @@ class BulkJob(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     fed_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its lines were read last: jobs take turns
-    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # when its ended lines are to be counted next
+    look_at: Mapped[datetime] = mapped_column(server_default=NOW)  # next time to count its ended lines
 
     __table_args__ = (
         Index("bulk_jobs_by_tenant", "tenant", "created_at", "id"),
@@ -130,7 +130,7 @@ class BulkJob(Base):
 
 
 class BulkLine(Base):
-    """A line of a bulk job: the request that it became, or the error for which it became none."""
+    """A line of a bulk job: the request that it became, or the error that kept it from becoming one."""
 
     __tablename__ = "bulk_lines"
 

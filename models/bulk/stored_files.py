@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from models.bulk.bulk_tables import FileChunk, FilePurpose, StoredFile
 from models.sql import text
 
-UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off; any longer time does, too
+UPLOAD_WITHIN_S = 86_400.0  # an upload that has not ended after a day was broken off; any longer time also works
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def add_chunk(session: Session, file_id: str, first_line: int, data: bytes) -> N
 def finish_upload(
     session: Session, file_id: str, size_bytes: int, lines: int, last_line: int, expires_after_s: float | None
 ) -> StoredFile:
-    """Gives a file its size, which shows it to its tenant; all its chunks are stored."""
+    """Stores a file's size, which makes it visible to its tenant; all its chunks must be stored."""
     expires_at = (
         None
         if expires_after_s is None

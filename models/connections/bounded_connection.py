@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.errors import _WaitTimeout  # what psycopg's own wait raises; there is no public name for it
 
-# After Postgres was silent every use fails at once for this long; then one use tries again. A longer pause delays the
+# Seconds for which every use fails at once after a silence; then one use tries again. A longer pause delays the
 # recovery, a shorter one makes more threads wait. Not tuned.
 PAUSE_S = 0.5
 

@@ -1,4 +1,4 @@
-"""What database errors say: to operators one line with the remedy, and never what clients sent.
+"""Turns database errors into one line with the remedy for operators, without values that clients sent.
 
 Postgres quotes values in its messages (`invalid input syntax for type integer: "..."`) and whole rows in their details,
 and messages reach the logs.
@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 URL = "MAGNUS_DATABASE_URL"
 GRANT = "let the owner of the tables run `magnus migrate --grant ROLE` for the role of " + URL
-# What to do, by a part of the server's or libpq's message; the first part that fits counts.
+# Remedies by a part of the server's or libpq's message; the first part that occurs in the message counts.
 REMEDIES = {
     "password authentication failed": f"check user and password in {URL}",
     "no password supplied": f"give the password in {URL}",

@@ -16,8 +16,8 @@ from models.session import make_engine
 from models.sql import text
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-# "magn" in ASCII; any value that no other advisory lock of the database has does. Because of the lock, hosts that start
-# at the same time upgrade one after the other.
+# "magn" in ASCII; any value that no other advisory lock of the database has works. With the lock, hosts that start at
+# the same time upgrade one after the other.
 UPGRADE_LOCK = 0x6D61676E
 # The oldest migration whose code still works with the newest schema. A migration that breaks older code (because it
 # drops or renames something, or adds a column that must be given) puts its own name here.

@@ -39,15 +39,15 @@ class Answer:
     ago_s: float
     error: Mapping[str, str] | None = None
     logprobs: Sequence[Any] | None = None  # as the API shows them
-    gpu_s: float = 0.0  # its share of the device's seconds since it came back from the queue last
+    gpu_s: float = 0.0  # its share of the device's seconds since it was last taken from the queue
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
     """An unfinished request that goes back to the queue with its generated ids; that is no failed attempt.
 
-    `outgrew`: it was alone and ran out of its worker's memory. `logprobs` are those of the ids, if they are wanted, as
-    the worker will read them again.
+    `outgrew`: it ran alone and exceeded its worker's memory. `logprobs` are those of the ids, in the worker's own form,
+    if they were requested.
     """
 
     lease: Lease
@@ -83,7 +83,7 @@ class Closed:
 
 
 def write_started(connection: Connection, started: Sequence[Started]) -> None:
-    """Write when batches started, and when their requests did unless an earlier slice already started them."""
+    """Write start times of batches, and of those requests that no earlier slice has started."""
     connection.execute(
         text("""
             with begun as (
@@ -99,9 +99,9 @@ def write_started(connection: Connection, started: Sequence[Started]) -> None:
 
 
 def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
-    """Write final states and answers; a request with a cancel requested meanwhile ends cancelled and keeps its text.
+    """Write final states and answers; a request whose cancel was requested ends cancelled and keeps its text.
 
-    What they used is added to their tenants' usage; a request that failed counts with its GPU-seconds alone.
+    Adds tokens and GPU-seconds to the tenants' usage; a failed request adds only GPU-seconds.
     """
     connection.execute(
         text("""
@@ -144,7 +144,7 @@ def write_answers(connection: Connection, answers: Sequence[Answer]) -> None:
 def write_returned(connection: Connection, returned: Sequence[Returned]) -> None:
     """Put unfinished requests back into the queue; those with a cancel requested end cancelled instead.
 
-    The GPU-seconds that they took are added to their tenants' usage now, the rest when they end.
+    Adds their GPU-seconds to their tenants' usage now; requests and tokens are added when they end.
     """
     connection.execute(
         text("""
@@ -181,7 +181,7 @@ def write_returned(connection: Connection, returned: Sequence[Returned]) -> None
 
 
 def write_closed(connection: Connection, closed: Sequence[Closed], max_attempts: int) -> None:
-    """Write how batches ended and their figures; requests that are still in one go back to the queue."""
+    """Write the ends of batches with their figures; put requests that are still in them back into the queue."""
     figures = [batch.figures for batch in closed]
     rows = connection.execute(
         text("""

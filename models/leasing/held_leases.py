@@ -1,4 +1,4 @@
-"""What a worker asks before it writes: which of its leases are still valid, and whether some call waits for answers."""
+"""Checks which leases of a worker are still valid before it writes, and whether a call waits for answers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

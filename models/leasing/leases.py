@@ -19,9 +19,9 @@ from scheduling.costs import LearnedCurves
 
 @dataclass(frozen=True, slots=True)
 class WorkerOffer:
-    """What a worker can be given now: at most so many rows at once, and no work at all while its engine has a `fault`.
+    """What a worker accepts now: at most `max_rows` rows at once, and no work while its engine has a `fault`.
 
-    `curves` are what it has learned since it registered; None: nothing new.
+    `curves` are those learned since it registered; None: nothing new.
     """
 
     max_rows: int | None = None
@@ -72,9 +72,9 @@ class Renewal:
     """The answer to a renewal of leases."""
 
     registered: bool  # False once another process has registered under the worker's name
-    unheard: bool  # it did not take what it was sent, since it has registered
+    unheard: bool  # it takes none of the messages that it was sent after it registered
     held: frozenset[int]  # batches whose lease was renewed
-    closed: frozenset[int]  # batches that ended under these leases: their worker has just written so itself
+    closed: frozenset[int]  # batches that ended under these leases: their worker has just written their end
     cancels: frozenset[str]  # running requests whose cancel was requested
 
 
@@ -120,7 +120,7 @@ def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: floa
 
 
 def prove_consuming(connection: Connection, worker: str) -> bool:
-    """Record that the worker has taken a message; whether it had been without batches until then."""
+    """Record that the worker has taken a message; returns whether it had been kept from batches until then."""
     return (
         connection.execute(
             text("""
@@ -144,8 +144,7 @@ def renew(
 ) -> Renewal:
     """Write the worker's heartbeat, extend its leases, write their progress; returns the leases kept and the cancels.
 
-    `progress`: tokens a row generated so far, by lease. A `stopping` worker is given no further batch, and another one
-    what it offers.
+    `progress` is the number of tokens that each row has generated, by lease. A `stopping` worker gets no further batch.
     """
     row = connection.execute(
         text("""
@@ -191,8 +190,8 @@ def renew(
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
     """Those of these batches that ended under these leases.
 
-    A statement of its own: the renewal may have waited for the transaction that ended a batch, which it then does not
-    renew, and still reads the batch as it was when it began.
+    Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
+    but still reads its old state.
     """
     if not leases:
         return frozenset()

@@ -1,9 +1,9 @@
-"""Requests that leave their batch unanswered: they are queued again, cancelled, or fail if they alone are to blame.
+"""Takes unanswered requests out of their batches: queues them again, cancels them, or fails the cause of a failure.
 
 When an engine or a whole worker fails, each request that it was serving is a suspect. Suspects keep together as a
 group, which the planner serves again in halves, apart from all others (`scheduling.policies.wrapping.isolation`). So
-after at most ⌈log2(group)⌉ more failures the guilty request fails alone, and the others have their answers: to them the
-failed batches do not count as attempts.
+after at most ⌈log2(group)⌉ more failures the failing request is alone and fails, and the others have their answers. For
+the others the failed batches do not count as attempts.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,17 +14,17 @@ from sqlalchemy import Connection
 
 from models.sql import text
 
-# A request fails if an engine fails on it alone and that is at least the second failure that it was in: one may be
-# chance. If a worker was lost, it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.
+# A request fails at its second failure if an engine served it alone: one failure may be chance. If a worker was lost,
+# it takes MAGNUS_MAX_ATTEMPTS failures, because operators and kernels end processes too.
 ENGINE_FAILURES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why batches failed that an engine had at once; the batches of one failure have the same `first_batch`.
+    """Why an engine's batches failed together; the batches of one failure have the same `first_batch`.
 
-    `error` is the class of the engine's error, after which the device still worked; None if the worker's process ended,
-    was silent, or cannot use its device any more.
+    `error` is the class of an engine error that left the device usable; None if the worker's process ended, was silent,
+    or cannot use its device any more.
     """
 
     first_batch: int
@@ -33,10 +33,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
-    """A batch that ended with requests still in it; without a failure they go back as they came.
+    """A batch that ended with unfinished requests; without a failure they return to the queue unchanged.
 
     `split`: the batch ran out of memory, and its requests come back as a group to be split in two (Magnus III-C).
-    Joiners wait again, and become suspects when that has happened to them before.
+    Joiners wait again, and become suspects if they were in such a batch before.
     """
 
     batch_id: int
@@ -46,7 +46,7 @@ class UnfinishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LostBatch:
-    """An open batch of a worker that is gone; `started` is written a moment after the engine began it."""
+    """An open batch of a lost worker; `started` is written shortly after the engine began the batch."""
 
     id: int
     worker: str
@@ -56,10 +56,10 @@ class LostBatch:
 
 
 def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch]:
-    """Which of these batches their worker may have died of: those that its engine had, as far as that is known.
+    """Returns the batches that may have caused the worker's failure: those that its engine was serving.
 
-    Batches that join are in the engine together, others one by one in the order of their ids. Those that started are
-    to blame, and if the process `died` so is the next one: it may have begun, and killed it, before that was written.
+    The engine serves joining batches together and all others one by one, in the order of their ids. Returns the started
+    ones and, if the process `died`, the next one: it may have begun before its start was written.
     """
     unfinished = []
     for _, of_worker in groupby(sorted(lost, key=lambda batch: (batch.worker, batch.id)), lambda batch: batch.worker):
@@ -85,9 +85,9 @@ def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch
 def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max_attempts: int) -> list[str]:
     """Take the unfinished requests out of these batches; returns their ids.
 
-    A request with a cancel requested ends cancelled. One that was alone in an engine that failed, and for which that is
-    not the first failure, fails; if the worker's process ended, only after `max_attempts` failures. All others are
-    queued again, and the batch is subtracted from their attempts.
+    A request with a cancel requested ends cancelled. A request that was alone in a failed engine fails at its second
+    failure, or at its `max_attempts`-th if the worker's process ended. All others are queued again, and the batch does
+    not count as an attempt.
     """
     if not unfinished:
         return []

@@ -1,4 +1,4 @@
-"""Workers come and go: what they register, and what becomes of the batches that they leave behind."""
+"""Registers and deregisters workers, and requeues the batches that they leave open."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from scheduling.costs import ProfiledCurves
 class WorkerRegistration:
     """What a worker registers; `curves` are its measured prefill and decode curves (SCLS Eq. 3-4).
 
-    Curves from a short measurement have the key `quick`; they never replace those of a whole profile, unless
-    the worker's model or device is another now. `paged`: memory is the sum over rows in blocks of `block_tokens`.
-    `lacks` names what its engine cannot do. `prefix_cache`: it keeps how the prompts began that it has served.
+    Curves from a short measurement have the key `quick`; they replace those of a whole profile only if the worker's
+    model or device has changed. `paged`: memory is the sum over rows in blocks of `block_tokens`. `lacks` names what
+    its engine cannot do. `prefix_cache`: its engine caches prefixes of prompts.
     """
 
     name: str
@@ -34,7 +34,7 @@ class WorkerRegistration:
 
 
 def register(connection: Connection, worker: WorkerRegistration, max_attempts: int) -> float:
-    """Register the worker under its name; returns its incarnation, by which its process is told from earlier ones.
+    """Register the worker under its name; returns its incarnation, which identifies its process.
 
     Open batches of an earlier process of that name are lost; the requests that it was serving are suspects.
     """
@@ -78,7 +78,7 @@ def register(connection: Connection, worker: WorkerRegistration, max_attempts: i
 def deregister(connection: Connection, name: str, incarnation: float, failed: bool, max_attempts: int) -> None:
     """Mark the worker as stopped and put the requests of its open batches back into the queue.
 
-    If the worker `failed`, those that it was serving are suspects. Nothing happens if another process has its name now.
+    If the worker `failed`, the requests that it served are suspects. Does nothing if another process has its name.
     """
     mine = connection.execute(
         text("""

@@ -1,4 +1,4 @@
-"""The fleet as operators see it: each worker with its rows, memory and batches over time; drains, resumes workers."""
+"""The fleet for the dashboard: each worker with its rows, memory and batches over time; drains and resumes workers."""
 
 from dataclasses import dataclass
 from datetime import datetime

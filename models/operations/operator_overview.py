@@ -81,7 +81,7 @@ def workers_not_consuming(session: Session) -> list[str]:
 
 
 def what_is_missing(session: Session, worker_alive_s: float) -> list[str]:
-    """Returns what keeps accepted requests from being served as usual, each with its consequence."""
+    """Returns the problems that keep accepted requests from being served as usual, each with its consequence."""
     missing = process_heartbeats.missing(process_heartbeats.processes(session.connection()))
     if not workers_alive(session, worker_alive_s):
         missing.append("no worker is alive: requests are accepted and kept, and none is served")

@@ -1,4 +1,4 @@
-"""Heartbeats of processes, by the database's clock, each with the distance between its host's clock and that one.
+"""Heartbeats of processes by the database's clock, each with the offset of its host's clock.
 
 The heartbeats of workers are in the table `workers`, because leases depend on them.
 """
@@ -34,7 +34,7 @@ class Process:
 
     @property
     def silent(self) -> bool:
-        """Whether its heartbeat is older than that of any working process."""
+        """Whether its heartbeat is older than a working process's can be."""
         return self.heartbeat_age_s > SILENT_AFTER_S
 
 
@@ -72,6 +72,6 @@ def processes(connection: Connection) -> list[Process]:
 
 
 def missing(found: list[Process]) -> list[str]:
-    """Returns the needed kinds of which no process works, with the consequence: `no beat runs: …`."""
+    """Returns the needed kinds without a working process, each with the consequence: `no beat runs: …`."""
     alive = {process.kind for process in found if not process.silent}
     return [f"no {kind} runs: {WHAT_IS_MISSING[kind]}" for kind in NEEDED if kind not in alive]

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 
 from models.sql import text
 
-# Seconds after its end at which a sample is taken: `finished_at` is earlier than the write by the time that writing
-# took. Not tuned.
+# Seconds after its end at which a sample is taken: an answer is written some time after its `finished_at`. Not tuned.
 GRACE_S = 2
 KEPT_S = 3600  # how long samples are kept: the shortest chart shows 15 minutes, longer ones read closed minutes
 

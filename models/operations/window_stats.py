@@ -90,7 +90,7 @@ class WindowStats:
 def window_stats(session: Session, since: float | None = None, until: float | None = None) -> WindowStats:
     """Returns the figures from `since` (default: a minute ago) to `until` (default: now), Unix times."""
     row = session.execute(FETCH_STATS, {"since": since, "until": until}).one()
-    snapshot = read_queue_snapshot(session)  # has the planner's default, too, if no policy is set
+    snapshot = read_queue_snapshot(session)  # also names the planner's default policy if no policy is set
     chosen = session.get(ServiceState, "policy")
     policy = snapshot.policy if snapshot else chosen.value["name"] if chosen else None
     idle = None if not row.present_s else min(1.0, max(0.0, 1.0 - row.busy_s / row.present_s))

@@ -1,1 +1,1 @@
-"""What the planner reads and writes, and what clients are told of it."""
+"""The planner's reads and writes, and the queue positions and ETAs that clients get."""

@@ -20,9 +20,8 @@ class Claim:
 def claim_batches(connection: Connection, assignments: Sequence[Assignment], policy: str, epoch: int) -> list[Claim]:
     """Insert a batch for each assignment and move its requests from queued to in progress, in one statement.
 
-    Requests that were cancelled or requeued meanwhile, or whose deadline has passed, drop out; a batch that is left
-    without requests is not made. An assignment that only preempts becomes a batch of size 0. The claims come in the
-    assignments' order.
+    Leaves out requests that were cancelled or requeued meanwhile, or whose deadline has passed, and batches without
+    requests. An assignment that only preempts becomes a batch of size 0. Claims are in the order of the assignments.
     """
     wanted = [(n, request) for n, assignment in enumerate(assignments) for request in assignment.requests]
     rows = connection.execute(

@@ -1,7 +1,7 @@
-"""Leadership among processes of which one works: a row with a holder, a fencing number and an expiry.
+"""Leader election among processes of which only one works: a row with a holder, a fencing number and an expiry.
 
-The expiry is by the database's clock. Nothing of it is kept in a session, so that it survives a pooler in between, and
-a frozen leader holds nothing that the server does not release by itself (`models/session.py:IDLE_IN_TRANSACTION_S`).
+The expiry is by the database's clock. The lead does not depend on a session, so it works through a pooler, and the
+server itself releases a frozen leader's locks (`models/session.py:IDLE_IN_TRANSACTION_S`).
 """
 
 import os
@@ -15,7 +15,7 @@ from models.sql import text
 
 
 class LeadLost(Exception):
-    """Another process leads, or may have led meanwhile: what this one has in memory is out of date."""
+    """Another process leads, or may have led meanwhile: this process's state in memory is out of date."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Lead:
 def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = None) -> Lead | None:
     """Lead for `lead_s` seconds; None while another process leads, and its lead has not expired.
 
-    A lead does not have to expire if it is `mine`, or if its holder was a process of this host that has ended.
+    Takes a lead before it expires if it is `mine`, or if its holder was a process of this host that has ended.
     """
     present = connection.execute(
         text("""
@@ -41,7 +41,7 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
         """),
         {"name": name},
     ).one_or_none()
-    if present is not None:  # found by reading alone: a stand-by asks again and again
+    if present is not None:  # read first, because a stand-by asks often
         given_up = (mine is not None and present.fence == mine.fence) or _has_ended(present.holder)
         if not (present.expired or given_up):
             return None

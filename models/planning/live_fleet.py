@@ -1,4 +1,4 @@
-"""What the planner reads of the fleet: live workers, open batches, and how ended batches ended."""
+"""Reads the fleet for the planner: live workers, open batches, and the outcomes of ended batches."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class LiveWorker:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What engines of one model cannot do, by name: none of them, or only some."""
+    """Abilities that engines of one model lack, by name: all of them, or only some."""
 
     all: frozenset[str] = frozenset()
     some: frozenset[str] = frozenset()
 
     def explains(self, lacks: frozenset[str]) -> bool:
-        """Whether a worker that lacks these can be one of those that this was read of."""
+        """Whether a worker that lacks these abilities is consistent with this value."""
         return self.all <= lacks <= self.all | self.some
 
 
@@ -64,8 +64,7 @@ class BatchEnding:
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
     """Workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
 
-    Those that have deregistered may not, nor those that stop, that take nothing that they are sent, whose engine has a
-    fault, or that an operator drains.
+    Leaves out workers that have deregistered, are stopping, take no messages, have a faulty engine, or are drained.
     """
     rows = connection.execute(
         text("""
@@ -85,7 +84,7 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
-    """By model the tokens that the key-value cache of its largest worker holds, of those heard of within that time."""
+    """KV cache tokens of each model's largest worker, among workers with a heartbeat within that time."""
     rows = connection.execute(
         text("""
             select model, max(theta_bytes / delta_bytes) as tokens from workers
@@ -97,7 +96,7 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
 
 
 def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
-    """By model what its workers lack, of those heard of within that time; models that lack nothing are left out."""
+    """Abilities that each model's workers lack, among workers with a heartbeat within that time, if they lack any."""
     rows = connection.execute(
         text("""
             with heard as (

@@ -1,4 +1,4 @@
-"""Requests as the planner reads them: newly queued ones, and those of batches that an earlier planner assigned."""
+"""Reads requests for the planner: newly queued ones, and those of batches that an earlier planner assigned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ REQUEST_COLUMNS = (
     StoredRequest.suspect_group,
 )
 
-# Literals, not parameters: only then a plan that is made once for all parameters can use the partial indexes.
+# Literals, not parameters, because a generic plan can use the partial indexes only with literals.
 QUEUED = StoredRequest.status == literal_column("'queued'")
 IN_PROGRESS = StoredRequest.status == literal_column("'in_progress'")
 NEW_REQUESTS = select(StoredRequest.id).where(
@@ -38,8 +38,8 @@ NEW_REQUESTS = select(StoredRequest.id).where(
     StoredRequest.planner_epoch < bindparam("epoch", type_=BigInteger),
     StoredRequest.predicted_tokens.is_not(None),
 )
-# By an array, whose rows are looked up one by one. How many are new cannot be estimated, since ended requests keep the
-# epochs of earlier planners: joined, all requests were read at every step behind a queue of 100,000.
+# An array makes Postgres look the rows up one by one. It cannot estimate how many are new, since ended requests keep
+# earlier planners' epochs: with a join it read all requests at every step behind a queue of 100,000.
 FETCH_NEW_REQUESTS = (
     update(StoredRequest)
     .where(StoredRequest.id == func.any(func.array(NEW_REQUESTS.with_for_update(skip_locked=True).scalar_subquery())))
@@ -66,7 +66,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
     """Every queued and predicted request that this epoch has not fetched yet, in order of arrival.
 
     Marks them with the epoch, so that the next call does not return them again. Rows that another transaction has
-    locked, a predictor's for one, are skipped and come with a later call.
+    locked, such as a predictor, are skipped and come with a later call.
     """
     rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
     fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group) for row in rows]
@@ -74,9 +74,9 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
 
 
 def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
-    """When these requests were answered, by id and since the epoch; None for one that failed or was cancelled.
+    """The times of these requests' answers by id, in seconds since the epoch; None for failed and cancelled requests.
 
-    Those that have not ended, or are no more, are left out.
+    Leaves out requests that have not ended or were deleted.
     """
     rows = connection.execute(
         text("""
@@ -90,7 +90,7 @@ def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, flo
 
 
 def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dict[int, list[Request]]:
-    """The unfinished requests of these batches by batch id, in order of arrival; an empty list where none is left."""
+    """The unfinished requests of these batches by batch id, in order of arrival; an empty list if there are none."""
     found: dict[int, list[Request]] = {batch_id: [] for batch_id in batch_ids}
     rows = connection.execute(
         select(*REQUEST_COLUMNS, StoredRequest.batch_id)
@@ -106,7 +106,7 @@ def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dic
 
 
 def to_request(row: Row[Any]) -> Request:
-    """A row of REQUEST_COLUMNS as policies see it."""
+    """Makes the scheduling request of a row of REQUEST_COLUMNS."""
     return Request(
         id=row.id,
         arrived_at=row.arrived_at,

@@ -24,7 +24,7 @@ class QueuePlace:
     high_at: datetime | None = None
 
     def not_before(self, now: datetime) -> "QueuePlace":
-        """The same with no instant in the past, and the ETA within its interval."""
+        """Returns this place with no instant in the past, and with the ETA within its interval."""
         eta_at, low_at, high_at = (
             None if at is None else max(at, now) for at in (self.eta_at, self.low_at, self.high_at)
         )

@@ -51,26 +51,26 @@ class AnswerForecast(NamedTuple):
 
 
 class ModelForecast(_Value):
-    """What is expected of one model's requests, in seconds from `at`, a Unix time."""
+    """The forecast for one model's requests, in seconds from `at`, a Unix time."""
 
     at: float
-    line: tuple[float, float] | None = None  # of a request that comes now: seconds, and seconds for each token
+    line: tuple[float, float] | None = None  # for a request that comes now: base seconds, seconds a token
     jobs: Mapping[str, AnswerForecast] = {}  # by request id
-    behind: AnswerForecast | None = None  # a request in the middle of those that are not named
+    behind: AnswerForecast | None = None  # for the median one of the requests without a name here
 
 
 class QueueSnapshot(_Value):
-    """What waits, what it is expected to take, and what the workers cannot do; instants by the database's clock."""
+    """The waiting batches, their expected times, and the abilities that workers lack; instants by database clock."""
 
-    at: datetime = Field(exclude=True, repr=False)  # that of the row
+    at: datetime = Field(exclude=True, repr=False)  # the row's instant
     version: Literal[1] = 1
     epoch: int = 0
     policy: str = ""
     waiting: int = 0  # queued requests
-    backlog_s: float = 0.0  # until a worker would be free for a request that comes now
+    backlog_s: float = 0.0  # seconds until a worker is free for a request that comes now
     served_s: float = 0.0  # serving time of recently served batches, their moving average
-    decision_s: float = 0.0  # that the policy's last decision took
-    forecasting_s: float = 0.0  # CPU seconds that forecasts have taken since the planner leads
+    decision_s: float = 0.0  # duration of the policy's last decision
+    forecasting_s: float = 0.0  # CPU seconds spent on forecasts since the planner began to lead
     largest_tokens: Mapping[str, int] = {}  # by model: tokens that its largest worker's KV cache holds
     lacking: Mapping[str, tuple[str, ...]] = {}  # by model: abilities that none of its workers has
     batches: tuple[BatchInQueue, ...] = Field(default=(), repr=False)  # of a long queue only the first
@@ -89,13 +89,13 @@ class QueueSnapshot(_Value):
         return [request_id for batch in self.batches for request_id in batch.ids]
 
     def response_line(self, model: str) -> ResponseLine | None:
-        """How long a request of this model takes that comes now; None while nothing was forecast."""
+        """Response time of a request of this model that arrives now; None before the first forecast."""
         forecast = self.forecasts.get(model)
         return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
 
     @cached_property
     def batch_places(self) -> Mapping[str, tuple[int, float]]:
-        """By request: its place, and the seconds from the snapshot to the expected end of its batch."""
+        """The place of each request, and the seconds from the snapshot to the expected end of its batch."""
         places: dict[str, tuple[int, float]] = {}
         ahead = 0
         for batch in self.batches:

@@ -1,4 +1,4 @@
-"""The ETA given at submission: the planner's forecast for a request that comes now, corrected by the errors seen.
+"""The ETA given at submission: the planner's forecast for a request that comes now, corrected by earlier errors.
 
 The forecast is a line over the answer's length, which follows from the application's recent answers by input length.
 While the planner has none, recent response times of the application tell how long an answer takes; its backlog is then
@@ -19,10 +19,10 @@ from scheduling.forecast.expectations import IntervalCalibration, ResponseLine
 # Newest answers that the lines are fitted to and whose forecasts are judged: more of them make both steadier, fewer
 # follow a change of load sooner. Not tuned.
 RECENT_ANSWERS = 200
-# Answers of an application that give it a line of its own; one with fewer uses the line of all. Fewer would let one
-# unusual answer tilt the line, more would keep rare applications on the line of all. Not tuned.
+# An application with fewer answers uses the line of all applications. A smaller number would let one unusual answer
+# tilt a line, a larger one would keep rare applications on the line of all. Not tuned.
 MIN_ANSWERS = 8
-SPREAD = 0.6  # of a forecast's logarithm before errors were seen: the interval is then a third to three times it
+SPREAD = 0.6  # of a forecast's logarithm while no errors are known: the interval is 1/3 to 3 times the forecast
 
 FETCH_RECENT = text("""
     select tenant || '/' || application as application, input_tokens, output_tokens,
@@ -35,7 +35,7 @@ FETCH_RECENT = text("""
 
 @dataclass(frozen=True, slots=True)
 class RecentAnswer:
-    """An answer as its ETA looked at submission and as it came; `forecast_s` None: nothing was forecast."""
+    """An answer with its ETA at submission and its true time; `forecast_s` None: there was no forecast."""
 
     application: str
     input_tokens: int
@@ -46,9 +46,9 @@ class RecentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionEta:
-    """Seconds until the answer: what was forecast, what is told, and the ends of the interval.
+    """Seconds until the answer: the forecast, the corrected ETA, and the ends of its interval.
 
-    Fields of `client_requests.NewRequest` of the same names.
+    Its fields have the names of those of `client_requests.NewRequest`.
     """
 
     forecast_s: float
@@ -59,7 +59,7 @@ class SubmissionEta:
 
 @dataclass(frozen=True)
 class ResponseTimeEstimate:
-    """Lines over input tokens of each tenant's application with MIN_ANSWERS recent answers; key None: of all."""
+    """Lines over input tokens for each tenant's application with MIN_ANSWERS recent answers; key None: all together."""
 
     response_s: Mapping[str | None, ResponseLine]
     output_tokens: Mapping[str | None, ResponseLine]
@@ -68,7 +68,7 @@ class ResponseTimeEstimate:
     def eta(
         self, application: str, input_tokens: int, limit_tokens: int, model: str, snapshot: QueueSnapshot | None
     ) -> SubmissionEta | None:
-        """Of a request that comes now; None without recent answers and without a snapshot."""
+        """Returns the ETA of a request that comes now; None without recent answers and without a snapshot."""
         forecast_s = self._forecast_s(application, input_tokens, limit_tokens, model, snapshot)
         if forecast_s is None:
             return None
@@ -90,7 +90,7 @@ class ResponseTimeEstimate:
 
 
 def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEstimate:
-    """Fit the lines, and learn from the forecasts that have come true; the newest answers first."""
+    """Fit the lines, and learn the errors of past forecasts; `answers` are newest first."""
     answers = list(answers)
     calibration = IntervalCalibration()
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
@@ -110,13 +110,13 @@ def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEsti
 
 
 def read_response_times(session: Session) -> ResponseTimeEstimate:
-    """From the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
+    """Estimate from the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
     rows = session.execute(FETCH_RECENT, {"most": RECENT_ANSWERS})
     return estimate_response_times(RecentAnswer(*row) for row in rows)
 
 
 def _line(points: list[tuple[int, float]]) -> ResponseLine:
-    """Least squares; the mean, with slope 0, if all inputs are equally long or longer ones were answered sooner."""
+    """Fit least squares; the mean with slope 0 if all inputs are equally long or longer ones were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:
         slope, intercept = linear_regression(tokens, seconds)

@@ -10,7 +10,7 @@ from scheduling.costs import LearnedCurves, ProfiledCurves, ServingCurves, Worke
 
 
 def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
-    """The column's value; None where nothing is known."""
+    """Returns the column's value; None if there are no curves."""
     if worker is None:
         return None
     fits = {"prefill": list(worker.curves.prefill), "decode": list(worker.curves.decode)}
@@ -27,7 +27,7 @@ def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
 
 
 def curves_from_store(stored: Mapping[str, Any] | None) -> WorkerCurves | None:
-    """What was stored; None where nothing is known."""
+    """Returns the stored curves; None if there are none."""
     if stored is None:
         return None
     curves = ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"]))

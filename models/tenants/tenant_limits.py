@@ -33,7 +33,7 @@ def limits_of(session: Session, name: str) -> TenantLimits:
 
 
 def change_tenant(session: Session, name: str, changes: Mapping[str, float | int | None]) -> Tenant:
-    """Sets columns of a tenant's row, and makes the row if there is none; None sets a limit back to the default."""
+    """Sets columns of a tenant's row, which it makes if needed; None sets a limit back to the default."""
     values = {**changes, "updated_at": func.clock_timestamp()}
     statement = insert(Tenant).values(name=name, **changes).on_conflict_do_update(index_elements=["name"], set_=values)
     return session.scalars(statement.returning(Tenant), execution_options={"populate_existing": True}).one()

@@ -1,7 +1,7 @@
-"""What must hold in the database of a healthy service, each as one query that finds what breaks it.
+"""Invariants of a healthy service's database, each as one query that finds violations.
 
-`magnus doctor` runs them on a live service. They read, lock nothing, and stay short: each walks only unfinished
-requests and open batches, or, by an index that a healthy service leaves empty, answers of the last hour.
+`magnus doctor` runs them on a live service. They lock nothing and are short: each reads only unfinished requests and
+open batches, or an index that is empty in a healthy service, or answers of the last hour.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from sqlalchemy import Connection
 from models.operations import process_heartbeats
 from models.sql import text
 
-SHOWN = 5  # of what a query finds, so that a finding stays one line
+SHOWN = 5  # violations named, so that a finding fits one line
 # A clock that is further off makes log lines of several hosts hard to compare; nothing else depends on it. Not tuned.
 CLOCK_OFF_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What breaks an invariant: how many things, the first of them by name, and what to do."""
+    """A broken invariant: the number of violations, the first ones by name, and the remedy."""
 
     invariant: str
     count: int
@@ -29,7 +29,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A query for what should not be there; each row is one thing by name."""
+    """A query that finds violations; each row names one."""
 
     name: str
     query: str
@@ -101,7 +101,7 @@ INVARIANTS = (
 
 
 def violations(connection: Connection, grace_s: float, *, only_cheap: bool = False) -> Iterator[Violation]:
-    """What breaks an invariant now; what heals by itself has `grace_s` seconds, at least a lease and its recovery."""
+    """Returns the broken invariants; a fault that heals by itself counts after `grace_s` seconds, at least a lease."""
     parameters = {"grace_s": grace_s, "clock_off_s": CLOCK_OFF_S}
     for invariant in INVARIANTS:
         if only_cheap and not invariant.cheap:

@@ -1,4 +1,4 @@
-"""Recovery from what is lost: expired leases, lost messages, deaf workers, missing predictors; and passed deadlines."""
+"""Recovers from expired leases, lost messages, unreachable workers and missing predictors; enforces deadlines."""
 
 from collections.abc import Collection
 
@@ -16,8 +16,8 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
     """Mark batches as lost whose lease expired or whose worker is gone; returns the ids of their unfinished requests.
 
     A worker is gone if it deregistered or its last heartbeat is older than `lease_s`; then all its batches are lost at
-    once, whenever it took them. Those that it was serving may be what it died of: their requests are suspects. A lease
-    that a live worker lets expire is no failure: the worker never began that batch, or has no lease of it any more.
+    once, whenever it took them. The requests that it was serving are suspects: one may have killed it. A lease that a
+    live worker lets expire is no failure: the worker never began that batch, or no longer holds the lease.
     """
     rows = connection.execute(
         text("""
@@ -42,10 +42,10 @@ def lose_expired_batches(connection: Connection, lease_s: float, max_attempts: i
 
 
 def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends: int, max_attempts: int) -> list[str]:
-    """Take back what was sent `most_sends` times and never taken; returns the workers that took nothing.
+    """Take back batches that were sent `most_sends` times and never taken; returns the workers that took none.
 
-    Such a worker reaches the database but not its queue; one that began a batch lately is only slow. It gets no batch
-    until it has taken a message; everything that it has not taken is queued again, and that is no attempt.
+    Such a worker reaches the database but not its queue; a worker that began a batch lately is only slow. It gets no
+    batch until it has taken a message; the batches that it has not taken are queued again without counting as attempts.
     """
     silent = connection.execute(
         text("""
@@ -147,10 +147,10 @@ def write_fallback_predictions(connection: Connection, grace_s: float) -> int:
 def fail_too_large(
     connection: Connection, model: str, largest_tokens: int, among: Collection[str] | None = None
 ) -> list[str]:
-    """Fail the queued requests of a model that not even its largest worker can serve; returns their ids.
+    """Fail the queued requests that not even the model's largest worker can serve; returns their ids.
 
-    Those are prompts that leave no place for a token in its key-value cache, and requests that alone ran out of it.
-    Only these ids are looked at, or all that wait.
+    Their prompts leave no space for a token in its KV cache, or they ran out of memory alone. Checks only these ids, or
+    all queued requests.
     """
     which = "id = any(cast(:ids as text[])) and" if among is not None else ""
     rows = connection.execute(
@@ -174,7 +174,7 @@ def fail_too_large(
 
 
 def fail_unschedulable(connection: Connection, request_id: str) -> None:
-    """Fail a request with which the scheduling policy raises an error, whatever else waits."""
+    """Fail a request for which the scheduling policy itself raises an error."""
     connection.execute(
         text("""
             update requests set status = 'failed', finished_at = clock_timestamp(),

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from models.sql import text
 from models.tables import UNSTORED
 
-# What of the body is text of the client's; the rest says how the answer was generated.
+# The body's fields with the client's text; the others say how the answer was generated.
 FORGET = """
     update requests set instructions = '', input = '', output_text = null, logprobs = null,
         body = body - cast('{messages,tools,prompt_ids,instructions,format,metadata}' as text[])
@@ -15,7 +15,7 @@ FORGET = """
 
 
 def forget(connection: Connection, ids: Collection[str]) -> None:
-    """Delete the texts of those of these requests that have ended and are not to be stored."""
+    """Delete the texts of these requests, except those that have not ended or are to be stored."""
     connection.execute(
         text(f"{FORGET} where id = any(cast(:ids as text[])) and finished_at is not null and {UNSTORED}"),
         {"ids": list(ids)},

@@ -1,7 +1,7 @@
-"""Deliveries of events: a sender claims them for a time, then they have arrived, are tried again, or are given up.
+"""Deliveries of events: a sender claims them for a time; they then arrive, are tried again, or are given up.
 
-After that time the deliveries of a sender that died are due again. An event is therefore delivered at least once, and
-always under the same id.
+A dead sender's deliveries are due again after that time. An event is therefore delivered at least once, and always
+under the same id.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
 
-MOST_REDELIVERED = 1000  # the newest deliveries, among which one action sends those again that were given up; not tuned
+MOST_REDELIVERED = 1000  # newest deliveries among which one action looks for given-up ones; not tuned
 
 
 @dataclass(frozen=True, slots=True)

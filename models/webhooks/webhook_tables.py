@@ -33,13 +33,13 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_deliveries"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    endpoint_id: Mapped[str]  # no foreign key, with which every ended response would lock the endpoint's row
+    endpoint_id: Mapped[str]  # no foreign key: with one, every ended response would lock the endpoint's row
     event_id: Mapped[str]  # evt_ and the digits of the object's id, because an object ends once; the header webhook-id
     type: Mapped[str]
     object_id: Mapped[str]
     event_at: Mapped[datetime] = mapped_column(server_default=NOW)
     attempts: Mapped[int] = mapped_column(server_default="0")
-    # when it is tried next, or when a claimed one may be claimed again; null once it has arrived or was given up
+    # when it is tried next, or a claim on it expires; null once it has arrived or was given up
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=NOW)
     delivered_at: Mapped[datetime | None]
     last_status: Mapped[int | None]  # HTTP status

@@ -133,7 +133,7 @@ def _share_of(
 
 SIZE, MARGIN = 420.0, 40.0  # SVG units: the side of the square, and its left and lower margin
 COLOURS = 6  # applications with a colour of their own; the others share one
-MOST_POINTS = 600  # further points would cover these
+MOST_POINTS = 600  # more points would hide each other
 
 
 @dataclass(frozen=True, slots=True)

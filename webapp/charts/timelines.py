@@ -107,7 +107,7 @@ def job_life(view: RequestView) -> Timeline:
 
 
 def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | None:
-    """Returns the instant limited to the two others: of a job that ran again, only the last batch is known."""
+    """Returns the instant clamped to both bounds: only the last batch of a job that ran twice is known."""
     return None if at is None else min(max(at, first), last)
 
 

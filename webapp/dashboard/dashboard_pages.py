@@ -1,6 +1,6 @@
 """Every page of the dashboard with its address, and the template filters that write quantities.
 
-All pages need an operator, and read Postgres alone.
+All pages need a signed-in operator and read only Postgres.
 """
 
 from datetime import datetime

@@ -1,6 +1,6 @@
-"""Signing in to the dashboard, and who sent a call: a session that a key or the password began, or the password.
+"""Signs operators in by a key or the password, and identifies who sent a call: by its session or by the password.
 
-A key needs the scope `operate` to see pages, also `submit` to act, and also `read` to see texts. A call with the
+A key needs the scope `operate` to see pages, `submit` as well to act, and `read` as well to see texts. A call with the
 password itself (HTTP Basic, for scripts) may see pages but not act, because a browser also sends the password with
 requests that other sites make.
 """
@@ -24,7 +24,7 @@ from webapp.app_context import current_context
 COOKIE = "magnus_session"
 SESSION_S = 12 * 3600  # a working day; not tuned
 FOR_EVERYBODY = ("dashboard.sign_out", "dashboard.job_texts")  # forms that change nothing in the service
-LIVE = "X-Magnus-Live"  # header of the script that refreshes a page, to which no sign-in page is sent
+LIVE = "X-Magnus-Live"  # header of the script that refreshes pages; it gets no sign-in page
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ Word = Literal["keeping up", "behind", "stuck", "failing"]
 Limit = Literal["memory", "compute", "predictor", "planner", "no worker"]
 
 FAILING_SHARE = (
-    0.05  # failed share of the requests that ended within ten minutes: in order, nearly none fail. Not tuned.
+    0.05  # failed share of requests that ended within ten minutes; a healthy service has nearly none. Not tuned.
 )
 FEWEST_FAILED = 3  # failed requests: with fewer, the requests themselves are more likely the cause
-# Requests wait and none has ended for this time in seconds: single answers that take longer are rare. Not tuned.
+# Seconds without an ended request while requests wait: few single answers take longer. Not tuned.
 SILENT_S = 120.0
 BEHIND_S = 30.0  # waiting time of a new request, after which interactive clients have given up. Not tuned.
 WAITS_FOR_PREDICTION_S = 5.0  # predictors act at once, and a planner goes on without them after 4 s
-MEMORY_FULL = 0.85  # reserved share of Θ with which the next batch does not fit. Not tuned.
+MEMORY_FULL = 0.85  # reserved share of Θ above which the next batch does not fit. Not tuned.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def verdict_on(figures: ServiceFigures) -> ServiceVerdict:
 
 
 def binding_limit(figures: ServiceFigures) -> Limit | None:
-    """Returns the resource or process of which there must be more for more requests to be served."""
+    """Returns the resource or process that limits how many requests are served."""
     if not figures.workers:
         return "no worker"
     if figures.paused or not figures.planner:

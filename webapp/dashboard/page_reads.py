@@ -1,4 +1,4 @@
-"""Caches of what all operators see alike, so that many open pages cost as many reads as one."""
+"""Caches figures that all operators see, so that many open pages cost as many reads as one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ FIGURES_TTL_S = 4.0  # each open page is fetched every 5 s
 # A result is also kept for 100 times the seconds of its read, at most 15 s: any number of open pages then takes at most
 # a percent of a core, as long as a read takes no more than 150 ms.
 SPACING = 100.0
-BACK_S = 300.0  # time that workers' strips show: batches of seconds are wide enough to be seen. Not tuned.
+BACK_S = 300.0  # time span of workers' strips: batches of some seconds stay visible. Not tuned.
 CHARTS_TTL_S = {"15m": 4.0, "6h": 10.0, "7d": 15.0}  # well below the step of each
 
 Read = TypeVar("Read")

@@ -15,7 +15,7 @@ from webapp.app_context import current_context
 from webapp.charts.timelines import queue_timeline
 from webapp.dashboard.operator_sign_in import current_operator
 
-DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # at most in the picture and in the table, which stay readable so
+DRAWN_BATCHES, LISTED_BATCHES = 24, 100  # most in the picture and in the table, to keep both readable
 
 
 def queue() -> str:
