@@ -70,7 +70,7 @@ class AdaptiveBatch:
         self.useful_reads = min(self.useful_reads, useful_reads(request.prefill, request.remaining))
         self.smallest_request_tokens = min(
             self.smallest_request_tokens, request.prefill + request.remaining_upper
-        )  # of any request alone
+        )  # the largest of any single request
 
     @property
     def reserved_tokens(self) -> int:
@@ -79,9 +79,9 @@ class AdaptiveBatch:
 
 
 class AdaptiveBatcher:
-    """The waiting batches by number, and Algorithm 1 for each new request.
+    """The waiting batches by number; applies Algorithm 1 to each new request.
 
-    `changed` are the numbers of batches that were opened, changed or removed; whoever has read it clears it.
+    `changed` has the numbers of batches that were opened, changed or removed; its reader clears it.
     """
 
     def __init__(self, wma_threshold: int) -> None:
@@ -117,7 +117,7 @@ class AdaptiveBatcher:
                     self.add(request)
 
     def set_threshold(self, wma_threshold: int) -> None:
-        """Pack by another Φ from now on; the waiting requests are packed anew, those of sealed batches excepted."""
+        """Pack by another Φ from now on; waiting requests are packed anew unless their batch is sealed."""
         if wma_threshold == self.wma_threshold:
             return
         open_batches = [batch for batch in self.batches.values() if not batch.sealed]

@@ -1,4 +1,4 @@
-"""Queues in order of arrival, from which requests may also be removed by id: one, or one for each worker."""
+"""Queues in order of arrival, one for all workers or one each; requests can also be removed by id."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def ascending(heap: Sequence[Entry]) -> Iterator[Entry]:
 
 
 class ArrivalQueue:
-    """Requests in order of (arrival, id); one that comes back gets the place that its arrival gives it."""
+    """Requests in order of (arrival, id); a request that returns keeps its place by arrival."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Request] = {}
@@ -65,12 +65,12 @@ class ArrivalQueue:
 class WorkerQueues:
     """The queue or queues from which workers take requests: one for all, or with `round_robin` one for each worker.
 
-    With `round_robin`, requests are dealt out to the workers in turn, and again when their worker has gone.
+    With `round_robin`, workers get requests in turn; requests of a worker that left are dealt out again.
     """
 
     def __init__(self, round_robin: bool) -> None:
         self._round_robin = round_robin
-        self._shared = ArrivalQueue()  # with `round_robin`: what has not been dealt out yet
+        self._shared = ArrivalQueue()  # with `round_robin`: requests not dealt out yet
         self._queues: dict[str, ArrivalQueue] = {}
         self._dealt = 0
         self.add = self._shared.add

@@ -12,14 +12,14 @@ import numpy as np
 from scheduling.adaptive_batching import AdaptiveBatch
 from scheduling.costs import Floats, ServingTime
 
-SHORTEST_S = 1e-9  # keeps response ratios finite; any value far below the time of an iteration does
+SHORTEST_S = 1e-9  # keeps response ratios finite; any value far below an iteration's time works
 
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """The batch that a kind of worker would serve next; of those of two kinds the greater `priority` goes first.
+    """The batch that a kind of worker would serve next; between two kinds the greater `priority` goes first.
 
-    `priority` is what the order goes by (waiting time, perhaps over serving time), then less serving time.
+    `priority` sorts by waiting time or by response ratio, then by shorter serving time.
     """
 
     batch: AdaptiveBatch
@@ -29,7 +29,7 @@ class NextBatch:
 
 @dataclass(slots=True)
 class ServingTimeColumn:
-    """Estimated serving times on one kind of worker, up to date for rows changed no later than `up_to_change`."""
+    """Estimated serving times on one kind of worker; includes the changes of rows up to `up_to_change`."""
 
     serve_s: Floats
     up_to_change: int
@@ -74,7 +74,7 @@ class BatchScheduler:
     def next_batch(
         self, costs: ServingTime, capacity_tokens: float, now: float, whole: bool = True
     ) -> NextBatch | None:
-        """The next batch that fits a worker of such costs and capacity; unless `whole`, one of its requests fits."""
+        """The next batch that fits a worker of such costs and capacity, or unless `whole`, has a request that fits."""
         if not self._batches:
             return None
         priorities = self._priorities(costs, now)
@@ -99,7 +99,7 @@ class BatchScheduler:
         return listed
 
     def keep_estimates_of(self, costs_in_use: Iterable[ServingTime]) -> None:
-        """Drop the estimates for all costs but these."""
+        """Drop the estimates for all other costs."""
         keep = set(costs_in_use)
         for costs in [costs for costs in self._estimates if costs not in keep]:
             del self._estimates[costs]
@@ -131,7 +131,7 @@ class BatchScheduler:
         self._free.append(row)
 
     def _grow(self) -> int:
-        """Double the rows; the number of the first new row, which is in use from now on."""
+        """Double the rows; returns the first new row, which counts as used from now on."""
         used = len(self._arrived_at)
         more = max(64, used)
         self._arrived_at = np.concatenate([self._arrived_at, np.full(more, np.inf)])

@@ -34,7 +34,7 @@ def least_serving_time(
             serve_s[length] = costs.serve_many_s(every_size, *shape)
         most = min(i, len(serve_s[length]))
         candidates = total_s[i - most : i][::-1] + serve_s[length][:most]
-        best = int(candidates.argmin())  # of equally good ones the first, which is the smallest batch
+        best = int(candidates.argmin())  # argmin takes the smallest of equally good batches
         total_s[i], sizes[i] = candidates[best], best + 1
     batches = []
     end = len(ordered)
@@ -47,8 +47,8 @@ def least_serving_time(
 def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[tuple[Request, ...]]:
     """Groups on an engine of these curves, the longest prompts first; at least one request.
 
-    A group ends before the request from which on padding everything shorter to the group's longest prompt would take
-    longer than the part of Eq. (3) that another prefill costs whatever its size.
+    A group ends where padding all shorter prompts to the group's longest would take longer than the fixed part of Eq.
+    (3) that another prefill costs.
     """
     token_s, _, length_s, fixed_s = curves.prefill
     by_length = sorted(requests, key=lambda request: (-request.prefill, request.arrived_at, request.id))
@@ -63,9 +63,9 @@ def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[t
 
 
 def groups_by_padding(lengths: Sequence[int], max_padding: int) -> list[list[int]]:
-    """Groups as indices into the prompt lengths, the shortest first, each with at most so many pad tokens in all."""
+    """Groups as indices into the prompt lengths, the shortest first, each with at most `most_padding` pad tokens."""
     groups: list[list[int]] = []
-    tokens = 0  # of the last group's prompts
+    tokens = 0  # tokens of the last group's prompts
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         length = lengths[index]
         if groups and len(groups[-1]) * length - tokens <= max_padding:

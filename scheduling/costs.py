@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 
 class ServingTime(Protocol):
-    """An estimator of the seconds that a batch takes on one worker; hashable, and equal ones give equal estimates."""
+    """Estimates the seconds that a batch takes on one worker; hashable; equal estimators give equal estimates."""
 
     def __hash__(self) -> int: ...
 
@@ -68,8 +68,8 @@ class ServingCurves:
         return np.asarray(prefill_s + generation_lengths * step_s, dtype=np.float64)
 
 
-# Where an estimator is sampled: batch sizes, batch lengths, iterations. A linear one gives the same curves wherever it
-# is sampled; of any other the curves are right at these points. They span small to ordinary batches and are not tuned.
+# Sampled batch sizes, batch lengths and iterations. A linear estimator gives the same curves for any samples; for
+# others the curves are exact at these points. They span small to ordinary batches and are not tuned.
 SIZES = (1, 33)
 LENGTHS = (32, 544)
 ITERATIONS = (1, 65)
@@ -84,7 +84,7 @@ def linearized(costs: ServingTime) -> ServingCurves:
         return costs
     sizes, lengths = np.repeat(SIZES, 2), np.tile(LENGTHS, 2)
     short, long = (costs.serve_many_s(sizes, lengths, np.full(4, iterations)) for iterations in ITERATIONS)
-    # the iterations that `long` has beyond `short` see this many cached tokens on average
+    # cached tokens, on average, in the iterations of `long` that `short` lacks
     cached = lengths + (sum(ITERATIONS) + 1) / 2
     decode = _bilinear_fit((long - short) / (ITERATIONS[1] - ITERATIONS[0]), cached)
     first = ServingCurves((0.0, 0.0, 0.0, 0.0), decode).serve_many_s(sizes, lengths, np.full(4, ITERATIONS[0]))
@@ -104,10 +104,10 @@ def _bilinear_fit(values: Floats, lengths: Floats) -> Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCurves:
-    """Curves that were measured before any traffic: by `magnus profile`, or in the seconds of a worker's start."""
+    """Curves measured before any traffic: by `magnus profile`, or briefly when a worker starts."""
 
     curves: ServingCurves
-    quick: bool = False  # at the worker's start
+    quick: bool = False  # measured briefly at the worker's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class LearnedCurves:
     error: float
     windows: int
     version: int  # the number of the fit
-    typical: tuple[float, float]  # rows, and cached tokens of each, of the median iteration of those windows
+    typical: tuple[float, float]  # median rows and cached tokens a row of the iterations in those windows
 
 
 WorkerCurves = ProfiledCurves | LearnedCurves

@@ -38,16 +38,16 @@ class KvMemory:
 
     @property
     def row_overhead_tokens(self) -> float:
-        """What a row takes beside its tokens: of its last block half is empty in the mean."""
+        """Tokens that a row takes beyond its own: its last block is half empty on average."""
         return (self.block_tokens - 1) / 2 if self.paged else 0.0
 
     @property
     def most_rows(self) -> int:
-        """`max_rows`, or more than any worker has."""
+        """The most rows at once: `max_rows`, or an unreachable number without it."""
         return sys.maxsize if self.max_rows is None else self.max_rows
 
     def rows_tokens(self, rows: int, longest: int, total: int) -> float:
-        """What so many rows take, of which the longest has `longest` tokens and all together have `total`."""
+        """Memory in tokens of `size` rows whose longest has `longest` tokens and which have `total` tokens together."""
         return total + rows * self.row_overhead_tokens if self.paged else rows * longest
 
     def batch_bytes(self, size: int, length: int, generation_length: int) -> int:

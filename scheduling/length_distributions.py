@@ -1,8 +1,8 @@
 """How long an answer will be: distributions through its predicted median m and upper (90 %) quantile u.
 
 The length of a request that has not begun is taken to be log-normal. `drawn_lengths` gives each of many requests a
-possible length, spread as the predictions say, without chance: a batch lasts as long as its longest answer, so whoever
-judges a decision by medians alone underestimates large batches.
+possible length, spread as predicted but deterministic: a batch lasts as long as its longest answer, so medians alone
+underestimate large batches.
 
 The length of a running row is taken to be log-logistic: the normal's tail is too thin for rows that outlive their
 predictions, and the log-logistic is the one distribution of positive numbers whose conditional quantiles have a closed
@@ -30,19 +30,18 @@ from scheduling.request import COVERAGE, Request
 NORMAL = NormalDist()
 UPPER_Z = NORMAL.inv_cdf(COVERAGE)
 UPPER_LOGIT = math.log(COVERAGE / (1 - COVERAGE))
-CERTAIN_SPREAD = 0.02  # below, the upper quantile is within 2.6 % of the median: the answer ends where it is predicted
-MOST_EXPONENT = 600.0  # of e, which a float still holds; a length beyond is cut at its limit anyway
+CERTAIN_SPREAD = 0.02  # below this spread the upper quantile is within 2.6 % of the median, and counts as exact
+MOST_EXPONENT = 600.0  # of e; a float can still hold the result, and lengths are cut at their limits anyway
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
-    """A remaining length of each request by id; its level is the next one of the van der Corput sequence in base 2."""
+    """Draw a remaining length for each request, by id, at successive levels of the van der Corput sequence."""
     return {request.id: drawn_length(request, van_der_corput(number)) for number, request in enumerate(requests, 1)}
 
 
 def drawn_length(request: Request, level: float, generated: int | None = None) -> int:
-    """The quantile of this level of the remaining tokens: log-normal through the predicted median and upper quantile.
-
-    For a running row that has `generated` tokens, the quantile of answers that are longer than that.
+    """The quantile at `level` of the remaining tokens: log-normal through the predicted median and upper quantile. For
+    a running row that has `generated` tokens, the quantile among longer answers.
     """
     median, upper = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
     done = request.generated if generated is None else generated
@@ -73,7 +72,7 @@ CERTAIN_LOGISTIC_SPREAD = 0.01
 
 
 def conditional_totals(predicted: Floats, upper: Floats, generated: Floats) -> tuple[Floats, Floats]:
-    """Median and upper quantile of the total generation length of rows that have generated so many tokens already.
+    """Median and upper quantile of rows' total generation lengths, given the tokens generated so far.
 
     Elementwise over rows, in tokens; `predicted` and `upper` are the prediction's median and upper quantile. Both
     results are at least `generated` + 1.

@@ -1,1 +1,1 @@
-"""When answers are expected: the policy that serves, played forward from the present queue, and how far that errs."""
+"""Forecasts of answers: simulates the present policy on the present queue, and learns how far such forecasts err."""

@@ -1,11 +1,10 @@
-"""How far forecasts err, learned from those that have come true: intervals that cover nine of ten answers.
+"""Calibrates forecasts by the errors of earlier ones: intervals that cover nine of ten answers.
 
 Split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over the
 expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast into
-an expectation without bias and an interval. Nothing is assumed of the errors but that the next ones are like the last.
-
-Forecasts are judged among those of a similar horizon: what a decision and a message take is most of a tenth of a second
-and nothing of a minute.
+an expectation without bias and an interval. The only assumption is that the next errors are like the last ones.
+Forecasts are compared with those of a similar horizon: the overhead of a decision and a message dominates a tenth of a
+second and is negligible in a minute.
 """
 
 import math
@@ -22,15 +21,15 @@ INTERVAL = 0.9  # the share of answers that come within their intervals
 # Scores of each stage and horizon: more follow a change of load later, fewer make the quantiles noisier. Not tuned.
 KEPT = 200
 HORIZON = 3.0  # forecasts of one horizon differ by this factor at most; a larger one mixes more. Not tuned
-FEWEST = 20  # with fewer scores the outermost ones say nothing of the 5 % behind them
+FEWEST = 20  # with fewer scores the outermost ones do not resolve the 5 % tails
 # Before that, errors are taken to be normal: 1.645 spreads cover 90 %.
 UNKNOWN = (-1.645, 0.0, 1.645)
-# Spread of a forecast beside that of the answer's own length: arrivals, other answers' lengths, the machine. Only the
-# ratio to the length's spread counts, since scores set the level; not tuned.
+# Spread of a forecast from other causes than the answer's own length: arrivals, other answers, the machine. Only its
+# ratio to the length's spread matters, since scores set the level; not tuned.
 OTHER_SPREAD = 0.25
 SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
-LONGEST_S = 1e7  # four months: no instant that a forecast names leaves the calendar
-MOST_RATIO = 100.0  # of real and expected seconds; an error beyond counts as this one, and none is expected
+LONGEST_S = 1e7  # four months: keeps forecast instants within the calendar's range
+MOST_RATIO = 100.0  # of real to expected seconds; larger ratios are clipped and do not occur normally
 MOST_LOG = math.log(MOST_RATIO)
 
 
@@ -42,12 +41,12 @@ class ResponseLine:
     token_s: float
 
     def at(self, tokens: float) -> float:
-        """Seconds until an answer of so many tokens, never below 0."""
+        """Return the seconds until an answer of `tokens` tokens, at least 0."""
         return max(0.0, self.base_s + self.token_s * tokens)
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:
-    """Least squares of (tokens, seconds), at least one point; a line that neither falls nor begins below 0."""
+    """Fit least squares to at least one (tokens, seconds); neither slope nor base is negative."""
     tokens, seconds = np.array(points, np.float64).T
     spread = float(tokens.var())
     slope = float(((tokens - tokens.mean()) * (seconds - seconds.mean())).mean()) / spread if spread > 0 else 0.0
@@ -57,18 +56,18 @@ def fit_line(points: Sequence[tuple[float, float]]) -> ResponseLine:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Seconds until an answer: expected, and the ends of the interval."""
+    """Expected seconds until an answer, and the ends of its interval."""
 
     seconds: float
     low_s: float
     high_s: float
 
     def later(self, by_s: float) -> "Expectation":
-        """The same, so many seconds later."""
+        """Return this expectation moved by `seconds`."""
         return Expectation(self.seconds + by_s, self.low_s + by_s, self.high_s + by_s)
 
     def scaled(self, times: float) -> "Expectation":
-        """So many times as far away."""
+        """Return this expectation with all times multiplied by `factor`."""
         return Expectation(self.seconds * times, self.low_s * times, self.high_s * times)
 
 
@@ -81,7 +80,7 @@ class Band:
     high: float
 
     def around(self, seconds: float, spread: float) -> Expectation:
-        """The expectation that a forecast of so many seconds, of this spread, is worth."""
+        """The corrected expectation and interval for a forecast in seconds with this spread."""
         seconds = max(seconds, SHORTEST_S)
         low, middle, high = (
             min(LONGEST_S, seconds * math.exp(min(max(score * spread, -MOST_LOG), MOST_LOG)))
@@ -91,19 +90,19 @@ class Band:
 
 
 def spread_of(length_spread: float, service_share: float) -> float:
-    """A forecast's spread, if the own length's logarithm spreads so and serving takes this share of the time left."""
+    """A forecast's spread, from the spread of the length's logarithm and serving's share of the remaining time."""
     return math.hypot(OTHER_SPREAD, length_spread * service_share)
 
 
 class IntervalCalibration:
-    """The scores of each stage and horizon, from forecasts made and answers come."""
+    """The scores of each stage and horizon, from forecasts and the answers that followed."""
 
     def __init__(self) -> None:
         self._scores: dict[tuple[Stage, int | None], deque[float]] = {}  # None: of all horizons
-        self._bands: dict[tuple[Stage, int | None], Band] = {}  # of what has not changed since
+        self._bands: dict[tuple[Stage, int | None], Band] = {}  # cached until scores change
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
-        """A forecast has come true."""
+        """Record the real time of a forecast answer."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
         score = min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
         for key in ((stage, None), (stage, _horizon(expected_s))):
@@ -111,11 +110,11 @@ class IntervalCalibration:
             self._bands.pop(key, None)
 
     def around(self, stage: Stage, seconds: float, spread: float) -> Expectation:
-        """What a forecast of so many seconds, of this spread, is worth."""
+        """The corrected expectation and interval for a forecast in seconds with this spread."""
         return self.band(stage, seconds).around(seconds, spread)
 
     def band(self, stage: Stage, seconds: float) -> Band:
-        """Quantiles of the latest scores of this horizon, or of all while it has few."""
+        """Quantiles of the latest scores of this horizon, or of all horizons while it has few."""
         key: tuple[Stage, int | None] = (stage, _horizon(seconds))
         if len(self._scores.get(key, ())) < FEWEST:
             key = (stage, None)
@@ -129,7 +128,7 @@ def _horizon(seconds: float) -> int:
 
 
 def _band(scores: list[float]) -> Band:
-    """With n scores the outer quantiles are a rank of n + 1 further out."""
+    """Compute the quantiles; the outer ones use n + 1 ranks for n scores, as conformal prediction requires."""
     if len(scores) < FEWEST:
         return Band(*UNKNOWN)
     outside = (1 - INTERVAL) / 2
@@ -137,7 +136,7 @@ def _band(scores: list[float]) -> Band:
 
 
 def _quantile(ordered: list[float], level: float) -> float:
-    """Of rank level · (n + 1), interpolated, so that a next score is below it with this probability."""
+    """Return the score of rank level · (n + 1), interpolated: the next score is below it with this probability."""
     rank = level * (len(ordered) + 1) - 1
     below = min(max(math.floor(rank), 0), len(ordered) - 1)
     above = min(below + 1, len(ordered) - 1)

@@ -1,8 +1,8 @@
-"""The policy that serves, played forward from the present queue: when each answer is to be expected.
+"""Forecasts when each answer will come by simulating the policy in force from the present queue.
 
-The simulator plays a copy of the policy with what waits in it, on workers that go on with what they do now, with
-learned costs. Answers get lengths drawn from their predictions, and as many requests arrive meanwhile as lately. It is
-played in small pieces, so that a planner can do it beside its decisions, and ends once enough awaited answers came.
+The simulator runs a copy of the policy with its waiting requests, on workers that continue their present work, with
+learned costs. Lengths of answers are drawn from their predictions, and requests arrive at the recent rate. The
+simulation runs in small pieces beside the planner's decisions, and ends after enough awaited answers.
 """
 
 import math
@@ -20,23 +20,22 @@ from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, Simulation, StartedBatch
 from scheduling.simulation.trace import SimulatedAnswer
 
-# Awaited answers that are played; what waits behind them is expected at the rate at which they came. Each takes a
-# planner a millisecond or two. Not tuned.
+# Awaited answers that are simulated; requests behind them are expected at the rate of those answers. Each takes a
+# millisecond or two. Not tuned.
 MOST_PLAYED = 200
-MOST_ARRIVALS = 200  # requests that arrive meanwhile; they bound a forecast as the former do
-# Where rows join, the simulated policy is asked at multiples of this: a planner takes a step about as often.
+MOST_ARRIVALS = 200  # simulated arrivals; they also bound a forecast
+# Under continuous batching the simulated policy is asked at multiples of this, about as often as a planner steps.
 TICK_S = 0.05
-PROBES = 8  # of these the first tell how long a request takes that comes now; fewer are noisier. Not tuned
-QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # of an engine of which nothing is known
+PROBES = 8  # the first of these arrivals give the response time of a new request; fewer are noisier. Not tuned
+QUICKEST = ServingCurves((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1e-3))  # for an engine without known costs
 GOLDEN = (math.sqrt(5) - 1) / 2  # shifts the levels of each forecast, so that successive ones draw other lengths
 
 
 @dataclass(frozen=True, slots=True)
 class PresentWork:
-    """A worker with its rows, and its run-to-completion batches in the order in which they run.
-
-    `progress` is how many tokens each row of the batch that runs has gained. `step_costs` are those of its engine's
-    steps; None: `worker.costs`, which may know of whole batches only.
+    """A worker with its rows, and its run-to-completion batches in the order in which they run. `progress` has the
+    tokens that each row of the running batch has gained. `step_costs` are those of its engine's steps; None:
+    `worker.costs`, which may know of whole batches only.
     """
 
     worker: Worker
@@ -67,9 +66,9 @@ class Forecast:
         now: float,
         number: int = 0,
     ) -> None:
-        """`policy` is played with and must be a copy; `waiting` are those in it whose answers are awaited, in order.
+        """`policy` is changed, so it must be a copy; `waiting` has its requests to forecast, in order.
 
-        There must be at least one worker. Forecasts of different numbers draw different lengths.
+        There must be at least one worker. Forecasts with different `number` draw different lengths.
         """
         self.began_at = self._played_to = now
         self._policy, self._number = policy, number
@@ -91,7 +90,7 @@ class Forecast:
             self._resume(one, now)
 
     def advance(self, goes_on: Callable[[], bool]) -> bool:
-        """Play on while `goes_on()`; returns whether the forecast is complete."""
+        """Simulate while `goes_on()`; returns whether the forecast is complete."""
         simulation = self._simulation
         while not self._complete():
             if not goes_on():
@@ -151,7 +150,7 @@ class Forecast:
         return came >= min(len(awaited), MOST_PLAYED)
 
     def _resume(self, work: PresentWork, now: float) -> None:
-        """Let a worker go on with what it does."""
+        """Let a worker continue its present work."""
         name = work.worker.name
         for row in work.worker.rows:
             self._begin(row.request, row.generated)
@@ -166,7 +165,7 @@ class Forecast:
         self._draw(request, min(generated, request.limit - 1))
 
     def _draw(self, request: Request, generated: int) -> int:
-        """A total generation length for a request that has generated so many tokens; the same each time."""
+        """Draw a request's total generation length, given its generated tokens; later calls return the same."""
         if self._drawn.get(request.id, 0) <= generated:
             level = (van_der_corput(len(self._drawn) + 1) + GOLDEN * self._number) % 1
             self._drawn[request.id] = generated + drawn_length(request, min(max(level, 0.005), 0.995), generated)
@@ -184,7 +183,7 @@ class Forecast:
         return ExpectedAnswer(stage, starts_in_s, seconds, spread_of(log_spread(median, max(median, upper)), share))
 
     def _behind(self, played: Sequence[SimulatedAnswer]) -> dict[str, ExpectedAnswer]:
-        """Those that were not played: they come at the rate of those that were."""
+        """Expected answers of requests that were not simulated, at the rate of those that were."""
         rest = [request for request_id, request in self._waiting.items() if request_id not in self._simulation.answers]
         elapsed_s = self._played_to - self.began_at
         each_s = elapsed_s / max(1, len(played))
@@ -229,6 +228,6 @@ def _instance(work: PresentWork, now: float) -> Instance:
 
 
 def _engine(work: PresentWork) -> EngineCosts:
-    """An engine that takes what is known of the worker; where an iteration seems to take nothing, next to nothing."""
+    """Simulated engine costs of a worker; an iteration takes at least a tiny time."""
     curves = linearized(work.step_costs or work.worker.costs)
     return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

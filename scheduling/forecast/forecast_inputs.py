@@ -11,11 +11,11 @@ from scheduling.length_distributions import van_der_corput
 from scheduling.policy import Policy
 from scheduling.request import Request
 
-# The rate is that of so many seconds. Longer ones take a burst that has ended for a load that goes on, shorter ones
-# count too few arrivals. Not tuned.
+# Seconds over which the rate is measured. A longer window mistakes a burst that has ended for a lasting load, a shorter
+# one counts too few arrivals. Not tuned.
 WINDOW_S = 15.0
 KEPT = 256  # requests whose lengths are drawn from; not tuned
-MOST_COUNTED = 4096  # arrivals in the window; with more the rate is taken for lower than it is
+MOST_COUNTED = 4096  # arrivals kept for the window; with more arrivals the rate is underestimated
 
 
 class RecentArrivals:
@@ -27,7 +27,7 @@ class RecentArrivals:
         self._since: float | None = None  # when the first one was seen
 
     def see(self, request: Request, now: float) -> None:
-        """Count a request, once however often it comes back or is predicted anew."""
+        """Count a request; later calls with the same request change nothing."""
         self._since = now if self._since is None else self._since
         if request.id not in self._arrived_at:
             self._lengths.append(request)
@@ -43,7 +43,7 @@ class RecentArrivals:
         return lately / min(WINDOW_S, max(1.0, now - self._since))
 
     def expected(self, now: float) -> Iterator[Request]:
-        """Requests to come, evenly spaced, without end; none if none came lately."""
+        """Yield expected requests without end, evenly spaced; yield none if no request came lately."""
         rate, recent = self.rate(now), list(self._lengths)
         number = 0
         while rate > 0:
@@ -54,10 +54,10 @@ class RecentArrivals:
 
 
 def copy_of(policy: Policy) -> Policy:
-    """An equal policy that shares only what never changes: requests, and estimators of serving times.
+    """Return an equal policy that shares only immutable objects: requests and serving time estimators.
 
     Policies keep tables by the identity of such an estimator, which therefore must not be copied. Pickling takes a
-    fifth of what `copy.deepcopy` takes: with 20,000 requests waiting some tens of milliseconds.
+    fifth of the time of `copy.deepcopy`: some tens of milliseconds with 20,000 waiting requests.
     """
     stored = io.BytesIO()
     pickler = _SharingPickler(stored, pickle.HIGHEST_PROTOCOL)

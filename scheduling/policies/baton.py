@@ -28,11 +28,11 @@ from scheduling.request import PRIORITY_S, Request, to_retry
 
 
 class Baton(Policy):
-    """Uses no predicted generation length: it watches how much memory is in use.
+    """Uses no predicted lengths, only the memory in use.
 
     The thresholds are shares of the memory Θ. The paper names none; these were chosen, not tuned. `grow_below` keeps
     memory for the growth of running rows, at the price of smaller batches; `shrink_above` preempts rows before the
-    memory runs out. The gap between them keeps a row that has left from joining again at once.
+    memory runs out. The gap between them keeps a preempted row from rejoining at once.
     """
 
     mode: Mode = "continuous"
@@ -42,13 +42,13 @@ class Baton(Policy):
         self._batch_size = batch_size  # None: as memory allows
         self._grow_below, self._shrink_above = grow_below, shrink_above
         self._queues: dict[int, ArrivalQueue] = {}  # by priority
-        self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
+        self._first_worker: Worker | None = None  # first worker of the last decision, for estimates
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues.values())
 
     def add(self, request: Request, now: float) -> None:
-        """To the queue of its priority, at the place that its arrival gives it."""
+        """Add a request to the queue of its priority, by arrival."""
         self._queues.setdefault(request.priority, ArrivalQueue()).add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -74,12 +74,12 @@ class Baton(Policy):
         return [assignment for batch in batches if (assignment := batch.assignment())]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """They wait again; a request that did not fit alone has its limit reserved."""
+        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
         for request in to_retry(assignment.requests):
             self.add(request, now)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests in serving order, cut into batches of as many rows as the first worker last had.
+        """The waiting requests in serving order, in batches as large as the first worker's last one.
 
         Rows really join one by one; batches of that size take about as long.
         """
@@ -99,10 +99,10 @@ class Baton(Policy):
     def _fewest_rows(
         self, batches: Sequence["BatonBatch"], smallest: list[tuple[int, int]], request: Request
     ) -> "BatonBatch | None":
-        """The batch with the fewest rows of those that the request may join, None if there is none.
+        """The smallest batch that the request may join; None if there is none.
 
-        `smallest` is a heap of (rows, index of the batch). A batch that not even one token may join is dropped from it
-        until the next decision.
+        `smallest` is a heap of (rows, index of the batch). A batch without memory for one more token is dropped until
+        the next decision.
         """
         passed_over, found = [], None
         while smallest and not found:
@@ -117,7 +117,7 @@ class Baton(Policy):
         return found
 
     def _may_join(self, batch: "BatonBatch", prefill: int) -> bool:
-        """Whether a row of so many tokens keeps the batch below its threshold; an empty one takes what it holds."""
+        """Whether a row of this length keeps the batch below its threshold; an empty batch takes any row that fits."""
         if batch.size >= min(self._batch_size or sys.maxsize, batch.worker.memory.most_rows):
             return False
         if not batch.size:
@@ -125,9 +125,8 @@ class Baton(Policy):
         return batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":
-        """The batch that one row of lower priority has left so that the request can join it.
-
-        None if no batch has such a row, or if none comes below its threshold by losing one.
+        """Preempts a row of lower priority so that the request can join; returns its batch. None if no batch has such a
+        row, or if losing one brings none below its threshold.
         """
         candidates = [(row, batch) for batch in batches if (row := batch.first_to_leave(below=request.priority))]
         for row, batch in sorted(candidates, key=lambda candidate: _preemption_order(candidate[0])):
@@ -155,7 +154,7 @@ class BatonBatch:
         return len(self._rows) + len(self._joiners)
 
     def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> float:
-        """Cached tokens, padding included, after the next join; with a joiner of `prefill` tokens, `without` a row."""
+        """Cached tokens with padding after a joiner of `prefill` tokens has joined and row `without` has left."""
         longest = self._longest_without(without) if without else self._longest
         total = self._total + prefill - (_cached(without) if without else 0)
         rows = self.size + bool(prefill) - bool(without)
@@ -163,15 +162,14 @@ class BatonBatch:
         return self.worker.memory.rows_tokens(rows, max(prefill, longest) + growth, total + rows * growth)
 
     def first_to_leave(self, below: int) -> RunningRow | None:
-        """The row to preempt for a request of priority `below`: of the lowest priority, and of those the last to join.
-
-        None if no row is of lower priority. Rows that were preempted before are left alone.
+        """The row to preempt for a request of priority `below`: the last joined of the lowest priority. None if no row
+        has a lower priority. Rows that were preempted before are skipped.
         """
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
         return min(rows, key=_preemption_order, default=None)
 
     def shrink(self, share: float) -> None:
-        """Preempt rows, the lowest priority and the last to join first, until this share of memory holds the others."""
+        """Preempt rows, the lowest priority and the latest joiner first, until the others fit this share of memory."""
         while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
             self.leave(min(self._rows, key=_preemption_order))
 
@@ -193,12 +191,12 @@ class BatonBatch:
         self._total = sum(map(_cached, self._rows)) + sum(request.prefill for request in self._joiners)
 
     def _longest_without(self, row: RunningRow | None) -> int:
-        """Cached tokens of the longest of all rows and joiners but one row."""
+        """Cached tokens of the longest row or joiner except one row."""
         cached = [_cached(other) for other in self._rows if other is not row]
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignment(self) -> Assignment | None:
-        """Which rows leave and which requests then join, None if neither.
+        """The rows that leave and the requests that join; None if there are neither.
 
         The worker itself prefills joiners of similar length together.
         """

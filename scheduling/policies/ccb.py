@@ -18,7 +18,7 @@ from scheduling.request import Request, to_retry
 
 
 class ConservativeContinuous(Policy):
-    """Uses no predicted generation length: every row counts as one of Lmax prompt and Gmax generated tokens.
+    """Uses no predicted lengths: every row counts as Lmax prompt and Gmax generated tokens.
 
     A worker that could not hold one such row gets no rows while a larger worker lives.
     """
@@ -32,13 +32,13 @@ class ConservativeContinuous(Policy):
         self._max_length, self._max_generation_length = max_length, max_generation_length
         self._slots = slots  # None: Eq. (1) on each worker
         self._queues = WorkerQueues(round_robin)
-        self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
+        self._first_worker: Worker | None = None  # first worker of the last decision, for estimates
 
     def __len__(self) -> int:
         return len(self._queues)
 
     def add(self, request: Request, now: float) -> None:
-        """To the place in the queue that its arrival gives it."""
+        """Add a request to the queue by its arrival."""
         self._queues.add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -46,14 +46,14 @@ class ConservativeContinuous(Policy):
         return self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """The earliest requests to the free slots, each to the worker that then has the most free slots."""
+        """Assign the earliest requests to free slots, each to the worker with the most free slots."""
         if not workers or not len(self._queues):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
         self._first_worker = workers[0]
         self._queues.set_workers([worker.name for worker in workers])
         slots = [(len(worker.rows) - self.slots(worker), index) for index, worker in enumerate(workers)]
-        # a heap of (free slots with a minus sign, index of the worker)
+        # a heap of (negated free slots, index of the worker)
         emptiest = [(minus_free, index) for minus_free, index in slots if minus_free < 0 and not workers[index].queued]
         heapq.heapify(emptiest)
         joining: dict[str, list[Request]] = {}
@@ -73,12 +73,12 @@ class ConservativeContinuous(Policy):
         return self._slots or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """They wait again; a request that did not fit alone has its limit reserved."""
+        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
         for request in to_retry(assignment.requests):
             self._queues.add(request)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests, cut into batches of as many rows as the first worker has slots.
+        """The waiting requests, in batches of as many rows as the first worker has slots.
 
         Rows really join one by one; batches of that size take about as long.
         """

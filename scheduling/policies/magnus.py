@@ -45,10 +45,10 @@ class FixedSize:
 
 
 class MagnusPolicy(Policy):
-    """Packs each request as it comes (Algorithm 1) and gives idle workers the batch with the highest response ratio.
+    """Packs each request on arrival (Algorithm 1); idle workers get the batch with the highest response ratio.
 
     On a fleet of unequal memory batches grow to what the largest worker holds. A smaller worker takes batches that fit
-    it; when none does, it takes as much of one as fits, rather than idle. Without a threshold Φ is chosen as it goes.
+    it or, rather than idle, the part of one that fits. Without a threshold Φ is chosen from recent requests.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MagnusPolicy(Policy):
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
         self._table = BatchScheduler(by_response_ratio)
         self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
-        self._costs: ServingTime | None = None  # of the first worker of the last decision; estimates are for it
+        self._costs: ServingTime | None = None  # those of the first worker of the last decision, for estimates
 
     def __len__(self) -> int:
         return len(self._batcher)
@@ -82,7 +82,7 @@ class MagnusPolicy(Policy):
         return True
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """One batch to each idle worker; the kind of worker whose best batch has the highest merit goes first."""
+        """Assign each idle worker a batch; the kind of worker whose best batch has the highest priority goes first."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -106,7 +106,7 @@ class MagnusPolicy(Policy):
             undecided = [kind for kind in undecided if idle[kind]]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """The batch is split into two sealed halves, which wait again."""
+        """Split the batch into two sealed halves, which wait again."""
         for half in split(assignment.requests):
             self._batcher.open_batch(half, sealed=True)
 
@@ -118,7 +118,7 @@ class MagnusPolicy(Policy):
         return (_described(*row) for row in self._table.serving_order(self._costs, now))
 
     def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
-        """The idle workers by kind; also bounds the batches by what the largest worker of this fleet holds."""
+        """Return the idle workers by kind; also limits batches to the largest worker's memory."""
         idle: dict[WorkerKind, deque[Worker]] = {}
         for worker in workers:
             of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
@@ -130,9 +130,8 @@ class MagnusPolicy(Policy):
         return idle
 
     def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
-        """The best batch that fits, else one that fits in part; on the largest workers the best, fitting or not.
-
-        A request that may need more memory than the largest workers have would otherwise wait while any other does.
+        """Return the best batch that fits, else one that fits in part; on the largest workers the best in any case.
+        Otherwise a request that may exceed the largest workers' memory would wait as long as any other waits.
         """
         if capacity_tokens == self._batcher.capacity_tokens:
             return self._table.next_batch(costs, float("inf"), now)

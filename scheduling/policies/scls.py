@@ -24,7 +24,7 @@ from scheduling.request import Request, discard_from, split
 
 
 class RoundRobin:
-    """Workers take turns; one whose memory is too small for a batch is passed over."""
+    """Workers take turns; skips workers whose memory is too small for the batch."""
 
     def __init__(self) -> None:
         self._workers: Sequence[Worker] = ()
@@ -46,10 +46,10 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Each batch goes to the worker where it ends first; of equal workers that is the least loaded one (Eq. 11).
+    """Each batch goes to the worker where it ends first: the least loaded one if all are equal (Eq. 11).
 
     With the longest batches first this is SCLS's max-min offloading. Workers of equal costs and memory are one kind,
-    kept in a heap by load, so that a batch is weighed once for each kind.
+    kept in a heap by load, so that a batch is compared once for each kind.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -60,7 +60,7 @@ class LeastLoaded:
             heapq.heapify(kind)
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The worker whose load is least with the batch, of those that hold it; if none does, of the largest."""
+        """The worker with the least load after this batch, among those that hold it, else among the largest."""
         fitting = [kind for kind in self._kinds if kind[1].fits(size, length, generation_length)]
         if not fitting:
             largest = max(memory.capacity_tokens for _, memory in self._kinds)
@@ -135,7 +135,7 @@ class SliceLevel(Policy):
         return len(self._pool) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """To the request pool."""
+        """Add a request to the pool."""
         if self._chosen_slice:
             self._chosen_slice.record(request)
         self._pool.add(request)
@@ -145,7 +145,7 @@ class SliceLevel(Policy):
         return self._pool.discard(request_id) or discard_from(self._halves, request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Once the interval is over, batches of all that waits, the longest to serve first, to the workers' queues."""
+        """After the interval, assign all waiting requests to the workers' queues, the longest batches first."""
         if not workers:
             return []
         self._fleet = workers
@@ -167,15 +167,15 @@ class SliceLevel(Policy):
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """The end of the interval, even if nothing waits here: what is around it may hold requests back. None: over."""
+        """The end of the interval, even without requests here: a wrapping policy may hold some. None: it is over."""
         return self._next_at if self._next_at > now else None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """The batch is split into two sealed halves, which are offloaded at the end of the interval."""
+        """Split the batch into two sealed halves, which are offloaded at the end of the interval."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches beyond memory, then the pool in order of arrival, cut into batches that fit a worker.
+        """Halves of batches that ran out of memory, then the pool by arrival, in batches that fit a worker.
 
         The batches that are really offloaded are formed only at the end of the interval; these are as large and take
         about as long.
@@ -196,7 +196,7 @@ class SliceLevel(Policy):
             yield waiting_batch(batch, costs, now, self._slice_tokens)
 
     def _largest_size(self) -> Callable[[int], int]:
-        """The function from batch length to the rows that may have it, on the fleet of the last decision."""
+        """Return a function from batch length to the largest batch size on the fleet of the last decision."""
         memory = packing_memory(self._fleet)
         return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
@@ -211,9 +211,8 @@ class SliceLevel(Policy):
 
 
 def packing_memory(workers: Sequence[Worker]) -> KvMemory:
-    """The memory that batches are sized for: with n workers at least as large as one, the one with the largest n · Θ.
-
-    On an unequal fleet full batches of that size fill the most memory in all.
+    """The memory that batches are sized for: the Θ that maximizes n · Θ, with n workers of at least that Θ. On an
+    unequal fleet full batches of that size fill the most memory.
     """
     memories = sorted((worker.memory for worker in workers), key=lambda memory: -memory.capacity_tokens)
     return max(enumerate(memories, start=1), key=lambda ranked: ranked[0] * ranked[1].capacity_tokens)[1]

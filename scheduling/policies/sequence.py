@@ -23,14 +23,14 @@ from scheduling.request import Request, discard_from, reserve_limit, split
 
 @dataclass(frozen=True, slots=True)
 class VariableBatchSize:
-    """Batches of about `size` · `tokens` generated tokens; from `below` tokens a row on, the fixed batch size holds."""
+    """Batches of about `size` · `tokens` generated tokens; rows of at least `below` tokens use the fixed batch size."""
 
     size: int = 256
     tokens: int = 50
     below: int = 300
 
     def of(self, generation_length: int, fixed_size: int) -> int:
-        """B0·L0/L (4.1) rounded to the nearest power of two (4.2), at least 1, for rows of so many generated tokens."""
+        """B0·L0/L (4.1) for rows of L generated tokens, rounded to the nearest power of two (4.2), at least 1."""
         if generation_length >= self.below:
             return fixed_size
         exact = self.size * self.tokens / generation_length
@@ -50,7 +50,7 @@ class SequenceScheduling(Policy):
         bin_tokens: int | None = 50,  # None: no binning
         variable: VariableBatchSize | None = VariableBatchSize(),
         collect_failures: bool = True,
-        resume_failures: bool = True,  # False: as published, what a failure has generated is thrown away
+        resume_failures: bool = True,  # False: as published, a failure's generated tokens are dropped
     ) -> None:
         self._group_size, self._batch_size = group_size, batch_size
         self._bin_tokens, self._variable = bin_tokens, variable
@@ -66,7 +66,7 @@ class SequenceScheduling(Policy):
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
 
     def add(self, request: Request, now: float) -> None:
-        """To the queue of which groups are formed; a request that has generated before is a failure."""
+        """Add a request to the queue; one that has generated tokens before counts as a failure."""
         if request.generated:
             kept = request if self._resume_failures else replace(request, generated=0)
             self._failures.append(reserve_limit(kept))
@@ -83,7 +83,7 @@ class SequenceScheduling(Policy):
         return discard_from(self._halves, request_id) or self._queue.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """The next batch that fits it to each idle worker, in the order of the workers."""
+        """Assign each idle worker the next batch that fits it, in the order of the workers."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -93,11 +93,11 @@ class SequenceScheduling(Policy):
         return [assignment for assignment in batches if assignment]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """The batch is split into two sealed halves, which are served first."""
+        """Split the batch into two sealed halves, which are served first."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches beyond memory, then the batches of the group, of its failures and of the groups to come."""
+        """Halves of batches that ran out of memory, then batches of the group, of its failures and of later groups."""
         for half in self._halves:
             yield waiting_batch(half, self._costs, now, sealed=True)
         coming = iter(self._queue)
@@ -124,9 +124,8 @@ class SequenceScheduling(Policy):
         return sorted(requests, key=lambda request: (self._predicted(request), request.arrived_at, request.id))
 
     def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
-        """The first requests, as many as fit the memory and the batch size.
-
-        A request that does not fit alone is passed over, except that the largest worker takes it as a batch of one.
+        """Take as many of the first requests as fit the memory and the batch size. Skips a request that does not fit
+        alone, but the largest worker takes it as a batch of one.
         """
         batch: list[Request] = []
         length = generation_length = 0

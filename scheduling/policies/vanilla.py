@@ -16,14 +16,14 @@ from scheduling.request import Request, discard_from, split
 
 
 def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
-    """The workers whose memory holds so many tokens; if none does, those with the most memory."""
+    """The workers whose memory holds this many tokens; if none does, those with the most memory."""
     largest = max(worker.memory.capacity_tokens for worker in workers)
     least = min(tokens, largest)
     return [worker for worker in workers if worker.memory.capacity_tokens >= least]
 
 
 class Vanilla(Policy):
-    """Uses no predicted generation length: every request counts as one of Lmax prompt and Gmax generated tokens.
+    """Uses no predicted lengths: every request counts as Lmax prompt and Gmax generated tokens.
 
     A worker that could not hold one such request gets none while a larger worker lives.
     """
@@ -43,13 +43,13 @@ class Vanilla(Policy):
         self._slice_tokens = slice_tokens
         self._queues = WorkerQueues(round_robin)
         self._halves: list[tuple[Request, ...]] = []
-        self._first_worker: Worker | None = None  # of the last decision; estimates are for one like it
+        self._first_worker: Worker | None = None  # first worker of the last decision, for estimates
 
     def __len__(self) -> int:
         return len(self._queues) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """To the place in the queue that its arrival gives it."""
+        """Add a request to the queue by its arrival."""
         self._queues.add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -57,7 +57,7 @@ class Vanilla(Policy):
         return discard_from(self._halves, request_id) or self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """The next batch in order of arrival to each idle worker; halves of a batch beyond memory go first."""
+        """Assign each idle worker the next batch by arrival; halves of batches that ran out of memory go first."""
         if not workers:
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
@@ -78,7 +78,7 @@ class Vanilla(Policy):
         return self._batch_size or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """The batch is split into two sealed halves, which are served before the queue."""
+        """Split the batch into two sealed halves, which are served before the queue."""
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:

@@ -1,7 +1,7 @@
 """How much each tenant has been served, relative to its weight: the tenant with the least counter is next (VTC).
 
-A counter grows by what its tenant is served, divided by the tenant's weight, so that counters that stay close together
-mean shares like the weights. A tenant that comes back after a pause starts from the least counter of the tenants that
+A counter grows by what its tenant is served, divided by the tenant's weight, so that equal counters mean shares in
+proportion to the weights. A tenant that comes back after a pause starts from the least counter of the tenants that
 wait, or from that of the tenant served last if none waits: being idle earns no credit. So the counters of two tenants,
 both of which always have a request waiting that fits, never differ by more than their largest single service.
 """
@@ -28,7 +28,7 @@ class VirtualTokenCounters:
         self._weights = weights
 
     def activate(self, tenant: str, others: Iterable[str]) -> None:
-        """Let a tenant compete whose first request came; `others` are the tenants that already have one waiting."""
+        """Add a tenant whose first request arrived; `others` are the tenants with waiting requests."""
         last = self._served.get(self._last_served, 0.0)
         floor = min((self._served[other] for other in others), default=last)
         self._served[tenant] = max(self._served.get(tenant, 0.0), floor)
