@@ -53,7 +53,7 @@ class Worker:
     busy_s: float = 0.0
     queued: int = 0
     lacks: frozenset[str] = frozenset()  # what its engine cannot do, by name
-    prefix_cache: bool = False  # its engine need not compute again how a prompt begins that it has served
+    prefix_cache: bool = False  # its engine caches prefixes of prompts
 
     @property
     def idle(self) -> bool:
@@ -65,7 +65,7 @@ class Worker:
         return not any(lacking(request.needs, self.lacks) for request in requests)
 
     def given(self, assignment: "Assignment", now: float) -> "Worker":
-        """The worker as it will be with this assignment, too."""
+        """The worker as it will be with this assignment added."""
         if not assignment.joins:
             return replace(self, queued=self.queued + 1, busy_s=self.busy_s + assignment.estimated_s)
         stay = tuple(row for row in self.rows if row.request.id not in assignment.preempts)
@@ -126,23 +126,23 @@ class Policy(Protocol):
         ...
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit: split evenly into two sealed halves (Magnus III-C)."""
+        """Take back a batch that did not fit, split evenly into two sealed halves (Magnus III-C)."""
         ...
 
     def wake_at(self, now: float) -> float | None:
-        """When to be asked again even if nothing happens; None: only when something does."""
+        """When to call `assign` again even if nothing happens; None: only after an event."""
         return None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Take note of Kendall's tau of recent predictions and answers; None while it is not known."""
+        """Use this Kendall's tau of recent predictions and answers; None while it is unknown."""
         return None
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Take note of the tenants' weights; one that is not named has weight 1."""
+        """Use these tenants' weights; tenants without an entry have weight 1."""
         return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """What waits, in batches in the order in which they would be served now."""
+        """The waiting requests as batches, in the order in which they would be served now."""
         ...
 
     def __len__(self) -> int:

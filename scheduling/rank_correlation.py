@@ -13,14 +13,14 @@ ANSWERS_BETWEEN_UPDATES = 64
 
 
 class RankCorrelation:
-    """Kendall's tau of the latest predicted and true generation lengths, computed now and then."""
+    """Kendall's tau of the latest predicted and true generation lengths, recomputed every few answers."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_ANSWERS)
         self._answers = 0
 
     def update(self, predicted: int, generated: int) -> float | None:
-        """Count one more answer; tau of the recent ones after every `ANSWERS_BETWEEN_UPDATES`, None in between."""
+        """Count an answer; returns the recent tau at every `ANSWERS_BETWEEN_UPDATES`-th answer, else None."""
         self._recent.append((predicted, generated))
         self._answers += 1
         return kendall_tau(*np.array(self._recent).T) if self._answers % ANSWERS_BETWEEN_UPDATES == 0 else None

@@ -1,19 +1,19 @@
-"""What a policy knows of a request: lengths and instants, never a text; and what becomes of it when memory runs out."""
+"""A request as policies see it (lengths and instants, never a text), and its return after memory ran out."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-# Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
-# most so long before it. More helps high priorities, less bounds the wait of low ones. No paper names a value; this one
-# was chosen, not tuned.
+# Seconds of waiting that equal one level of priority: a request overtakes those one level lower that arrived at most
+# this long before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper names
+# a value; this one was chosen, not tuned.
 PRIORITY_S = 300.0
 
 
 # The level of the upper quantile of a predicted generation length: the share of answers that should end at or below it.
 # The higher it is, the fewer batches outgrow the memory reserved for them, and the fewer rows fit. Not tuned.
 COVERAGE = 0.9
-# Added to the priority of background requests, which are served with what the others leave. Any value does that is
-# further away than the priorities of clients, -100 to 100, are apart.
+# Added to the priority of background requests, which get only spare capacity. Any value works that exceeds the range of
+# clients' priorities, -100 to 100.
 BACKGROUND_PRIORITY = -1000
 
 
@@ -41,12 +41,12 @@ class Request:
     predicted: int  # G'(p): median of the predicted generation length, in all
     predicted_upper: int  # its upper quantile, of level COVERAGE, which memory is reserved for
     generated: int = 0  # tokens that earlier slices generated already; a prefill then covers length + generated
-    priority: int = 0  # of two requests, a policy that honours priorities serves the one with the higher value first
+    priority: int = 0  # higher values go first under policies that honour priorities
     tenant: str = ""
     deadline_at: float | None = None
     application: str = ""
-    needs: frozenset[str] = frozenset()  # what its worker must be able to do and some cannot, by name
-    outgrew_tokens: int = 0  # what the largest worker holds on which it ran out of memory alone; 0: on none
+    needs: frozenset[str] = frozenset()  # names of required abilities that some workers lack
+    outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.limit < 1:
@@ -78,7 +78,7 @@ class Request:
 
 
 def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
-    """The batch evenly split into two, requests of similar predicted generation length together.
+    """Split a batch evenly into two, keeping requests of similar predicted length together.
 
     A batch of one comes back as `to_retry` returns it. A request therefore runs out of memory at most
     ⌈log2(batch size)⌉ + 1 times wherever a worker exists that holds its limit.
@@ -91,10 +91,10 @@ def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """The requests as they wait again after they did not fit.
+    """Return the requests in the form in which they wait again after they did not fit.
 
-    A request that did not fit even alone was predicted too short. Its limit becomes its prediction, so that it goes to
-    a worker that holds that much.
+    A request that did not fit alone was predicted too short: its limit becomes its prediction, so that it goes to a
+    worker with that much memory.
     """
     return (reserve_limit(requests[0]),) if len(requests) == 1 else tuple(requests)
 
@@ -105,7 +105,7 @@ def reserve_limit(request: Request) -> Request:
 
 
 def discard_from(halves: list[tuple[Request, ...]], request_id: str) -> bool:
-    """Take a request out of the half that it waits in; False if it is in none. An emptied half is removed."""
+    """Remove a request from its half, and the half if it is then empty; returns False if the request is in none."""
     for index, half in enumerate(halves):
         others = tuple(request for request in half if request.id != request_id)
         if len(others) < len(half):

@@ -1,14 +1,14 @@
-"""Parameters that papers fix for their models, chosen for a model whose lengths and costs nobody knows beforehand.
+"""Chooses parameters that papers fix for their own models, from the served model's lengths and costs.
 
 Φ of Magnus's Algorithm 1 is 50,000 for the paper's models and GPUs. WMA grows with the square of lengths: where answers
-are short, no batch reaches that, and all lengths are mixed. So the Φ is chosen under which the recent requests, all
-waiting at once, take the least time. Where an iteration costs next to nothing more for a further row, that mixes all
-lengths, and most tokens that are computed are invalid: they are cheap today and delay every short request. So a smaller
-Φ under which `VALID_SHARE` of the tokens are valid is preferred, if it takes at most `MOST_SLOWDOWN` longer.
+are short, no batch reaches that, and all lengths are mixed. So Φ is chosen to minimise the time of the recent requests,
+as if all waited at once. If a further row adds almost nothing to an iteration, that Φ mixes all lengths, and most
+computed tokens are invalid, which delays every short request. So a smaller Φ with at least `VALID_SHARE` of valid
+tokens is preferred, if it takes at most `MOST_SLOWDOWN` longer.
 
 S, the slice length of SCLS, is 128 in the paper (5.1). A short slice repeats prefills; a long one generates tokens
-after the ends of answers and reserves memory for them. So the S is chosen under which requests like the recent ones
-take the least time in steady state, when some of them wait for their first slice and others for a later one.
+after the ends of answers and reserves memory for them. So S is chosen to minimise the time of requests like the recent
+ones in steady state, when some wait for their first slice and others for a later one.
 """
 
 from collections import deque
@@ -26,26 +26,26 @@ from scheduling.request import Request
 PUBLISHED_THRESHOLD = 50_000  # Φ in Magnus's evaluation (IV)
 PUBLISHED_SLICE = 128  # S in SCLS's evaluation (5.1)
 CHOSEN_EVERY_S = 30.0  # lengths and costs drift in minutes; any value between 10 and 120 does
-# The least gain, as a share of the time under the present value: less is within the error of predictions, and does not
-# pay for packing the waiting requests anew. Not tuned.
+# The least gain, as a share of the time under the present value: a smaller one is within the error of predictions and
+# not worth packing the waiting requests anew. Not tuned.
 LEAST_GAIN = 0.02
 # Requests by which Φ is chosen: some tens of batches, decided in about 60 ms; not tuned.
 THRESHOLD_REQUESTS = 256
 LEAST_THRESHOLD_REQUESTS = 32  # some batches; with fewer requests chance would choose
 STEP = 2  # between the thresholds tried: a finer one changes the time by less than predictions err
 VALID_SHARE = 0.7  # the goal that the service sets itself: of the tokens computed by run-to-completion batches
-MOST_SLOWDOWN = 0.25  # what that may cost; where predictions rank answers badly, no Φ reaches it at such a price
+MOST_SLOWDOWN = 0.25  # extra time allowed for that goal; with poor predictions no Φ reaches the goal within it
 # Requests by which S is chosen; more take more planning time: these take some tens of milliseconds. Not tuned.
 SLICE_REQUESTS = 96
 LEAST_SLICE_REQUESTS = 16  # with fewer requests chance would choose
 SLICES = tuple(2**power for power in range(3, 12))  # finer steps change the time by less than predictions err
-MOST_PARTS = 384  # slices of all requests that one candidate is judged by; of more, every second, third … one
+MOST_PARTS = 384  # most slices that a candidate is judged by; of more slices a regular sample is taken
 
 
 class RecentRequests:
     """The latest requests, and whether a parameter is to be chosen from them again.
 
-    It is due every `CHOSEN_EVERY_S`, and while few requests were seen, whenever their number has doubled.
+    It is due every `CHOSEN_EVERY_S`, and while there are few requests, whenever their number has doubled.
     """
 
     def __init__(self, most: int, fewest: int) -> None:
@@ -93,7 +93,7 @@ class PackedTime:
 def cheapest_threshold(
     requests: Sequence[Request], present: int, costs: ServingTime, capacity_tokens: int, max_size: int | None
 ) -> int:
-    """Return the Φ that serves these best: the present one unless another gains `LEAST_GAIN` or reaches the goal."""
+    """Return the best Φ for these requests: the present one unless another gains `LEAST_GAIN` or reaches the goal."""
     drawn = drawn_lengths(requests)
     most = max(batch_reads(request.prefill, request.limit) for request in requests)
     thresholds = [present, *(STEP**power for power in range(4, most.bit_length() + 1))]

@@ -1,4 +1,4 @@
-"""What a row costs where: the waiting work, each worker's band of lengths, and the delay that a joiner causes.
+"""The cost of a row on each worker: the waiting work, each worker's band of lengths, and the delay by a joiner.
 
 Work. A row's work is linear in four features: rows (1), prefill tokens, tokens to generate, and cached tokens summed
 over the iterations. So the sums of the features describe any set of requests, whatever the costs of the workers. With a
@@ -85,7 +85,7 @@ class Backlog:
         return np.asarray(self._by_length @ seconds_per_feature(fleet), np.float64)
 
     def _count(self, request: Request, sign: int) -> None:
-        """Features are halves of whole numbers, so the sums stay exact whatever is added and removed."""
+        """Add features, which are multiples of 0.5, so that sums stay exact after any additions and removals."""
         rows, prefill, tokens, cached = (sign * feature for feature in work_features(request))
         self._by_length[_length_step(request)] += rows, prefill, tokens, cached
         total = self._total
@@ -99,8 +99,7 @@ def _length_step(request: Request) -> int:
 def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
     """The upper edge of each worker's band in tokens, (workers,); `waiting_s` is `Backlog.work_s`.
 
-    Bands are given out in the order of the mean length of the rows that the workers have, so that a worker keeps
-    serving the lengths that it serves now.
+    Workers get bands in the order of the mean length of their rows, so that each goes on with similar lengths.
     """
     is_row = np.arange(fleet.cached.shape[1]) < fleet.size[:, None]
     cached, remaining = fleet.cached[is_row], np.maximum(fleet.remaining[is_row], 1.0)
@@ -120,7 +119,7 @@ def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class DelayedRequests:
-    """The requests elsewhere that a joiner delays, and what their delay depends on."""
+    """The other requests of the fleet that a joiner delays, and the band edges."""
 
     per_worker: float  # requests of the whole fleet that run or wait, divided by its workers
     band_edges: Floats  # (workers,): the upper edge of each worker's band in tokens

@@ -24,13 +24,13 @@ from scheduling.length_distributions import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-# Of the tokens that a worker could generate in a second with any number of rows, the part that makes it busy. Simulated
-# with the costs of the bundled model at 35 times its size and more requests than two workers can serve, 0.7, 0.8, 7/8,
-# 0.9 and no limit give 35.3, 37.7, 38.2, 39.3 and 38.9 requests a second and means of 1.9, 2.0, 2.3, 2.4 and 2.4 s
-# where 600 arrive; where 2,000 do, 37.7, 41.2, 43.1, 44.1 and 44.7, and 4.3, 3.9, 4.2, 4.5 and 5.7 s. On published GPUs
-# memory ends first.
+# A worker is busy at this share of the most tokens a second that any number of rows would give. Simulated with the
+# costs of the bundled model at 35 times its size and more requests than two workers can serve, 0.7, 0.8, 7/8, 0.9 and
+# no limit give 35.3, 37.7, 38.2, 39.3 and 38.9 requests a second and means of 1.9, 2.0, 2.3, 2.4 and 2.4 s where 600
+# arrive; where 2,000 do, 37.7, 41.2, 43.1, 44.1 and 44.7, and 4.3, 3.9, 4.2, 4.5 and 5.7 s. On published GPUs memory
+# ends first.
 BUSY_SHARE = 7 / 8
-LEAST_ROWS = 16  # that a busy worker has, whatever its costs were fitted to
+LEAST_ROWS = 16  # minimum of a busy worker, even if its fitted costs say fewer
 TINY_S = 1e-12  # keeps a row that costs nothing from a division by zero
 
 
@@ -45,14 +45,14 @@ class FutureMemory:
 
     @classmethod
     def of(cls, cached: Floats, remaining: Floats, paging: "Paging") -> "FutureMemory":
-        """From (workers, rows) in any order; `remaining` is -inf where there is no row."""
+        """Sort rows given as (workers, rows) in any order; `remaining` is -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
         cached = cached[np.arange(len(order))[:, None], order]
         ordered = remaining[np.arange(len(order))[:, None], order]
         return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paging)
 
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
-        """Peaks in tokens if one more row of so many tokens joined the worker, for many pairs (pairs,) of both."""
+        """Peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
         rows_remaining, longest = self.remaining[workers], self.longest[workers]
         cached, remaining = cached[:, None], remaining[:, None]
         count = np.arange(1, rows_remaining.shape[1] + 1)
@@ -73,13 +73,13 @@ class FutureMemory:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Which workers have paged memory, and what a row takes there beside its tokens, (workers,)."""
+    """Which workers have paged memory, and the unfilled tokens of a row's last block there, (workers,)."""
 
     paged: NDArray[np.bool_]
     overhead: Floats
 
     def of(self, workers: Ints) -> "Paging":
-        """The same for these workers only."""
+        """Return the values of these workers only."""
         return Paging(self.paged[workers], self.overhead[workers])
 
 
@@ -93,11 +93,10 @@ def peak_tokens(cached: Floats, remaining: Floats, paged: bool = False, overhead
 
 
 class FleetArrays:
-    """One element of each array, or row of each matrix, is a worker; lengths in tokens, costs in seconds.
+    """Each element of an array and each row of a matrix belongs to one worker; lengths in tokens, costs in seconds.
 
-    p1..p4 and d1..d4 are the coefficients of SCLS Eq. (3) and (4) of each worker, `size` the number of its rows and
-    `joiners` of those that joined in this decision, `longest` the cached tokens of its longest row and `total` those of
-    all its rows.
+    p1..p4 and d1..d4 are each worker's coefficients of SCLS Eq. (3) and (4). `size` counts its rows, `joiners` the rows
+    that joined in this decision; `longest` has the cached tokens of its longest row, `total` those of all rows.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -139,19 +138,19 @@ class FleetArrays:
 
     @property
     def read_length(self) -> Floats:
-        """Cached tokens that an iteration reads for each row: of the longest, in paged memory of the mean row."""
+        """Cached tokens that an iteration reads for each row: those of the longest row, or of the mean row if paged."""
         mean = self.total / np.maximum(self.size, 1)
         return np.asarray(np.where(self.paging.paged, mean, self.longest), np.float64)
 
     @property
     def shared_tokens(self) -> Floats:
-        """The tokens among which an iteration's fixed time is divided: of all memory, or of as many rows as may run."""
+        """The tokens that share an iteration's fixed time: those that memory holds, or those of the most rows."""
         mean_row = self.total.sum() / max(1, int(self.size.sum()))
         of_rows = self.most_rows * mean_row
         return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
 
     def limit_rows(self) -> None:
-        """Let no worker have more rows than keep it busy: more would only make each step longer for all of them."""
+        """Limit each worker to the rows that keep it busy: more rows would only make all steps longer."""
         fixed_s, row_s = self.d4 + self.d3 * self.read_length, self.d2 + self.d1 * self.read_length
         enough = BUSY_SHARE / (1 - BUSY_SHARE) * fixed_s / np.maximum(row_s, TINY_S)
         self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
@@ -164,16 +163,16 @@ class FleetArrays:
     def join_s(self) -> Floats:
         """Seconds that the running rows of each worker lose to one join, summed over the rows.
 
-        That is, for each row, the part of a prefill that is the same however many requests join at once.
+        Each row loses the fixed part of a prefill, which does not depend on the number of joiners.
         """
         return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.read_length), np.float64)
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
-        """Whether a row of so many tokens fits beside the worker's rows now, whatever they grow to later."""
+        """Whether a row of this length fits beside the worker's rows now, without regard to their growth."""
         return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
-        """Whether a row of so many tokens, (workers, n) or (1, n), fits beside the rows of these workers now."""
+        """Whether rows of these lengths, (workers, n) or (1, n), each fit beside the present rows of these workers."""
         columns = (self.size, self.capacity, self.longest, self.most_rows, self.paging.paged)
         size, capacity, longest, most_rows, paged = (column[workers, None] for column in columns)
         tokens = (size + 1) * (np.maximum(longest, prefill) + ROW_GROWTH_TOKENS)
@@ -185,7 +184,7 @@ class FleetArrays:
         return np.asarray(fits & (size < most_rows), np.bool_)
 
     def peak_with(self, worker: int, prefill: float, remaining: float) -> float:
-        """The peak of a worker's memory if one more row of so many tokens joined."""
+        """The peak of a worker's memory if one more row with these tokens joined."""
         size = int(self.size[worker])
         cached = np.append(self.cached[worker, :size], prefill)
         rows_remaining = np.append(self.remaining[worker, :size], remaining)
@@ -200,7 +199,7 @@ class FleetArrays:
         return self._future
 
     def future_of(self, workers: Ints) -> FutureMemory:
-        """The same for these workers only."""
+        """Return the values of these workers only."""
         return FutureMemory.of(self.cached[workers], self.remaining[workers], self.paging.of(workers))
 
     def join(self, worker: int, request: Request) -> None:
@@ -225,8 +224,8 @@ def reserved(median: Floats, upper: Floats, size: Ints) -> Floats: ...
 def reserved(median: float | Floats, upper: float | Floats, size: int | Ints) -> float | Floats:
     """Remaining tokens to reserve for one row of a batch of `size` rows: the median and 1/√size of the way to `upper`.
 
-    The errors of the rows' predictions are independent, so their sum spreads √size times as far as one of them, and
-    each row needs 1/√size of its own spread.
+    The rows' prediction errors are independent, so their sum spreads √size times as far as a single error, and each row
+    needs 1/√size of its own spread.
     """
     share: float | Floats = 1 / np.sqrt(size)
     return median + (upper - median) * share

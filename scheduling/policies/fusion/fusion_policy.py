@@ -1,18 +1,18 @@
-"""Ours: continuous batching by predicted length, the paper's own future work, with what the field has found since.
+"""Our policy: continuous batching by predicted length (the paper's future work) with later findings of the field.
 
-- Order: arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
+- Order: by arrival plus the logarithm of the delay that a request causes; priorities, deadlines (`priority_key`).
 - Admission: as many rows as keep a worker busy and fit their predicted future (`matching`), reserved by an upper
   quantile (`fleet_arrays`), predicted again for rows that outlive their prediction.
 - Placement: where a row delays all requests least, rows of similar length together (`delay_cost`).
 - Joins: in groups, once they are worth the stop of the running rows (`join_buffer`), prefilled by similar length.
 - Fairness: the tenant served least for its weight goes first (`length_buckets`); while none of its requests fits,
-  others go ahead by no more than its largest one takes.
+  others go ahead by at most the service of its largest request.
 - Guard: the lower the predictor's Kendall's tau, the less predictions change the order, down to FCFS
   (`set_rank_correlation`).
 
 Starvation: none is possible. A request that is due (see `priority_key`) goes before all that are not. If it fits
-nowhere, one worker takes no other request until it fits there (`matching`), which is at the latest when that
-worker's rows have ended.
+nowhere, one worker takes no other request until it fits there (`matching`), at the latest when that worker's rows have
+ended.
 """
 
 import math
@@ -75,7 +75,7 @@ class Fusion(Policy):
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Into its bucket; one that comes back unfinished had been ahead of all that waits now."""
+        """Add a request to its bucket; an unfinished one that returns was ahead of all waiting requests."""
         self._in_background = request.background
         work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
         self._queues.add(WaitingRequest(request, work_ahead))
@@ -88,7 +88,7 @@ class Fusion(Policy):
         return self._join_buffer.remove(request_id) is not None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Let predictions change the order only as far as they rank requests rightly."""
+        """Let predictions change the order only to the extent that they rank requests correctly."""
         self._prediction_weight = prediction_weight(tau)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -100,17 +100,17 @@ class Fusion(Policy):
         return self._join_buffer.wake_at
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """They wait again; a request that did not fit alone has its limit reserved."""
+        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
         for request in to_retry(assignment.requests):
             self.add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Match requests with workers until none fits any more; joins not yet worth their cost stay buffered."""
+        """Match requests with workers until no request fits; joins not yet worth their cost stay buffered."""
         offered = [worker for worker in workers if not worker.queued]
         if not offered or not len(self):
             return []
         self._fleet = fleet = FleetArrays(offered)
-        if not self._in_background:  # which want throughput alone
+        if not self._in_background:  # background requests only need throughput
             fleet.limit_rows()
         self._join_buffered(fleet)
         load = self._load(fleet)
@@ -156,12 +156,12 @@ class Fusion(Policy):
     def _join_some(self, state: DecisionState) -> bool:
         """Let requests of the least served tenant of which any fits join; returns whether any joined."""
         reservation = self._reservation
-        # a request that was predicted anew may have come behind another one: nothing could then join the worker
+        # a new prediction may have moved the reserving request back, so that nothing could join the worker
         if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
             reservation.release()
         counters = self._queues.counters
         tenants = self._queues.least_served(TENANTS_TRIED)
-        most = math.inf  # what a tenant may be served while a less served one has no request that fits
+        most = math.inf  # counter limit of others while a less served tenant's requests do not fit
         for tenant, next_tenant in zip_longest(tenants, tenants[1:]):
             if counters.served(tenant) > most:
                 break
@@ -186,7 +186,7 @@ class Fusion(Policy):
         workers = candidate_workers(fleet, heads)
         if not len(workers):
             return False
-        # the less predictions are worth, the closer all lengths are drawn to their mean
+        # with less reliable predictions, lengths count as closer to their mean
         mean = self._queues.mean_remaining()
         remaining = mean * (heads.remaining / mean) ** self._prediction_weight
         key = priority_keys(heads, delay_s(fleet, state.delayed, workers, heads.prefill, remaining), load, state.now)
@@ -210,9 +210,8 @@ class Fusion(Policy):
 
 
 def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
-    """Tokens of the largest request that could join an empty worker, of those that are first in their buckets.
-
-    Infinity if none could: what waits for a worker that is not there is no reason for others to wait.
+    """Tokens of the largest first request of a bucket that could join an empty worker. Infinity if there is none:
+    requests that fit no present worker must not make others wait.
     """
     heads = buckets.heads()
     tokens = (heads.prefill + heads.remaining)[heads.prefill < fleet.capacity.max()]
@@ -220,7 +219,7 @@ def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
 
 
 def _assignment(fleet: FleetArrays, worker: int, joiners: Sequence[WaitingRequest]) -> Assignment:
-    """One worker's joiners as one assignment; the worker itself prefills those of similar length together."""
+    """Return a worker's joiners as one assignment; the worker prefills joiners of similar length together."""
     requests = tuple(waiting.request for waiting in joiners)
     iterations = max(request.remaining for request in requests)
     return Assignment(fleet.names[worker], requests, joins=True, estimated_s=iterations * float(fleet.step_s()[worker]))

@@ -6,8 +6,8 @@ buffered until the seconds that they have waited, summed, are half of the second
 ski-rental rule, rent, then buy. Under steady arrivals that gives the group size of the square-root rule (economic order
 quantity).
 
-A request that can expect no company joins at once. If g seconds lie between two joiners and a join costs J, two that
-join together cost g + J and two that do not 2 · J: it does not pay to wait where g exceeds J.
+A request joins at once if no other is expected soon. If joiners are g seconds apart and a join costs J, joining
+together costs g + J and joining one by one 2 · J, so waiting does not pay if g exceeds J.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from scheduling.policies.fusion.length_buckets import WaitingRequest
 
-LONGEST_GAP_S = 10.0  # that counts, so that an idle hour is soon forgotten; more than what most joins cost
+LONGEST_GAP_S = 10.0  # longer gaps count as this, so that an idle hour is soon forgotten; above the cost of most joins
 GAP_WEIGHT = 0.25  # of the last gap in their mean. Simulated, 0.1 and 1 give means within 2 % of it
 
 
@@ -28,12 +28,12 @@ class JoinGroup:
     counted_at: float = 0.0
 
     def count_waiting(self, now: float) -> None:
-        """Count what the joiners have waited up to now."""
+        """Add the joiners' waiting time up to now."""
         self.waited_s += len(self.joiners) * (now - self.counted_at)
         self.counted_at = now
 
     def joins_at(self, join_cost_s: float) -> float:
-        """When the joiners will have waited half of the cost of a join, if none is added."""
+        """When the joiners' summed waiting reaches half of the cost of a join, without further joiners."""
         return self.counted_at + (join_cost_s / 2 - self.waited_s) / len(self.joiners)
 
 
@@ -45,7 +45,7 @@ class JoinerPace:
     gap_s: float = 0.0
 
     def see(self, now: float) -> None:
-        """Count one that is on its way now."""
+        """Record a request that is assigned to the worker now."""
         self.gap_s += GAP_WEIGHT * (min(now - self.last_at, LONGEST_GAP_S) - self.gap_s)
         self.last_at = now
 

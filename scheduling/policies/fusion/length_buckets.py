@@ -28,13 +28,13 @@ INITIAL_COLUMNS = 64  # doubled whenever more buckets occur, so any positive num
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits, and the summed work features of all that waited when it came (see `work_features`)."""
+    """A waiting request, and the summed work features of all requests that waited when it arrived."""
 
     request: Request
     work_ahead: WorkFeatures = NO_WORK
 
     def misses_deadline(self, now: float, step_s: float) -> bool:
-        """Whether it would miss its deadline even if it started now, with iterations of that many seconds."""
+        """Whether it would miss its deadline even if it started now, with iterations of `step_s` seconds."""
         deadline_at = self.request.deadline_at
         return deadline_at is not None and deadline_at < now + self.request.remaining * step_s
 
@@ -66,13 +66,13 @@ class BucketHeads:
 
     @classmethod
     def of(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
-        """As if each of these requests were the first of a bucket, in the order given."""
+        """Return heads as if each of these requests were the first of a bucket, in the given order."""
         matrix = np.array([_column(one, by_deadline=True) for one in waiting]).T
         return cls.from_matrix(matrix)
 
     @classmethod
     def from_matrix(cls, matrix: Floats) -> "BucketHeads":
-        """From (fields, buckets)."""
+        """Return the heads in a matrix (fields, buckets)."""
         arrived_at, deadline_at, priority, prefill, remaining, remaining_upper = matrix[:SCALAR_FIELDS]
         return cls(arrived_at, deadline_at, priority, prefill, remaining, remaining_upper, matrix[SCALAR_FIELDS:])
 
@@ -95,7 +95,7 @@ class LengthBuckets:
         return iter(self._waiting.values())
 
     def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
-        """Put a request into its bucket; if its deadline is missed anyway, into one ordered by arrival."""
+        """Put a request into its bucket; if it will miss its deadline anyway, into a bucket ordered by arrival."""
         request = waiting.request
         bucket = bucket_of(request, deadline_missed)
         self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket
@@ -106,20 +106,20 @@ class LengthBuckets:
             self._write_column(bucket)
 
     def take(self, request_id: str) -> WaitingRequest:
-        """Take a request out, wherever in its bucket it is; KeyError if it is in none."""
+        """Take a request out of its bucket, at any position; KeyError if it is in none."""
         waiting, bucket = self._waiting.pop(request_id), self._bucket_of.pop(request_id)
         if self._heaps[bucket][0][2] == request_id:
             self._advance(bucket)
         return waiting
 
     def demote_missed_deadlines(self, now: float, step_s: float) -> None:
-        """Requests that would miss their deadline even if they started now wait on as if they had none."""
+        """Treat requests that would miss their deadline even if started now as if they had none."""
         for bucket in [bucket for bucket in self._buckets if bucket[3]]:
             while (waiting := self.first(bucket)) and waiting.misses_deadline(now, step_s):
                 self.add(self.take(waiting.request.id), deadline_missed=True)
 
     def first_of_each(self, count: int) -> list[WaitingRequest]:
-        """The first few requests of each bucket, about `count` in all but at least one of each."""
+        """The first requests of each bucket: at least one each, about `count` in all."""
         each = max(1, count // max(1, len(self._buckets)))
         firsts = (islice(self._in_order(bucket), each) for bucket in self._buckets)
         return [waiting for of_bucket in firsts for waiting in of_bucket]
@@ -150,7 +150,7 @@ class LengthBuckets:
                 yield self._waiting[request_id]
 
     def _advance(self, bucket: BucketKey) -> None:
-        """Make the next request of a bucket its first; the last bucket moves to the column of one that is empty."""
+        """Make the next request of a bucket its first; the last bucket moves to the column of an empty bucket."""
         heap = self._heaps[bucket]
         while heap and self._bucket_of.get(heap[0][2]) != bucket:
             heapq.heappop(heap)
@@ -175,7 +175,7 @@ class LengthBuckets:
 
 
 def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
-    """One column of the matrix; without `by_deadline` the deadline counts as missed, so as none."""
+    """Return a column of the matrix; without `by_deadline` the request counts as without a deadline."""
     request = waiting.request
     deadline_at = math.inf if request.deadline_at is None or not by_deadline else request.deadline_at
     return (

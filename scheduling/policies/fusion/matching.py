@@ -1,6 +1,6 @@
 """One round of a decision: which requests of one tenant join which workers.
 
-Admission: a request may join a worker if it takes one more row, if all rows fit its memory when it joins, and if the
+Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
 predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker
 and request that are admitted, the one with the smallest key joins first. Reservation: a request that is due and fits
 nowhere gets a worker that no other request may join, so that shorter ones do not overtake it for ever.
@@ -19,7 +19,7 @@ from scheduling.request import Request
 
 
 class WorkerReservation:
-    """At most one reserved worker at a time, and the request that it is reserved for; true while there is one."""
+    """At most one reserved worker, with the request that it is reserved for; true while a worker is reserved."""
 
     def __init__(self) -> None:
         self._worker, self._request_id = "", ""
@@ -46,7 +46,7 @@ class WorkerReservation:
         return self._worker in fleet.names
 
     def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
-        """Make `key` of (these workers, buckets) infinite, in place, where others would join the reserved worker."""
+        """Set `key`, (these workers, buckets), to infinity where others would join the reserved worker."""
         if self and self.worker_in(fleet):
             column = buckets.column_of(self._request_id)
             others = np.arange(key.shape[1]) != (-1 if column is None else column)
@@ -69,15 +69,15 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
         tokens = np.where(fleet.paging.paged[:, None], own + prefill + remaining + overhead, tokens)
     fits_beside = (tokens <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
     fits_beside &= future.remaining > -np.inf
-    rows_left = np.count_nonzero(fits_beside, axis=1)  # memory grows with the rows left, so those that fit come first
+    rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows left need more memory, so fitting counts come first
     padded = np.pad(future.remaining, ((0, 0), (0, 1)), constant_values=-np.inf)
     iterations = np.maximum(0.0, padded[np.arange(len(fleet)), rows_left])
     too_small = fleet.capacity < min(prefill + remaining, fleet.capacity.max())
     return int(np.argmin(np.where(too_small, np.inf, iterations)))
 
 
-# The first two bound the time of a round, and smaller values make its pairs worse; the third lets one round serve many
-# joins with the keys of its beginning. Chosen for the time of a decision (docs/results/control-plane.md), not tuned
+# The first two bound the time of a round, and smaller values give worse pairs; the third lets one round make many joins
+# with the keys computed at its start. Chosen for the time of a decision (docs/results/control-plane.md), not tuned
 # further.
 KEYS_TRIED = 8  # the smallest keys of each worker that a round tries, before the worker counts as full
 WORKERS_TRIED = 256  # workers that a round tries, those with the smallest keys
@@ -90,7 +90,7 @@ into the fleet), both before it returns. Returns whether the round may go on."""
 
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
-    """The workers that could admit a request with the fewest tokens to prefill and to generate of all heads."""
+    """The workers that could admit a request with the shortest prefill and the shortest answer of all heads."""
     count, size = len(fleet), fleet.size + 1
     least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
     prefill, remaining, upper = (np.full(count, value) for value in least)
@@ -102,7 +102,7 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
     """Let requests join workers, the smallest key first, each by a call of `join`; returns whether any joined.
 
-    `key` is (these workers, buckets): that of each bucket's first request, infinite where it must not join. A request
+    `key`, (these workers, buckets), is that of each bucket's first request; infinite: it must not join. A request
     behind it has the same key plus the difference of their arrivals. The round ends when `join` returns False, or when
     each worker has taken one joiner for every ROWS_PER_JOINER of its rows (at least one) or no longer admits the
     request with its smallest key. If any pair that the round tries is admitted, the one with the smallest key joins.
@@ -126,7 +126,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
             continue
         head_key, candidate = pairs[-1]
         request_key = head_key + waiting.request.arrived_at - arrived_at[column]
-        if request_key <= least:  # else another bucket's turn may come first
+        if request_key <= least:  # otherwise another bucket may have a smaller key
             worker = int(workers[candidate])
             if not admits(fleet, worker, waiting.request):
                 may_take[candidate] = 0
@@ -142,7 +142,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
 def _admitted_pairs(
     fleet: FleetArrays, heads: BucketHeads, workers: Ints, key: Floats
 ) -> dict[int, list[tuple[float, int]]]:
-    """For each column of a head (key, index into `workers`) of the workers that admit it, the smallest key last.
+    """By column of a head: (key, index into `workers`) for each worker that admits it, the smallest key last.
 
     Only the KEYS_TRIED smallest keys of each worker are tried.
     """
@@ -168,7 +168,7 @@ def _smallest(key: Floats) -> Ints:
 
 
 def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
-    """Whether each head would fit on each of these workers when it joins, (workers, buckets).
+    """Whether each head fits on each of these workers when it joins, (workers, buckets).
 
     A worker without rows takes only what it can hold to its end, except that the largest worker takes every request
     whose prompt it can hold.

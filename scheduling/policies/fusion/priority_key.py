@@ -1,4 +1,4 @@
-"""Which request goes first: the one that arrived earliest, once a logarithm of the delay that it causes is added.
+"""Orders requests by arrival time plus a logarithm of the delay that each causes.
 
     key = arrived_at - priority · PRIORITY_S + scale · ln(delay)
 
@@ -6,8 +6,8 @@ The smallest key goes first. With the time constant of the waiting time as its s
 rarest when queues are long (γ-Boost), while short requests gain most of what shortest-first would give them. The scale
 is the time in which the fleet would serve all that waits, so nothing is overtaken while nothing waits.
 
-Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times as long as first come, first served would have
-kept it: behind all that waited when it came, then served alone. Requests that are due go first, the one that became due
+Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times its time under first come, first served: the
+work that waited when it arrived, plus its own service alone. Requests that are due go first, the one that became due
 earliest before the others.
 
 For the dashboard and for ETAs, `serving_order` and `in_batches` list the waiting requests in the order in which they
@@ -28,23 +28,23 @@ from scheduling.policies.virtual_token_counters import VirtualTokenCounters, ser
 from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
 
-# How many times its first-come-first-served time a request waits at most before it is due. Lower values bound the wait
-# of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
+# How many times its first-come-first-served time a request waits at most before it is due. Lower values shorten the
+# waits of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
 MAX_FCFS_RATIO = 4.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
-# below the time between arrivals does.
+# below the time between arrivals works.
 MIN_SCALE_S = 1e-3
 # Added to keys, which are seconds relative to now, so that due requests come before urgent ones and both before all
-# others. Any values do that are further apart than waits, deadlines and priorities reach (1e9 s are 31 years).
+# others. They must be further apart than any waits, deadlines and priorities (1e9 s are 31 years).
 DUE_OFFSET, URGENT_OFFSET = -1e12, -1e9
 MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at all; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """How much the fleet has to do."""
+    """The fleet's waiting work and pace."""
 
-    drain_s: float  # seconds until the whole fleet would have served all that waits
+    drain_s: float  # seconds until the whole fleet would have served all waiting requests
     step_s: float  # mean seconds of an iteration as the batches are now
     seconds_per_feature: Floats  # (features,): seconds that the whole fleet takes for a unit of each work feature
 
@@ -58,10 +58,10 @@ def priority_keys(heads: BucketHeads, delay_s: Floats, load: FleetLoad, now: flo
 
 
 def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Floats:
-    """Keys (requests,) of those that are due or may soon miss their deadline, whatever they delay; else infinite.
+    """Keys (requests,) of requests that are due or may soon miss their deadline; infinite for all others.
 
-    A request is urgent if its slack, what remains until the deadline beyond its own generation, is shorter than the
-    fleet needs for what waits and for the request itself.
+    A request is urgent if its slack (the time until its deadline minus its own generation) is shorter than the fleet
+    needs for the waiting work and the request itself.
     """
     slack_s = heads.deadline_at - now - heads.remaining_upper * load.step_s
     is_urgent = slack_s < load.drain_s + heads.remaining * load.step_s
@@ -72,10 +72,10 @@ def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Float
 
 
 def prediction_weight(tau: float | None) -> float:
-    """The exponent, 0 to 1, with which predicted lengths count: the linear correlation that Kendall's tau stands for.
+    """The exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
 
-    For normal variables that is sin(π/2 · τ). With 0 requests of equal prompts go first come, first served. Until tau
-    is known (None), predictions count in full.
+    For normal variables that is sin(π/2 · τ). At 0, requests of equal prompts are served first come, first served.
+    Until tau is known (None), predictions count in full.
     """
     if tau is None:
         return 1.0
@@ -91,10 +91,10 @@ MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; a
 def serving_order(
     by_tenant: Mapping[str, LengthBuckets], counters: VirtualTokenCounters, load: FleetLoad, now: float
 ) -> Iterator[Request]:
-    """Each tenant's requests by key, the tenants in turn by what they will have been served by then.
+    """Each tenant's requests by key; tenants take turns by their expected counters.
 
-    Predicted lengths count in full, whatever the predictor's rank correlation. Requests far behind in their bucket
-    follow their tenant's others by arrival.
+    Predicted lengths count in full, whatever the predictor's rank correlation. Requests deep in their bucket follow the
+    tenant's others, by arrival.
     """
     queues = {
         tenant: _by_key(buckets, REQUESTS_BY_KEY // len(by_tenant), load, now) for tenant, buckets in by_tenant.items()

@@ -1,7 +1,7 @@
 """Gives a request only to workers whose engines can do what it needs, whatever the policy.
 
-Requests that need the same have a policy of their own, which sees only the workers that can serve them. While all
-workers of a model can do the same, no request needs anything that only some can do, and there is one policy.
+Requests with the same needs have their own policy, which sees only the workers that can serve them. While all workers
+of a model have the same abilities, there is only one policy.
 
 Where the policy has a free choice between workers, a request goes to one that has served the same beginning of a
 prompt: requests of one tenant and application begin alike, with the same instructions, and a server that has them in
@@ -18,8 +18,8 @@ from scheduling.request import Request, lacking
 
 Prefix = tuple[str, str]  # tenant, application
 
-MOST_PREFIXES = 64  # the latest ones remembered for a worker; more than a server's cache holds of long ones. Not tuned
-# Most serving time, as a multiple of that on the chosen worker; measured costs of equal servers differ by some percent.
+MOST_PREFIXES = 64  # latest prefixes remembered for a worker; a server's cache holds fewer long ones. Not tuned
+# Largest accepted serving time relative to the chosen worker's; measured costs of equal servers differ by some percent.
 AS_LONG = 1.1
 
 
@@ -30,7 +30,7 @@ class PrefixHolders:
         self._held: dict[str, dict[Prefix, None]] = {}  # by worker; the last sent is last
 
     def place(self, assignments: Sequence[Assignment], workers: Sequence[Worker]) -> list[Assignment]:
-        """Return the assignments, each with its own worker or with an equally good one that holds more beginnings."""
+        """Return the assignments, each on its worker or on an equally good one that has seen more of the prefixes."""
         by_name = {worker.name: worker for worker in workers}
         given = {assignment.worker for assignment in assignments}
         free = {worker.name: worker for worker in workers if worker.idle and worker.name not in given}
@@ -49,7 +49,7 @@ class PrefixHolders:
         return placed
 
     def _best(self, chosen: Worker, assignment: Assignment, free: Sequence[Worker]) -> Worker:
-        """Return the worker that holds the beginnings of most prompts; among equals the chosen one, else the first."""
+        """Return the worker that has seen the prefixes of most prompts; among equals the chosen one, else the first."""
         requests = assignment.requests
         equal = [worker for worker in free if _as_good(worker, chosen, requests)]
         return max([chosen, *equal], key=lambda worker: self._holds(worker.name, requests))
@@ -72,7 +72,7 @@ def _prefix(request: Request) -> Prefix:
 
 
 def _as_good(worker: Worker, chosen: Worker, requests: Sequence[Request]) -> bool:
-    """Return whether this idle worker would serve the requests as well as the chosen one, which is idle, too."""
+    """Return whether this idle worker would serve the requests as well as the chosen idle worker."""
     if not worker.prefix_cache or not requests:
         return False
     shape = batch_shape(requests)
@@ -114,7 +114,7 @@ class AbilityGroups(WrappingPolicy):
         self._policy_serving((request,)).add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Let each policy assign, which sees the workers with what the policies before it have assigned."""
+        """Let each policy assign in turn; it sees the workers with the assignments of earlier policies."""
         return list(self._assign({worker.name: worker for worker in workers}, now))
 
     def _assign(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
@@ -138,5 +138,5 @@ class AbilityGroups(WrappingPolicy):
         super().set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return what waits, policy by policy in the order in which they choose."""
+        """Return the waiting batches of all policies, in the order in which the policies choose."""
         return chain.from_iterable(policy.waiting(now) for policy in self._groups.values())

@@ -18,8 +18,8 @@ from scheduling.request import Request, discard_from, reserve_limit, split
 class IsolatingPolicy(WrappingPolicy):
     """Another policy, and before it a queue of batches that must be served apart.
 
-    A batch from that queue runs to completion. Where rows join, its worker takes no joiners until it has ended; at most
-    half of the workers are taken that way, or one, so that the others are served on.
+    A batch from that queue runs to completion. Under continuous batching its worker takes no joiners until it has
+    ended; at most half of the workers, or one, serve such batches, so that other requests go on.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -83,14 +83,14 @@ class IsolatingPolicy(WrappingPolicy):
                 yield Assignment(worker.name, batch, sealed=True, estimated_s=estimated_s)
 
     def _available(self, workers: Sequence[Worker]) -> set[str]:
-        """Return the idle workers; where rows join also those that decode, and every worker that has a queue."""
+        """Return the idle workers; under continuous batching also those that decode; with queues every worker."""
         if self.mode == "queue":
             return {worker.name for worker in workers}
         return {worker.name for worker in workers if worker.idle or (self.mode == "continuous" and not worker.queued)}
 
 
 def _able(workers: Sequence[Worker], batch: Sequence[Request]) -> list[Worker]:
-    """Return the workers that can do what the requests need, are larger than those outgrown, and hold the batch.
+    """Return the workers that meet the requests' needs, are larger than the outgrown ones, and hold the batch.
 
     If no worker holds the batch, return the largest ones.
     """

@@ -24,33 +24,33 @@ from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import BACKGROUND_PRIORITY, Request
 
-# What background requests may fill while others come, as a share of the fleet's memory that is not kept free for those.
-# Simulated on four workers at 0.3 and 0.6 of capacity, with the number below: the background has 86 and 83 % of what is
-# spare, and the others' P99 is 1.17 and 1.23 times as long as alone: docs/results/api.md. One worker wants less.
+# The share of unreserved memory that background requests may fill while others arrive. Simulated on four workers at 0.3
+# and 0.6 of capacity with the number below, the background gets 86 and 83 % of the spare capacity, and the others' P99
+# is 1.17 and 1.23 times as long as alone (docs/results/api.md). A single worker needs a smaller share.
 BACKGROUND_SHARE = 0.6
-# Bytes that are kept free for each byte that the others' rows will hold at their ends, these included: they come in
-# bursts. With 2 they wait for 1.4 times as long at 0.6 of capacity, with 4 the background has three quarters.
+# Bytes reserved for other requests, as a multiple of what their rows will hold at their ends, because they arrive in
+# bursts. With 2 they wait 1.4 times as long at 0.6 of capacity; with 4 the background gets three quarters.
 KEPT_FREE = 3.5
-# On a worker where the others have a part of the memory, background rows fill no more than gives so much of the
-# throughput that all of its memory would: where few rows keep a machine busy, more only make each step longer. On the
-# simulated worker it is 0.6 of the memory, so there the share above decides; docs/results/api.md has both.
+# On a worker shared with other requests, background rows stop at this share of the throughput that its full memory
+# would give: if few rows keep a machine busy, more rows only make each step longer. On the simulated worker that is 0.6
+# of the memory, so there the share above decides (docs/results/api.md).
 ENOUGH_THROUGHPUT = 0.8
-# Without another request for so long nobody is expected, and background requests may fill all memory: the first one
-# that comes then waits for a row to end. Some times the gap between the calls of a person at work; not tuned.
+# After this time without other requests, background requests may fill all memory; the next other request then waits for
+# a row to end. Several times the gap between the calls of a person at work; not tuned.
 QUIET_S = 60.0
-# Once so few background requests are left for each worker, the longest predicted go first. Before, long rows would fill
-# the memory of all workers together and slow the others down. Some times the rows of a worker; not tuned.
+# When at most this many background requests a worker are left, the longest predicted go first. Earlier, long rows would
+# fill all workers' memory at once and slow the other requests. Several times the rows of a worker; not tuned.
 LAST_PER_WORKER = 100
 # Background requests that one decision of the policy sees. More of them cost more in each decision: a
 # simulated bulk job alone took as long with 8, 16 and 64, and its decisions 0.65, 0.73 and 1.25 s.
 FED_AT_ONCE = 16
-# Between a row's end and the next one's beginning in its place: half of the 0.06 s between two steps of the planner,
-# then a message and a transaction. It counts where rows live for a fraction of a second.
+# Seconds between a row's end and the start of the next row in its place: half of the planner's 0.06 s step, a message
+# and a transaction. It matters if rows take only a fraction of a second.
 REFILL_S = 0.05
 
 
 class SpareCapacity(WrappingPolicy):
-    """Two policies of the same kind: one for the others, and one for background requests that gets what is left."""
+    """Two policies of the same kind: one for other requests, and one for background requests in the spare capacity."""
 
     def __init__(self, make_policy: Callable[[], Policy], share: float = BACKGROUND_SHARE) -> None:
         """Make both policies; `share` is explained at BACKGROUND_SHARE."""
@@ -59,12 +59,12 @@ class SpareCapacity(WrappingPolicy):
         self.mode = self._others.mode
         self._held: dict[str, Request] = {}  # background requests that the policy has not seen yet
         self._fed: dict[str, Request] = {}  # those that it has seen and not assigned
-        # heaps of ids that may have gone meanwhile, by arrival and by length
+        # heaps of ids by arrival and by length; ids of removed requests may remain
         self._orders: dict[bool, list[tuple[int, int, float, str]]] = {False: [], True: []}
         self._by_length = True
         self._half_time: list[tuple[float, str]] = []
         self._costs: ServingTime | None = None
-        self._other_at = -math.inf  # when the last other request came
+        self._other_at = -math.inf  # when the last non-background request arrived
 
     def __len__(self) -> int:
         return super().__len__() + len(self._held)
@@ -103,12 +103,12 @@ class SpareCapacity(WrappingPolicy):
         return [*assignments, *self._assign_background(left, now)]
 
     def _assign_background(self, left: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Feed the policy until it leaves some requests waiting: then the workers have all that they may have."""
+        """Feed the policy until it leaves some requests waiting: then the workers are full."""
         self._by_length = len(self._held) <= LAST_PER_WORKER * len(left)
         while may_take := self._may_take(left.values(), now):
             self._feed(now)
             assignments = self._background.assign(may_take, now)
-            # what needs more than its part of an empty worker would wait for ever
+            # a request larger than the part of an empty worker would wait for ever
             if not assignments and (empty := [left[one.name] for one in may_take if one.idle]):
                 assignments = self._background.assign(empty, now)
             for assignment in assignments:
@@ -135,7 +135,7 @@ class SpareCapacity(WrappingPolicy):
             if request is not None:
                 self._fed[request.id] = request
                 self._background.add(request, now)
-        if not self._held:  # nothing that the other order names waits here any more
+        if not self._held:  # all entries of the other order are outdated
             self._orders[not self._by_length].clear()
 
     def _promote(self, now: float) -> None:
@@ -156,11 +156,11 @@ class SpareCapacity(WrappingPolicy):
         return min((at for at in instants if at is not None), default=None)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Return what waits: the others, then the background requests."""
+        """Return the waiting batches: other requests first, then background requests."""
         return chain(self._others.waiting(now), self._background.waiting(now), self._held_in_order(now))
 
     def _held_in_order(self, now: float) -> Iterator[WaitingBatch]:
-        last = None  # one that came back may have several entries
+        last = None  # a request that came back may have several entries
         for entry in ascending(self._orders[self._by_length]):
             request = self._held.get(entry[3])
             if request and entry == _entry(request, self._by_length) and entry != last:
@@ -195,8 +195,8 @@ def typical_row(requests: Collection[Request]) -> TypicalRow:
 def background_part(workers: Iterable[Worker], share: float, row: TypicalRow) -> list[Worker]:
     """Return the workers that background requests may use, each with the memory that they may fill there.
 
-    Background requests are taken to be like `row`. Among workers with equal abilities they get all memory of the
-    largest, then of the next one, and a part of the last one. The others' rows are alone on the remaining workers.
+    Background requests are assumed to be like `row`. Among workers with equal abilities they get all memory of the
+    largest, then of the next, and a part of the last. The remaining workers serve only other requests.
     """
     by_ability: dict[frozenset[str], list[Worker]] = {}
     for worker in workers:

@@ -1,16 +1,15 @@
 """Shares of the fleet for tenants, under a policy that ignores tenants; `fusion` weighs tenants in its own decisions.
 
-`TenantShares` gives each tenant a policy of its own. The least served tenant, by its weight (VTC), chooses first; what
-it leaves is the next one's, so no worker idles while anybody waits. Batches never mix tenants. With one tenant this is
-the policy itself. Starvation: what a policy promises holds for each tenant by itself, within the tenant's share. A row
-too long for the memory that is free is not kept out by other tenants' shorter ones: they go ahead by no more than a
-batch.
+`TenantShares` gives each tenant a policy of its own. The least served tenant, by its weight (VTC), chooses first; the
+next tenant gets the remaining workers, so no worker idles while anybody waits. Batches never mix tenants. With one
+tenant this is the policy itself. Starvation: the policy's guarantee holds for each tenant separately, within its share.
+Other tenants' shorter rows cannot keep out a row too long for the free memory: they go ahead by at most a batch.
 
-`OffloadShares` is for a policy of mode `queue`, as SCLS, which gives all that waits to its workers' queues at once.
-Once there are several tenants, the policy sees no more requests at once than fill its workers, those of the least
-served tenant first. With one tenant it sees everything, as in its paper. Batches mix tenants. Starvation: a tenant with
-waiting requests is the least served one as soon as the others have been served as much, by their weights; its requests
-are shown in order of arrival.
+`OffloadShares` is for policies of mode `queue` such as SCLS, which assign all waiting requests to workers' queues at
+once. With several tenants, the policy sees only as many requests as fill its workers, the least served tenant's first.
+With one tenant it sees everything, as in its paper. Batches mix tenants. Starvation: a tenant with waiting requests is
+the least served one as soon as the others have been served as much, by their weights; its requests are shown in order
+of arrival.
 """
 
 import heapq
@@ -25,8 +24,8 @@ from scheduling.policies.wrapping.wrapping_policy import WrappingPolicy
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
-# Least served tenants that are asked until one has work for what is free. With more tenants one may have a request that
-# still fits; each costs the time of a decision. As in fusion. Not tuned.
+# Least served tenants that are asked until one has work for the free workers. With more tenants, one that is not asked
+# may have a fitting request; each costs a decision. As in fusion. Not tuned.
 TENANTS_TRIED = 8
 
 
@@ -66,7 +65,7 @@ class TenantShares(WrappingPolicy):
         self._activated(request.tenant).add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Let the least served tenants assign, one idle worker after the other; rows join as far as they fit."""
+        """Let the least served tenants assign, one idle worker at a time; joining rows as far as they fit."""
         if len(self._policies) <= 1:
             return self._last.assign(workers, now)
         if self.mode == "batch":
@@ -85,9 +84,8 @@ class TenantShares(WrappingPolicy):
                         break
 
     def _joins(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Offer all workers to one tenant after the other; if nothing waits, to the last one, for it may preempt rows.
-
-        Where a request of a tenant still waits, the better served tenants go ahead by no more than its next batch.
+        """Offer all workers to one tenant after the other; without waiting requests to the last one, which may preempt
+        rows. If a tenant's request still waits, better served tenants go ahead by at most its next batch.
         """
         most = math.inf
         for tenant in self._next_tenants() or [next(name for name, one in self._policies.items() if one is self._last)]:
@@ -99,7 +97,7 @@ class TenantShares(WrappingPolicy):
             most = min(most, self._limit_for_others(tenant, workers.values(), now))
 
     def _limit_for_others(self, tenant: str, workers: Iterable[Worker], now: float) -> float:
-        """Return the counter up to which others are served; infinity if no worker could take this tenant's requests."""
+        """Return the counter limit for other tenants; infinity if no worker could take this tenant's requests."""
         largest_tokens = max((worker.memory.capacity_tokens for worker in workers), default=0)
         batch = next(iter(self._policies[tenant].waiting(now)), None)
         if batch is None or batch.requests[0].prefill >= largest_tokens:
@@ -122,7 +120,7 @@ class TenantShares(WrappingPolicy):
         return self._counters.least_served(self._waiting_tenants())[:TENANTS_TRIED]
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit; a batch that another policy had made may be of several tenants."""
+        """Take back a batch that did not fit; another policy's batch may have requests of several tenants."""
         for tenant in sorted({request.tenant for request in assignment.requests}):
             requests = tuple(request for request in assignment.requests if request.tenant == tenant)
             policy = self._activated(tenant)
@@ -141,7 +139,7 @@ class TenantShares(WrappingPolicy):
         self._counters.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Yield each tenant's batches in its policy's order, the tenants in turn by what they will have been served."""
+        """Yield each tenant's batches in its policy's order; tenants take turns by their expected counters."""
         if len(self._policies) <= 1:
             yield from self._last.waiting(now)
             return
@@ -149,8 +147,8 @@ class TenantShares(WrappingPolicy):
         yield from self._counters.in_turn(queues, lambda batch: sum(map(service_tokens, batch.requests)))
 
 
-# Of what all workers' memories hold together. In `benchmarks.api tenants` shares are 61, 6 and 3 % off with 2, 1 and
-# 0.5, and all take 7, 14 and 25 % longer than with all shown: of fewer requests come batches of less similar ones.
+# Shown requests as a share of all workers' memory. In `benchmarks.api tenants` shares are 61, 6 and 3 % off with 2, 1
+# and 0.5, and serving takes 7, 14 and 25 % longer than with all shown: fewer requests make less similar batches.
 SHOWN_AT_ONCE = 1.0
 
 
@@ -161,9 +159,9 @@ class OffloadShares(WrappingPolicy):
         self._policy = make_policy()
         self.mode = self._policy.mode
         self._counters = VirtualTokenCounters()
-        self._held: dict[str, ArrivalQueue] = {}  # by tenant, what the policy has not been shown
-        self._shown_tokens = 0  # of what it has not assigned yet
-        self._slice_tokens: int | None = None  # of its last batches
+        self._held: dict[str, ArrivalQueue] = {}  # by tenant, requests not shown to the policy
+        self._shown_tokens = 0  # tokens of shown requests that are not assigned yet
+        self._slice_tokens: int | None = None  # slice length of its last batches
         self._costs: ServingTime | None = None
 
     def __len__(self) -> int:
@@ -193,7 +191,7 @@ class OffloadShares(WrappingPolicy):
         self._costs = workers[0].costs
         capacity_tokens = sum(worker.memory.capacity_tokens for worker in workers)
         alone = len(self._waiting_tenants()) == 1
-        if not len(self._policy):  # what it had been shown was assigned, or discarded
+        if not len(self._policy):  # all shown requests were assigned or discarded
             self._shown_tokens = 0
         self._show(math.inf if alone else SHOWN_AT_ONCE * capacity_tokens, now)
         assignments = self._policy.assign(workers, now)
@@ -218,7 +216,7 @@ class OffloadShares(WrappingPolicy):
         return [tenant for tenant, held in self._held.items() if held]
 
     def wake_at(self, now: float) -> float | None:
-        """Return when the policy wants to be asked again, even if it has not been shown yet what waits."""
+        """Return when the policy wants to be asked again, also while it has not been shown the waiting requests."""
         return super().wake_at(now) if len(self) else None
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -226,7 +224,7 @@ class OffloadShares(WrappingPolicy):
         self._counters.set_weights(weights)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Yield what the policy has been shown, then the tenants' requests in turn."""
+        """Yield the policy's waiting batches, then the requests not shown, tenants in turn."""
         yield from self._policy.waiting(now)
         for request in self._held_in_turn():
             yield waiting_batch((request,), self._costs, now, self._slice_tokens)

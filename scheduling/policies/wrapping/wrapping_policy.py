@@ -1,4 +1,4 @@
-"""What the policies that wrap others have in common: whatever is not theirs to decide goes to the inner policies."""
+"""The common base of policies that wrap others: passes all other calls on to the inner policies."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
