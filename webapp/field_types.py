@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 MAX_KEY_LENGTH, MAX_VALUE_LENGTH, MAX_PAIRS = 64, 512, 16  # OpenAI's bounds of `metadata`
 
@@ -27,6 +27,16 @@ TopP = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 StopString = Annotated[Text, Field(min_length=1, max_length=64)]
 StopStrings = Annotated[list[StopString], Field(max_length=4)]
+
+
+def text_or_list(value: object) -> str | None:
+    """Returns the tag of the branch that a value belongs to, so that an error names the field and not every branch."""
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
+TEXT_OR_LIST = Discriminator(
+    text_or_list, custom_error_type="text_or_list", custom_error_message="must be a text or a list"
+)
 
 
 class Body(BaseModel):

@@ -4,8 +4,8 @@ from typing import Literal
 
 from apiflask import APIBlueprint
 
+from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
-from webapp.responses.response_objects import ApiObject
 
 api = APIBlueprint("models", __name__, url_prefix="/v1/models", tag="Models")
 

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import Annotated, Literal
 
 from apiflask import APIBlueprint
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from models.operations.operator_overview import what_is_missing, workers_alive
 from models.operations.window_stats import window_stats
+from webapp.api_objects import ApiObject, Query
 from webapp.app_context import current_context
 from webapp.client_errors import InvalidRequest
-from webapp.responses.response_objects import ApiObject
 
 # A call reads every batch of its window; a large fleet serves some millions of batches a day. Not tuned.
 WIDEST_S = 86_400.0
@@ -22,10 +22,8 @@ api = APIBlueprint("stats", __name__, url_prefix="/v1/magnus", tag="Magnus")
 Instant = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
 
 
-class StatsQuery(BaseModel):
+class StatsQuery(Query):
     """The query of GET /v1/magnus/stats."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     since: Instant | None = Field(default=None, description="Unix time; a minute ago if not given")
     until: Instant | None = Field(default=None, description="Unix time; now if not given")

@@ -7,13 +7,13 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from inference.model_prompt import ModelPrompt
 from request_body import RequestBody
+from webapp.api_objects import ApiObject
 from webapp.app_context import current_context
 from webapp.chat.chat_schemas import ChatMessage
 from webapp.client_errors import InvalidRequest
 from webapp.client_prompt import SYSTEM_ROLES, prompt_of_turns
 from webapp.field_types import Body, Text
 from webapp.options import TokenId
-from webapp.responses.response_objects import ApiObject
 from webapp.tools import MOST_TOOLS, ChatTool
 
 api = APIBlueprint("tokens", __name__, tag="Tokens")

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from inference.tool_calls import ToolCall, read_tool_calls
 from models.client_requests import RequestView
 from request_body import RequestBody, StoredCall, StoredTool, StoredToolChoice, readable_body
-from webapp.field_types import Body, Text
+from webapp.field_types import TEXT_OR_LIST, Body, Text
 from webapp.options import JsonSchema
 
 MOST_TOOLS = 128  # OpenAI's bound
@@ -149,20 +149,12 @@ class OutputPart(Body):
     text: Text
 
 
-def text_or_parts(value: object) -> str | None:
-    """The tag of the union's branch that a result belongs to."""
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
 class FunctionOutputItem(Body):
     """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: CallId
-    output: Annotated[
-        Annotated[Text, Tag("<text>")] | Annotated[list[OutputPart], Tag("<list>")],
-        Discriminator(text_or_parts, custom_error_type="text_or_list", custom_error_message="must be a text or a list"),
-    ]
+    output: Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[OutputPart], Tag("<list>")], TEXT_OR_LIST]
     id: Text | None = None
     status: ItemStatus | None = None
 

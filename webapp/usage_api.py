@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 from apiflask import APIBlueprint
 from flask import Response as FlaskResponse
 from flask import current_app, request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from models.tenants.api_keys import Scope
 from models.tenants.usage import DIMENSIONS, TenantUsage, used
+from webapp.api_objects import ApiObject, Query
 from webapp.app_context import current_context
 from webapp.auth import current_caller
 from webapp.client_errors import InvalidRequest
-from webapp.responses.response_objects import ApiObject
 
 WIDEST_DAYS = 366  # a row for each day, tenant and model: a year of them is what an invoice needs. Not tuned.
 USUAL_DAYS = 30
@@ -35,10 +35,8 @@ def iso_date(value: object) -> object:
 Day = Annotated[date, BeforeValidator(iso_date)]
 
 
-class UsageQuery(BaseModel):
+class UsageQuery(Query):
     """GET /v1/magnus/usage."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     first: Day | None = Field(default=None, alias="from", description="First day, UTC; 30 days until `to` if not given")
     last: Day | None = Field(default=None, alias="to", description="Last day, included; today if not given")

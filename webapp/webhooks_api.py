@@ -4,16 +4,16 @@ import re
 from typing import Annotated, Literal
 
 from apiflask import APIBlueprint
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from models.webhooks import webhook_deliveries, webhook_endpoints
 from models.webhooks.webhook_endpoints import EVENT_TYPES, LONGEST_URL, EventType, UnusableUrl, check_url
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
+from webapp.api_objects import ApiObject, DeletedObject, Query
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest, NotFound
 from webapp.field_types import Body, Text
-from webapp.responses.response_objects import ApiObject
 
 DAY_S = 86_400
 LONGEST_OVERLAP_S = 7 * DAY_S
@@ -33,20 +33,16 @@ class CreateWebhook(Body):
     )
 
 
-class RotateQuery(BaseModel):
+class RotateQuery(Query):
     """POST /v1/magnus/webhooks/{id}/rotate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     overlap_s: int = Field(
         default=DAY_S, ge=0, le=LONGEST_OVERLAP_S, description="Seconds for which the old secret signs, too"
     )
 
 
-class DeliveriesQuery(BaseModel):
+class DeliveriesQuery(Query):
     """GET /v1/magnus/webhooks/{id}/deliveries."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = Field(default=20, ge=1, le=100)
     after: int | None = Field(default=None, ge=1, le=2**63 - 1, description="The last id of the page before")
@@ -72,12 +68,10 @@ class WebhookList(ApiObject):
     data: list[Webhook]
 
 
-class DeletedWebhook(ApiObject):
+class DeletedWebhook(DeletedObject):
     """An endpoint that is no more."""
 
-    id: str
     object: Literal["magnus.webhook"] = "magnus.webhook"
-    deleted: Literal[True] = True
 
 
 class Delivery(ApiObject):

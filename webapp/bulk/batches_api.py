@@ -1,6 +1,7 @@
 """/v1/batches: create, retrieve, list, cancel. The process `chores` does the work (`tasks/chores`)."""
 
 import re
+from functools import partial
 
 from apiflask import APIBlueprint
 from flask import request
@@ -8,6 +9,7 @@ from flask import request
 from models.bulk import bulk_jobs
 from models.bulk.bulk_jobs import NewBulkJob
 from models.bulk.bulk_tables import BulkJob, FilePurpose
+from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.bulk.bulk_schemas import Batch, BatchList, BatchListQuery, CreateBatch, batch_of, window_s
@@ -61,20 +63,10 @@ def create_batch(json_data: CreateBatch) -> Batch:
 @api.doc(summary="List batches", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_batches(query_data: BatchListQuery) -> BatchList:
     """Newest first; `after` takes the last id of the page before."""
-    unknown_cursor = InvalidRequest(f"No batch '{(query_data.after or '')[:80]}' to list after.", param="after")
-    if query_data.after is not None and not BATCH_ID.fullmatch(query_data.after):
-        raise unknown_cursor
-    with current_context().sessions() as session:
-        page = bulk_jobs.job_page(session, current_tenant(), after=query_data.after, limit=query_data.limit)
-    if page is None:
-        raise unknown_cursor
-    data = [batch_of(job) for job in page.jobs]
-    return BatchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.more,
-    )
+    after = query_data.after
+    read = partial(bulk_jobs.job_page, tenant=current_tenant(), after=after, limit=query_data.limit)
+    page = read_page(current_context().sessions, "batch", BATCH_ID, after, read)
+    return BatchList.with_entries([batch_of(job) for job in page.jobs], has_more=page.more)
 
 
 @api.get("/<id>")

@@ -3,11 +3,11 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from models.bulk.bulk_tables import BulkJob, BulkStatus, FilePurpose, StoredFile
+from webapp.api_objects import ApiObject, DeletedObject, ListPage, PageQuery
 from webapp.field_types import Body, Metadata, Text
-from webapp.responses.response_objects import ApiObject
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")
@@ -41,24 +41,16 @@ class CreateBatch(Body):
     metadata: Metadata | None = Field(default=None, description="Echoed")
 
 
-class FileListQuery(BaseModel):
+class FileListQuery(PageQuery):
     """GET /v1/files."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     purpose: Literal["batch", "batch_output"] | None = None
     limit: int = Field(default=1000, ge=1, le=10_000, description="Most entries of a page")
-    after: Text | None = Field(default=None, description="The last id of the page before")
     order: Literal["asc", "desc"] = Field(default="desc", description="By age; desc: newest first")
 
 
-class BatchListQuery(BaseModel):
+class BatchListQuery(PageQuery):
     """GET /v1/batches."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
-    after: Text | None = Field(default=None, description="The last id of the page before")
 
 
 class FileObject(ApiObject):
@@ -74,22 +66,16 @@ class FileObject(ApiObject):
     status: Literal["processed"] = "processed"
 
 
-class FileList(ApiObject):
+class FileList(ListPage):
     """One page of files."""
 
-    object: Literal["list"] = "list"
     data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
-class DeletedFile(ApiObject):
+class DeletedFile(DeletedObject):
     """A file that is no more."""
 
-    id: str
     object: Literal["file"] = "file"
-    deleted: Literal[True] = True
 
 
 class BatchError(ApiObject):
@@ -141,14 +127,10 @@ class Batch(ApiObject):
     metadata: dict[str, str] | None
 
 
-class BatchList(ApiObject):
+class BatchList(ListPage):
     """One page of batches."""
 
-    object: Literal["list"] = "list"
     data: list[Batch]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 def file_object(file: StoredFile) -> FileObject:

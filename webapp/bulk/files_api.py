@@ -2,18 +2,20 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from apiflask import APIBlueprint
 from flask import Response, request
 
 from models.bulk import bulk_jobs, stored_files
 from models.bulk.bulk_tables import FilePurpose, StoredFile
+from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.bulk.bulk_schemas import DeletedFile, FileList, FileListQuery, FileObject, file_object
 from webapp.bulk.file_upload import store_upload
 from webapp.bulk.result_lines import EndingJob, result_lines
-from webapp.client_errors import InvalidRequest, NotFound
+from webapp.client_errors import NotFound
 
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")  # as `stored_files.new_file_id` makes them
 PURPOSES = {"batch": (FilePurpose.batch,), "batch_output": (FilePurpose.output, FilePurpose.error), None: ()}
@@ -36,27 +38,16 @@ def upload() -> FileObject:
 @api.doc(summary="List files", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_files(query_data: FileListQuery) -> FileList:
     """Newest first unless asked otherwise; `after` takes the last id of the page before."""
-    unknown_cursor = InvalidRequest(f"No file '{(query_data.after or '')[:80]}' to list after.", param="after")
-    if query_data.after is not None and not FILE_ID.fullmatch(query_data.after):
-        raise unknown_cursor
-    with current_context().sessions() as session:
-        page = stored_files.file_page(
-            session,
-            current_tenant(),
-            purposes=PURPOSES[query_data.purpose],
-            after=query_data.after,
-            limit=query_data.limit,
-            oldest_first=query_data.order == "asc",
-        )
-    if page is None:
-        raise unknown_cursor
-    data = [file_object(file) for file in page.files]
-    return FileList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.more,
+    read = partial(
+        stored_files.file_page,
+        tenant=current_tenant(),
+        purposes=PURPOSES[query_data.purpose],
+        after=query_data.after,
+        limit=query_data.limit,
+        oldest_first=query_data.order == "asc",
     )
+    page = read_page(current_context().sessions, "file", FILE_ID, query_data.after, read)
+    return FileList.with_entries([file_object(file) for file in page.files], has_more=page.more)
 
 
 @api.get("/<id>")

@@ -13,7 +13,7 @@ from flask import request
 from inference.model_prompt import ModelPrompt
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
-from request_body import RequestBody, read_body
+from request_body import read_body
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.chat.chat_answers import completion_logprobs, finish_reason_of, usage_of
@@ -87,10 +87,9 @@ def chat_submission(body: CreateChatCompletion, tenant: str, key: str | None = N
         limit_tokens, names = body.max_tokens, FieldNames("messages", "max_tokens")
     else:
         limit_tokens, names = body.max_completion_tokens, FieldNames("messages", "max_completion_tokens")
-    functions = function_fields(tools, choice, body.parallel_tool_calls)
-    functions["format"] = stored_format(body.response_format)
-    asked = asked_of(body, prompt, **functions, top_logprobs=body.asked_logprobs)
-    return submission_of(body, tenant, key, prompt, asked, limit_tokens, names)
+    others = function_fields(tools, choice, body.parallel_tool_calls)
+    others |= {"format": stored_format(body.response_format), "top_logprobs": body.asked_logprobs}
+    return submission_of(body, tenant, key, prompt, limit_tokens, names, **others)
 
 
 def completion_submissions(
@@ -105,22 +104,15 @@ def completion_submissions(
         limit_tokens = min(DEFAULT_COMPLETION_TOKENS, limits.max_output_tokens)
     submissions, names = [], FieldNames("prompt", "max_tokens")
     for prompt in prompts:
-        asked = asked_of(body, prompt, top_logprobs=body.logprobs)
-        submissions += several(submission_of(body, tenant, key, prompt, asked, limit_tokens, names), answers)
+        submission = submission_of(body, tenant, key, prompt, limit_tokens, names, top_logprobs=body.logprobs)
+        submissions += several(submission, answers)
     return submissions
 
 
 def chat_completion_of(views: Sequence[RequestView]) -> ChatCompletion:
     """The answers to a chat, each a choice."""
-    first = views[0].request
-    return ChatCompletion(
-        id=first.id.replace("resp_", "chatcmpl-", 1),
-        created=int(first.arrived_at.timestamp()),
-        model=first.model,
-        choices=[chat_choice(number, view) for number, view in enumerate(views)],
-        usage=usage_of(views, answers_a_prompt=len(views)),
-        magnus=magnus_of(views[0], QueuePlace()),
-    )
+    choices = [chat_choice(number, view) for number, view in enumerate(views)]
+    return ChatCompletion(choices=choices, **common_fields(views, "chatcmpl-", answers_a_prompt=len(views)))
 
 
 def chat_choice(index: int, view: RequestView) -> ChatChoice:
@@ -140,30 +132,29 @@ def chat_choice(index: int, view: RequestView) -> ChatChoice:
 
 def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Completion:
     """The answers to the prompts of a completion, those of the first prompt first."""
+    echo = read_body(views[0].request.body).echo
+    choices = [
+        CompletionChoice(
+            index=number,
+            text=(view.request.input if echo else "") + (view.request.output_text or ""),
+            finish_reason=finish_reason_of(view),
+            logprobs=completion_logprobs(view, with_prompt=echo),
+        )
+        for number, view in enumerate(views)
+    ]
+    return Completion(choices=choices, **common_fields(views, "cmpl-", answers_a_prompt))
+
+
+def common_fields(views: Sequence[RequestView], prefix: str, answers_a_prompt: int) -> dict[str, Any]:
+    """Returns the fields of CommonAnswer without its choices; `prefix` begins the answer's id."""
     first = views[0].request
-    echo = read_body(first.body).echo
-    return Completion(
-        id=first.id.replace("resp_", "cmpl-", 1),
-        created=int(first.arrived_at.timestamp()),
-        model=first.model,
-        choices=[
-            CompletionChoice(
-                index=number,
-                text=(view.request.input if echo else "") + (view.request.output_text or ""),
-                finish_reason=finish_reason_of(view),
-                logprobs=completion_logprobs(view, with_prompt=echo),
-            )
-            for number, view in enumerate(views)
-        ],
-        usage=usage_of(views, answers_a_prompt=answers_a_prompt),
-        magnus=magnus_of(views[0], QueuePlace()),
-    )
-
-
-def asked_of(body: CommonFields, prompt: ModelPrompt, **others: Any) -> RequestBody:
-    """What either body asks for, with the fields that only one of them has."""
-    top_k = body.magnus.top_k if body.top_k is None else body.top_k
-    return body.request_body(prompt, **others, background=False, top_k=top_k, stop=body.stops)
+    return {
+        "id": first.id.replace("resp_", prefix, 1),
+        "created": int(first.arrived_at.timestamp()),
+        "model": first.model,
+        "usage": usage_of(views, answers_a_prompt=answers_a_prompt),
+        "magnus": magnus_of(views[0], QueuePlace()),
+    }
 
 
 def submission_of(
@@ -171,17 +162,18 @@ def submission_of(
     tenant: str,
     key: str | None,
     prompt: ModelPrompt,
-    asked: RequestBody,
     limit_tokens: int | None,
     names: FieldNames,
+    **others: Any,
 ) -> Submission:
-    """The submission of either body."""
+    """Returns the submission of either body; `others` are fields of RequestBody that only one of the calls has."""
+    top_k = body.magnus.top_k if body.top_k is None else body.top_k
     return Submission(
         tenant=tenant,
         idempotency_key=key,
         model=body.model,
         prompt=prompt,
-        body=asked,
+        body=body.request_body(prompt, **others, background=False, top_k=top_k, stop=body.stops),
         sent=body,
         limit_tokens=limit_tokens,
         priority=body.magnus.priority,

@@ -5,19 +5,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from request_body import StoredTurn
+from webapp.api_objects import ApiObject
 from webapp.client_prompt import CompletionPrompt
-from webapp.field_types import Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
+from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopString, StopStrings, Temperature, Text, TopP
 from webapp.options import ChatFormat, SamplingFields, TopLogprobs
-from webapp.responses.response_objects import ApiObject, ChosenToken, Magnus
-from webapp.responses.response_schemas import TEXT_OR_LIST, Content, Extras, RoleAndContent
+from webapp.responses.response_objects import ChosenToken, Magnus
+from webapp.responses.response_schemas import Content, Extras, RoleAndContent
 from webapp.tools import MOST_TOOLS, CallId, ChatTool, ChatToolCall, ChatToolChoice
 
 MOST_ANSWERS = 128  # of one call: OpenAI's bound of `n`; each is a request of its own
 EmptyList = Annotated[list[Any], Field(max_length=0)]
-Stop = Annotated[
-    Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")],
-    TEXT_OR_LIST,
-]
+Stop = Annotated[Annotated[StopString, Tag("<text>")] | Annotated[StopStrings, Tag("<list>")], TEXT_OR_LIST]
 
 
 class ChatMessage(RoleAndContent):
@@ -223,6 +221,18 @@ class ChatLogprobs(ApiObject):
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
+class CommonAnswer(ApiObject):
+    """The fields that the answers of both calls have."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: CompletionUsage
+    magnus: Magnus
+
+
 class ChatChoice(ApiObject):
     """One answer of a chat."""
 
@@ -232,16 +242,11 @@ class ChatChoice(ApiObject):
     logprobs: ChatLogprobs | None = None
 
 
-class ChatCompletion(ApiObject):
+class ChatCompletion(CommonAnswer):
     """OpenAI's ChatCompletion."""
 
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
-    usage: CompletionUsage
-    magnus: Magnus
 
 
 class CompletionLogprobs(ApiObject):
@@ -262,13 +267,8 @@ class CompletionChoice(ApiObject):
     logprobs: CompletionLogprobs | None = None
 
 
-class Completion(ApiObject):
+class Completion(CommonAnswer):
     """OpenAI's Completion."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    usage: CompletionUsage
-    magnus: Magnus

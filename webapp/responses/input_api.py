@@ -3,15 +3,15 @@
 from typing import Annotated, Any, Literal
 
 from apiflask import APIBlueprint
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from request_body import UnreadableBody, read_body
+from webapp.api_objects import ApiObject, ListPage, PageQuery
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
 from webapp.field_types import Body, Text
 from webapp.responses.conversation import earlier_turns, fitting, items_of, prompt_of, turns_of
-from webapp.responses.response_objects import ApiObject
 from webapp.responses.response_schemas import Includable, Input, InputItem, ReasoningOptions, TextOptions, not_empty
 from webapp.submission import find_request
 from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_choice
@@ -19,25 +19,17 @@ from webapp.tools import MOST_TOOLS, ResponseTool, ResponseToolChoice, stored_ch
 api = APIBlueprint("conversations", __name__, url_prefix="/v1/responses", tag="Responses")
 
 
-class ItemsQuery(BaseModel):
+class ItemsQuery(PageQuery):
     """GET /v1/responses/{id}/input_items."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
     order: Literal["asc", "desc"] = Field(default="desc", description="desc: newest first")
-    after: Text | None = Field(default=None, description="The last id of the page before")
     include: Includable | None = Field(default=None, alias="include[]", description="Accepted, not used")
 
 
-class ItemList(ApiObject):
+class ItemList(ListPage):
     """One page of items."""
 
-    object: Literal["list"] = "list"
     data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class CountTokens(Body):
@@ -89,12 +81,7 @@ def input_items(id: str, query_data: ItemsQuery) -> ItemList:
             raise InvalidRequest(f"No item '{query_data.after[:80]}' to list after.", param="after")
         items = items[places[0] + 1 :]
     page = items[: query_data.limit]
-    return ItemList(
-        data=page,
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=len(items) > len(page),
-    )
+    return ItemList.with_entries(page, has_more=len(items) > len(page))
 
 
 @api.post("/input_tokens")

@@ -4,22 +4,17 @@ import math
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from models.client_requests import RequestView
 from models.planning.queue_position import QueuePlace
 from models.tables import RequestStatus
 from request_body import RequestBody, UnreadableBody, read_body, readable_body
+from webapp.api_objects import ApiObject, DeletedObject, ListPage
 from webapp.tools import parts_of
 
 MIN_RETRY_S = 1  # the header has whole seconds
 MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
-
-
-class ApiObject(BaseModel):
-    """A JSON object, or a part of one, that this service answers with."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 class Magnus(ApiObject):
@@ -66,7 +61,7 @@ class LikelyToken(ApiObject):
 class ChosenToken(LikelyToken):
     """The token that does stand there, and the likeliest ones."""
 
-    top_logprobs: list[LikelyToken] = []
+    top_logprobs: list[LikelyToken] = Field(default=[])
 
 
 class OutputText(ApiObject):
@@ -74,7 +69,7 @@ class OutputText(ApiObject):
 
     type: Literal["output_text"] = "output_text"
     text: str
-    annotations: list[Any] = []
+    annotations: list[Any] = Field(default=[])
     logprobs: list[ChosenToken] = Field(default=[], description="If they were asked for; lists leave them out")
 
 
@@ -143,30 +138,24 @@ class Response(ApiObject):
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     store: bool = True
-    text: dict[str, Any] = {"format": {"type": "text"}}
+    text: dict[str, Any] = Field(default={"format": {"type": "text"}})
     tool_choice: str | dict[str, Any] = "auto"
-    tools: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = Field(default=[])
     top_logprobs: int = 0
     truncation: Literal["auto", "disabled"] = "disabled"
     magnus: Magnus
 
 
-class ResponseList(ApiObject):
+class ResponseList(ListPage):
     """One page of responses."""
 
-    object: Literal["list"] = "list"
     data: list[Response]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
-class Deleted(ApiObject):
+class Deleted(DeletedObject):
     """A response that is no more."""
 
-    id: str
     object: Literal["response"] = "response"
-    deleted: Literal[True] = True
 
 
 def response_of(view: RequestView, place: QueuePlace) -> Response:

@@ -5,10 +5,11 @@ An option that Magnus cannot honour is refused by name, never ignored in silence
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from models.tables import RequestStatus
-from webapp.field_types import Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
+from webapp.api_objects import PageQuery, Query
+from webapp.field_types import TEXT_OR_LIST, Body, Metadata, Seed, StopStrings, Temperature, Text, TopP
 from webapp.options import ResponseFormat, SamplingFields, TextFormat, TopLogprobs
 from webapp.tools import ITEM, MOST_TOOLS, FunctionCallItem, FunctionOutputItem, ResponseTool, ResponseToolChoice
 
@@ -25,14 +26,6 @@ class TextPart(Body):
     logprobs: Annotated[list[Any] | None, Field(json_schema_extra=ECHOED)] = None
 
 
-def text_or_list(value: object) -> str | None:
-    """The tag of the union's branch that a value belongs to, so that an error names the field and not every branch."""
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
-TEXT_OR_LIST = Discriminator(
-    text_or_list, custom_error_type="text_or_list", custom_error_message="must be a text or a list"
-)
 Content = Annotated[
     Annotated[Text, Tag("<text>")] | Annotated[list[TextPart], Field(min_length=1), Tag("<list>")], TEXT_OR_LIST
 ]
@@ -210,10 +203,8 @@ class CreateResponse(SamplingFields):
         return (self.top_logprobs or 0) if asked else None
 
 
-class RetrieveQuery(BaseModel):
+class RetrieveQuery(Query):
     """GET /v1/responses/{id}."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stream: bool = Field(default=False, description="true: the answer as server-sent events, from its beginning")
     starting_after: int | None = Field(
@@ -235,15 +226,11 @@ class RetrieveQuery(BaseModel):
         return value
 
 
-class ListQuery(BaseModel):
+class ListQuery(PageQuery):
     """GET /v1/responses."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     status: RequestStatus | None = Field(default=None, description="Only responses in this state")
     application: Annotated[Text, Field(max_length=512)] | None = Field(
         default=None, description="Only of this application"
     )
-    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
-    after: Text | None = Field(default=None, description="The last id of the page before")
     order: Literal["asc", "desc"] = Field(default="desc", description="By arrival; desc: newest first")

@@ -11,6 +11,7 @@ from models import client_requests, notifications
 from models.client_requests import RequestView
 from models.planning.queue_position import place_in_queue
 from request_body import StoredTurn
+from webapp.api_objects import read_page
 from webapp.app_context import current_context
 from webapp.auth import current_tenant
 from webapp.client_errors import InvalidRequest
@@ -73,28 +74,17 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
 @api.doc(summary="List responses", security="ApiKey", responses=[400, 401, 403, 429, 503])
 def list_(query_data: ListQuery) -> ResponseList:
     """Newest first unless asked otherwise; `after` takes the last id of the page before."""
-    unknown_cursor = InvalidRequest(f"No response '{(query_data.after or '')[:80]}' to list after.", param="after")
-    if query_data.after is not None and not RESPONSE_ID.fullmatch(query_data.after):
-        raise unknown_cursor
-    with current_context().sessions() as session:
-        page = client_requests.page(
-            session,
-            current_tenant(),
-            statuses=[query_data.status] if query_data.status else [],
-            application=query_data.application,
-            after=query_data.after,
-            limit=query_data.limit,
-            oldest_first=query_data.order == "asc",
-        )
-    if page is None:
-        raise unknown_cursor
-    data = [answer_of(view)[0] for view in page.views]
-    return ResponseList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.more,
+    read = partial(
+        client_requests.page,
+        tenant=current_tenant(),
+        statuses=[query_data.status] if query_data.status else [],
+        application=query_data.application,
+        after=query_data.after,
+        limit=query_data.limit,
+        oldest_first=query_data.order == "asc",
     )
+    page = read_page(current_context().sessions, "response", RESPONSE_ID, query_data.after, read)
+    return ResponseList.with_entries([answer_of(view)[0] for view in page.views], has_more=page.more)
 
 
 @api.get("/<id>")

@@ -1,0 +1,76 @@
+"""What queries, answers and lists of the API have in common, whichever call they belong to."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session, sessionmaker
+
+from webapp.client_errors import InvalidRequest
+from webapp.field_types import Text
+
+Page = TypeVar("Page")
+
+
+class Query(BaseModel):
+    """The query of a call: unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PageQuery(Query):
+    """The query of a list that is read in pages."""
+
+    limit: int = Field(default=20, ge=1, le=100, description="Most entries of a page")
+    after: Text | None = Field(default=None, description="The last id of the page before")
+
+
+class ApiObject(BaseModel):
+    """A JSON object, or a part of one, that this service answers with."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ListPage(ApiObject):
+    """One page of a list, as OpenAI's clients read it; a subclass says what its entries are."""
+
+    object: Literal["list"] = "list"
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def with_entries(cls, entries: Sequence[Any], *, has_more: bool) -> Self:
+        """Returns the page with these entries, objects or dicts that have an id."""
+        ids = [entry["id"] if isinstance(entry, dict) else entry.id for entry in entries]
+        first_id, last_id = (ids[0], ids[-1]) if ids else (None, None)
+        return cls(data=list(entries), first_id=first_id, last_id=last_id, has_more=has_more)
+
+
+class DeletedObject(ApiObject):
+    """The answer to a deletion; a subclass says of what."""
+
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
+def read_page(
+    sessions: sessionmaker[Session],
+    kind: str,
+    id_pattern: re.Pattern[str],
+    after: str | None,
+    read: Callable[[Session], Page | None],
+) -> Page:
+    """Returns the page that `read` finds; raises InvalidRequest if the tenant has no entry with the id `after`.
+
+    An id that does not match `id_pattern` never reaches the database.
+    """
+    if after is None or id_pattern.fullmatch(after):
+        with sessions() as session:
+            page = read(session)
+        if page is not None:
+            return page
+    raise InvalidRequest(f"No {kind} '{(after or '')[:80]}' to list after.", param="after")
