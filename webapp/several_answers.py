@@ -1,13 +1,12 @@
 """One call with several answers: each is a request of its own, and the call waits for all of them."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from models.client_requests import NewRequest, RequestView
 from request_body import stored_form
 from webapp.app_context import AppContext
-from webapp.submission import Submission, cancel_request, find_request, new_request, store
+from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
 from webapp.waiting.patience import Patience
 
 PART = "\x1f"  # no client's key may have this character, so that keys of parts collide with no other key
@@ -54,28 +53,8 @@ def submit_all_and_wait(
     tenant = submissions[0].tenant
     with context.waiting_calls.slot(tenant):
         stored = store_all(context, submissions)
-        calls = [context.waiting_calls.begin(view.request.id) for view in stored]
-
-        def leave() -> None:
-            for call in calls:
-                call.leave()
-
-        stop_watching = patience.connection.on_close(leave) if patience.connection else None
-        until = time.monotonic() + patience.wait_s
-        try:
-            with patience.turn.given_up():
-                for call, view in zip(calls, stored, strict=True):
-                    if not view.request.status.final:
-                        call.wait_until_over(until - time.monotonic())
-        finally:
-            if stop_watching is not None:
-                stop_watching()
-            for call in calls:
-                context.waiting_calls.end(call)
+        calls = wait_for_ends(context, stored, patience)
     if any(call.over == "left" for call in calls) and submissions[0].idempotency_key is None:
-        for view in stored:
-            cancel_request(context, tenant, view.request.id)
-    return [
-        view if view.request.status.final else call.view or find_request(context, tenant, view.request.id)
-        for call, view in zip(calls, stored, strict=True)
-    ]
+        for call in calls:
+            cancel_request(context, tenant, call.id)
+    return [call.view or find_request(context, tenant, call.id) for call in calls]

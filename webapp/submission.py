@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import structlog
@@ -100,42 +100,40 @@ def checked_key(key: str | None) -> str | None:
     return key
 
 
-def submit_and_wait(context: AppContext, submission: Submission, patience: Patience) -> RequestView:
-    """Stores a request and waits until it is final; raises Busy before anything is stored.
-
-    Cancels it if its client disconnects meanwhile, unless an Idempotency-Key says that the client may come back.
-    """
-    with context.waiting_calls.slot(submission.tenant):
-        stored = submit(context, submission)
-        if stored.request.status.final:
-            return stored
-        call = wait_for_end(context, stored.request.id, patience)
-    if call.over == "left" and submission.idempotency_key is None:
-        cancel_request(context, submission.tenant, stored.request.id)
-    return call.view or find_request(context, submission.tenant, stored.request.id)
-
-
 def find_and_wait(context: AppContext, tenant: str, id: str, patience: Patience) -> RequestView:
     """Returns this tenant's request once it is final, or as it is when the wait is over; raises NotFound, Busy."""
     with context.waiting_calls.slot(tenant):
-        found = find_request(context, tenant, id)
-        if found.request.status.final:
-            return found
-        return wait_for_end(context, id, patience).view or find_request(context, tenant, id)
+        (call,) = wait_for_ends(context, [find_request(context, tenant, id)], patience)
+    return call.view or find_request(context, tenant, id)
 
 
-def wait_for_end(context: AppContext, id: str, patience: Patience) -> WaitingCall:
-    """Waits for a stored request to end; returns the call, whose `over` says why the wait ended."""
-    call = context.waiting_calls.begin(id)
-    stop_watching = patience.connection.on_close(call.leave) if patience.connection else None
+def wait_for_ends(context: AppContext, stored: Sequence[RequestView], patience: Patience) -> list[WaitingCall]:
+    """Waits until all these requests are final or the client's wait is over.
+
+    Returns a call for each of them: `over` says why its wait ended, `view` is the request if it is final.
+    """
+    calls = [context.waiting_calls.begin(view.request.id) for view in stored]
+    for call, view in zip(calls, stored, strict=True):
+        if view.request.status.final:
+            call.finish(view)
+
+    def leave() -> None:
+        for call in calls:
+            call.leave()
+
+    stop_watching = patience.connection.on_close(leave) if patience.connection else None
+    until = time.monotonic() + patience.wait_s
     try:
-        with patience.turn.given_up():
-            call.wait_until_over(patience.wait_s)
+        if any(call.over is None for call in calls):
+            with patience.turn.given_up():
+                for call in calls:
+                    call.wait_until_over(until - time.monotonic())
     finally:
         if stop_watching is not None:
             stop_watching()
-        context.waiting_calls.end(call)
-    return call
+        for call in calls:
+            context.waiting_calls.end(call)
+    return calls
 
 
 def cancel_request(context: AppContext, tenant: str, id: str) -> None:

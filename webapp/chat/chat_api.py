@@ -210,4 +210,4 @@ def stream_chunks(
     streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
     count = current_context().prompt_limits.prompt_format.count if body.counts_usage else None
     shown = ShownUsage(answers_a_prompt, body.includes_usage, count)
-    return event_stream(chunks(streams, kind, shown), streams.close)
+    return event_stream(chunks(streams, kind, shown), streams)

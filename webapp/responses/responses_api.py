@@ -21,7 +21,8 @@ from webapp.options import stored_format
 from webapp.responses.conversation import earlier_turns, fitting, prompt_of, turns_of
 from webapp.responses.response_objects import Deleted, Response, ResponseList, response_of, retry_after_s
 from webapp.responses.response_schemas import CreateResponse, ListQuery, RetrieveQuery
-from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream
+from webapp.several_answers import submit_all_and_wait
+from webapp.streaming.answer_stream import event_stream, find_and_stream, submit_and_stream_all
 from webapp.streaming.response_events import characters_before, response_events
 from webapp.submission import (
     RESPONSE_ID,
@@ -34,7 +35,6 @@ from webapp.submission import (
     require_response_id,
     response_not_found,
     submit,
-    submit_and_wait,
 )
 from webapp.tools import function_fields, stored_choice
 from webapp.waiting.patience import connection_of, patience_of, preferred_wait_s
@@ -57,11 +57,11 @@ def create(json_data: CreateResponse) -> tuple[Response, dict[str, str]] | Flask
     key = request.headers.get("Idempotency-Key")
     submission = response_submission(json_data, tenant, context.prompt_limits, key, earlier)
     if submission.body.stream:
-        stream = submit_and_stream(context, submission, connection_of(request))
-        return event_stream(response_events(stream, answer_of(stream.view)[0]), stream.close)
+        (stream,) = submit_and_stream_all(context, [submission], connection_of(request))
+        return event_stream(response_events(stream, answer_of(stream.view)[0]), [stream])
     if submission.body.background:
         return answer_of(submit(context, submission))
-    view = submit_and_wait(context, submission, patience_of(request, context.wait_s))
+    (view,) = submit_all_and_wait(context, [submission], patience_of(request, context.wait_s))
     answer = answer_of(view)
     if view.request.status.final:
         forget_unstored(context, [view])
@@ -99,7 +99,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
     context, tenant, after = current_context(), current_tenant(), query_data.starting_after
     if query_data.stream:
         stream = find_and_stream(context, tenant, id, connection_of(request), characters_before(after))
-        return event_stream(response_events(stream, answer_of(stream.view)[0], after), stream.close)
+        return event_stream(response_events(stream, answer_of(stream.view)[0], after), [stream])
     wait_s = preferred_wait_s(request)
     if not wait_s:
         return answer_of(find_request(context, tenant, id))

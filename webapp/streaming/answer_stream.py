@@ -1,6 +1,7 @@
 """One answer as it comes, for one client: pieces from the broker while it is generated, the rest from Postgres."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from webapp.app_context import AppContext
 from webapp.client_errors import Busy, InvalidRequest, NotAnswered
 from webapp.several_answers import store_all
 from webapp.streaming.token_feed import LiveText
-from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found, submit
+from webapp.submission import Submission, cancel_request, find_request, forget_unstored, response_not_found
 from webapp.tools import answer_parts
 from webapp.waiting.patience import Connection
 
@@ -108,57 +109,26 @@ class AnswerStream:
                 log.warning("not cancelled", request=self.view.request.id, error=error)
 
 
-class AnswerStreams:
-    """The answers of one call, which are sent one after the other while all are generated; `close` must follow."""
-
-    def __init__(self, each: Sequence[AnswerStream]) -> None:
-        self.each = each
-
-    def close(self) -> None:
-        """Closes every stream."""
-        for stream in self.each:
-            stream.close()
-
-
 def submit_and_stream_all(
     context: AppContext, submissions: Sequence[Submission], connection: Connection | None
-) -> AnswerStreams:
-    """Store the requests of one call and begin their streams; raises InvalidRequest, and Busy before one is stored."""
-    first, reserved = submissions[0], 0
-    _refuse_logprobs(first)
-    try:
+) -> list[AnswerStream]:
+    """Stores the requests of one call and begins their streams; raises InvalidRequest, and Busy before one is stored.
+
+    A request whose client disconnects is cancelled, unless it is in the background or its Idempotency-Key says that the
+    client may come back.
+    """
+    first = submissions[0]
+    if first.body.top_logprobs is not None:
+        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=first.names.logprobs)
+    with ExitStack() as slots:
         for _ in submissions:
             context.waiting_calls.reserve_slot(first.tenant)
-            reserved += 1
+            slots.callback(context.waiting_calls.release_slot, first.tenant)
         stored = store_all(context, submissions)
-    except BaseException:
-        for _ in range(reserved):
-            context.waiting_calls.release_slot(first.tenant)
-        raise
+        slots.pop_all()  # each stream frees its slot when it is closed
     new = first.idempotency_key is None
-    return AnswerStreams([AnswerStream(context, view, connection, cancels=new, new=new) for view in stored])
-
-
-def _refuse_logprobs(submission: Submission) -> None:
-    if submission.body.top_logprobs is not None:
-        raise InvalidRequest("Log probabilities are not streamed; ask without stream.", param=submission.names.logprobs)
-
-
-def submit_and_stream(context: AppContext, submission: Submission, connection: Connection | None) -> AnswerStream:
-    """Store a request and begin its stream; raises InvalidRequest, and Busy before anything is stored.
-
-    If its client leaves it is cancelled, unless it is in the background or its Idempotency-Key says that the client may
-    come back.
-    """
-    _refuse_logprobs(submission)
-    context.waiting_calls.reserve_slot(submission.tenant)
-    try:
-        stored = submit(context, submission)
-    except BaseException:
-        context.waiting_calls.release_slot(submission.tenant)
-        raise
-    cancels = not submission.body.background and submission.idempotency_key is None
-    return AnswerStream(context, stored, connection, cancels=cancels, new=submission.idempotency_key is None)
+    cancels = new and not first.body.background
+    return [AnswerStream(context, view, connection, cancels=cancels, new=new) for view in stored]
 
 
 def find_and_stream(
@@ -196,11 +166,12 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     return named + b"data: " + to_json(data) + b"\n\n"
 
 
-def event_stream(events: Iterable[bytes], close: Callable[[], None]) -> Response:
-    """The answer that sends these events as they come; `close` is called when it ends or its client is gone.
+def event_stream(events: Iterable[bytes], streams: Iterable[AnswerStream]) -> Response:
+    """Returns the answer that sends these events as they come; closes the streams when it ends or its client is gone.
 
-    Its headers leave at once: servers send them with the first part of the body, also if that is empty.
+    Its headers are sent at once: servers send them with the first part of the body, even if that part is empty.
     """
     answer = Response(chain([b""], events), mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    answer.call_on_close(close)
+    for stream in streams:
+        answer.call_on_close(stream.close)
     return answer

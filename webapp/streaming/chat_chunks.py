@@ -3,7 +3,7 @@
 Several answers come one after the other, told apart by `index`; all are generated meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from request_body import read_body
 from webapp.chat.chat_answers import finish_reason_of, usage_of
 from webapp.client_errors import ClientError, error_object
 from webapp.responses.response_objects import magnus_of
-from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, AnswerStreams, event, text_before_calls
+from webapp.streaming.answer_stream import DONE, KEEP_ALIVE, AnswerStream, event, text_before_calls
 from webapp.submission import require_answer
 from webapp.tools import answer_parts
 
@@ -28,9 +28,9 @@ class ShownUsage:
     count: Callable[[str], int] | None
 
 
-def chunks(streams: AnswerStreams, kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
+def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
     """The events of either call; an error ends them with an `error` object in place of a chunk."""
-    request = streams.each[0].view.request
+    request = streams[0].view.request
     head: dict[str, Any] = {
         "id": request.id.replace("resp_", "chatcmpl-" if kind == "chat.completion.chunk" else "cmpl-", 1),
         "object": kind,
@@ -39,12 +39,12 @@ def chunks(streams: AnswerStreams, kind: ChunkKind, shown: ShownUsage) -> Iterat
     }
     common = head | ({"usage": None} if shown.at_end or shown.count else {})
     try:
-        for index, stream in enumerate(streams.each):
+        for index, stream in enumerate(streams):
             yield from _chunks_of_one(stream, index, common, shown.count)
             if stream.left:
                 return
         if shown.at_end:
-            usage = usage_of([stream.view for stream in streams.each], answers_a_prompt=shown.answers_a_prompt)
+            usage = usage_of([stream.view for stream in streams], answers_a_prompt=shown.answers_a_prompt)
             yield event({**head, "choices": [], "usage": usage.model_dump()})
     except ClientError as error:
         yield event({"error": error_object(error).model_dump()})
