@@ -122,12 +122,8 @@ class PromptFormat:
                 add_generation_prompt=True,
                 **self._named_tokens,
             )
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-        ) as error:  # other arguments than it reads
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            # the messages or tools have fields or types that the template does not expect
             raise TemplateError(f"it cannot render them ({type(error).__name__})") from error
         if shield not in rendered:
             return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)

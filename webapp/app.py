@@ -1,25 +1,24 @@
 """The web process: API and dashboard in one Flask app, made by `create_app` for gunicorn and for tests."""
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 from apiflask import APIFlask
 from flask import Response, g, request
 from pydantic import ValidationError
+from sqlalchemy.orm import Session, sessionmaker
 
 from inference.engine_errors import UnreadableTokenizer
 from models import ended_requests, notifications
-from models.client_requests import RequestView
 from models.connections.schema_upgrade import installation_id
 from models.notifications import ENDED, ERRORS, Notifications
-from models.planning.queue_snapshot import QueueSnapshot, read_queue_snapshot
-from models.planning.response_time_estimate import ResponseTimeEstimate, read_response_times
+from models.planning.queue_snapshot import read_queue_snapshot
+from models.planning.response_time_estimate import read_response_times
 from models.session import make_engine, make_sessions
 from models.tenants import tenant_limits
-from models.tenants.tenant_limits import SharedCount, TenantBacklog, read_backlog
 from processes import json_logs
 from processes.listening import Channel
 from settings import VERSION, Settings, UnknownSetting, end_with, problems_of, read_settings
@@ -53,6 +52,9 @@ from webapp.waiting.patience import in_turns, take_turn
 from webapp.waiting.waiting_calls import WaitingCalls
 
 log = structlog.get_logger()
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
@@ -170,43 +172,18 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
     )
     sessions = make_sessions(engine)
 
-    def queue_snapshot() -> QueueSnapshot | None:
-        with sessions() as session:
-            return read_queue_snapshot(session)
-
-    def response_times() -> ResponseTimeEstimate:
-        with sessions() as session:
-            return read_response_times(session)
-
     listening = make_engine(database_url, pool_size=1, name="magnus web listens")
-
-    def ended(ids: Collection[str]) -> dict[str, RequestView | None]:
-        with sessions() as session:
-            return ended_requests.ended(session, ids)
-
-    def share_count(tenant: str, requests: int, period_s: int) -> SharedCount:
-        with sessions() as session:
-            return tenant_limits.count_requests(session, tenant, requests, period_s)
-
-    def backlog(tenant: str) -> TenantBacklog:
-        with sessions() as session:
-            return read_backlog(session, tenant)
-
-    def notify() -> None:
-        with sessions() as session:
-            notifications.notify_submitted(session)
-
-    announcer = Announcer(notify)
-    queue_snapshots = TtlCache(queue_snapshot, SNAPSHOT_TTL_S)
+    announcer = Announcer(in_session(sessions, notifications.notify_submitted))
+    queue_snapshots = TtlCache(in_session(sessions, read_queue_snapshot), SNAPSHOT_TTL_S)
     backlog_limit = BacklogLimit(
-        backlog,
+        in_session(sessions, tenant_limits.read_backlog),
         max_requests=settings.tenant_queued_requests,
         max_tokens=settings.tenant_queued_tokens,
         snapshot=queue_snapshots.get,
     )
 
     waiting_calls = WaitingCalls(
-        ended,
+        in_session(sessions, ended_requests.ended),
         EndedNotices(Channel("ended requests", partial(Notifications, listening, ENDED, awaited=True), ERRORS)),
         max_calls=settings.waiting_calls,
         max_calls_of_tenant=settings.tenant_waiting_calls,
@@ -236,11 +213,11 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
             tenant_bytes=settings.tenant_file_bytes,
         ),
         queue_snapshot=queue_snapshots,
-        response_times=TtlCache(response_times, RESPONSE_TIMES_TTL_S),
+        response_times=TtlCache(in_session(sessions, read_response_times), RESPONSE_TIMES_TTL_S),
         page_reads=PageReads(sessions, settings.lease_s),
         waiting_calls=waiting_calls,
         token_feed=token_feed,
-        rate_limit=RateLimit(settings.rate_limit, share_count),
+        rate_limit=RateLimit(settings.rate_limit, in_session(sessions, tenant_limits.count_requests)),
         backlog_limit=backlog_limit,
         announcer=announcer,
         wait_s=settings.wait_s,
@@ -249,6 +226,18 @@ def make_context(settings: Settings, database_url: str) -> AppContext:
         private_webhooks=settings.private_webhooks,
         close=close,
     )
+
+
+def in_session(
+    sessions: sessionmaker[Session], query: Callable[Concatenate[Session, Given], Result]
+) -> Callable[Given, Result]:
+    """Returns the query as a function that opens a session of its own for each call."""
+
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with sessions() as session:
+            return query(session, *args, **kwargs)
+
+    return run
 
 
 def name_request() -> None:

@@ -21,7 +21,6 @@ NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
 
 log = structlog.get_logger()
 
-
 # As in the OpenAPI document: method and path -> scope. tests/integration/test_api_scopes.py compares both.
 ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("POST", "/v1/responses"): Scope.submit,

@@ -11,7 +11,6 @@ from webapp.client_errors import Problem
 
 DEEPEST = 3  # levels of objects in a type's text; a message in a list in a field is the deepest that bodies have
 
-
 SCHEMAS = "#/components/schemas/"
 IDEMPOTENCY_KEY = {
     "in": "header",

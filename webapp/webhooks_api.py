@@ -18,7 +18,6 @@ from webapp.field_types import Body, Text
 DAY_S = 86_400
 LONGEST_OVERLAP_S = 7 * DAY_S
 
-
 ENDPOINT_ID = re.compile(r"we_[0-9a-f]{32}")
 LARGEST_ID = 2**63 - 1
 api = APIBlueprint("webhooks", __name__, url_prefix="/v1/magnus/webhooks", tag="Webhooks")
@@ -45,7 +44,7 @@ class DeliveriesQuery(Query):
     """GET /v1/magnus/webhooks/{id}/deliveries."""
 
     limit: int = Field(default=20, ge=1, le=100)
-    after: int | None = Field(default=None, ge=1, le=2**63 - 1, description="The last id of the page before")
+    after: int | None = Field(default=None, ge=1, le=LARGEST_ID, description="The last id of the page before")
 
 
 class Webhook(ApiObject):
@@ -215,9 +214,9 @@ def redeliver(id: str, delivery: str) -> Delivery:
     """Now, and under the same `webhook-id`, whether it had arrived or not."""
     require_endpoint_id(id)
     number = int(delivery) if re.fullmatch(r"[0-9]{1,19}", delivery) else 0
-    with current_context().sessions() as session:
-        found = None
-        if 0 < number <= LARGEST_ID:
+    found = None
+    if 0 < number <= LARGEST_ID:
+        with current_context().sessions() as session:
             found = webhook_deliveries.redeliver(session, current_tenant(), id, number)
     if found is None:
         raise NotFound(f"No delivery '{delivery[:20]}' of webhook '{id}'.", param="delivery", code="delivery_not_found")

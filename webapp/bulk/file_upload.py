@@ -24,7 +24,6 @@ MOST_LINES = 50_000  # OpenAI's bound of a batch
 MOST_BLANK_LINES = 50_000  # beside them; any bound does that keeps what is read bounded
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
-
 # Of an upload beside the file's own bytes. The parser also compares it with what it holds of the file, which is 64 KiB
 # and what came before; it is Flask's own default.
 FORM_BYTES = 500_000

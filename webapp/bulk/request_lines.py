@@ -26,7 +26,6 @@ from webapp.submission import Submission, accepted_request
 
 UNSUPPORTED = "unsupported_value"  # the code for options that calls take and lines do not
 
-
 MAX_NAME_LENGTH = 512  # characters of a custom_id; OpenAI names no bound
 log = structlog.get_logger()
 MISTAKE = {
@@ -108,10 +107,9 @@ class LineReader:
                 )
             submission = ENDPOINTS[self.endpoint].submission(line.body, self.tenant, self.limits)
             return NewLine(number, name, accepted_request(self.limits, self.snapshot, submission))
-        except ValidationError as error:
-            return NewLine(number, name, error=_storable(_validation_error(error)))
-        except ClientError as error:
-            return NewLine(number, name, error=_storable(line_error(error)))
+        except (ValidationError, ClientError) as error:
+            known = _invalid_request(error) if isinstance(error, ValidationError) else error
+            return NewLine(number, name, error=_storable(line_error(known)))
         except TokenizerAway:
             raise
         except Exception:
@@ -150,14 +148,9 @@ def _name_of(parsed: Any) -> str | None:
     return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and "\0" not in name else None
 
 
-def _validation_error(error: ValidationError) -> dict[str, Any]:
+def _invalid_request(error: ValidationError) -> InvalidRequest:
     first = error.errors(include_url=False)[0]
     param = field_path(first["loc"])
-    message = "The line must be a JSON object." if first["type"] == "model_type" and not param else None
-    return {
-        "status": 400,
-        "type": "invalid_request_error",
-        "code": first["type"],
-        "message": message or validation_message(first, param),
-        "param": param,
-    }
+    not_an_object = first["type"] == "model_type" and not param
+    message = "The line must be a JSON object." if not_an_object else validation_message(first, param)
+    return InvalidRequest(message, param=param, code=first["type"])

@@ -101,9 +101,7 @@ def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]
         ) from error
     if view.request.status not in ANSWERED or not view.request.input:
         why = "is not stored" if not body.store else f"has no answer, it is {view.request.status.value}"
-        raise InvalidRequest(
-            f"Response '{id}' {why}.", param="previous_response_id", code="previous_response_not_found"
-        )
+        raise InvalidRequest(f"Response '{id}' {why}.", param="previous_response_id", code=NO_PREVIOUS)
     return [*stored_turns(view, body), answered_turn(view, body)]
 
 

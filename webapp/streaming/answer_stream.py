@@ -26,7 +26,6 @@ KEEP_ALIVE_S = 15.0
 
 log = structlog.get_logger()
 
-
 # An empty line between events means nothing. A comment means nothing either, but clients that strip what a read gave
 # them take the next event for a part of it (`vllm bench serve` does).
 KEEP_ALIVE = b"\n"

@@ -17,7 +17,6 @@ WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for it
 # works for it; each more is another one that a submission waits behind.
 AT_ONCE = 4
 
-
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that reports when clients disconnect
 WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?=[;,]|$)', re.IGNORECASE)  # of RFC 7240, whole seconds
 
@@ -84,7 +83,6 @@ class Connection(Protocol):
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, in another thread, once the client has closed; returns a function that ends the watch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,9 @@ class Notices(Protocol):
 
     def wait(self, within_s: float) -> set[str] | None:
         """The ids heard within that time; None: any may have ended."""
-        ...
 
     def close(self) -> None:
         """Stops listening until the next `wait`."""
-        ...
 
 
 class WaitingCall:
