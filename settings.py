@@ -254,6 +254,16 @@ class Settings(BaseSettings):
         return [one.strip().rstrip("/") for one in (self.cors_origins or "").split(",") if one.strip()]
 
     @property
+    def chosen_model(self) -> str | None:
+        """The operator's own MAGNUS_MODEL; None if the default is in force."""
+        return self.model if "model" in self.model_fields_set else None
+
+    @property
+    def engine_key_text(self) -> str | None:
+        """MAGNUS_ENGINE_KEY as a plain text; None if unset."""
+        return self.engine_key.get_secret_value() if self.engine_key else None
+
+    @property
     def engines(self) -> list[str]:
         """The addresses of the engine servers."""
         return [url.strip() for url in (self.engine_urls or "").split(",") if url.strip()]

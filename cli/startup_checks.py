@@ -87,7 +87,7 @@ def predictor_problem(settings: Settings) -> str | None:
     if name not in ASK_THE_MODEL:
         return None
     remedy = "set MAGNUS_MODEL to a model directory or hub id with weights, or MAGNUS_PREDICTOR to forest"
-    if settings.engines and "model" not in settings.model_fields_set:
+    if settings.engines and settings.chosen_model is None:
         return f"MAGNUS_PREDICTOR: {name} asks the model itself, and no server can be asked so; {remedy}"
     wrong = model_problem(settings.model)
     if wrong is not None:
@@ -162,13 +162,12 @@ def with_engines(settings: Settings) -> Settings:
 
     Raises ServerUnusable for a server that does not answer, or that serves another model than the first one.
     """
-    key = settings.engine_key.get_secret_value() if settings.engine_key else None
     for url in settings.engines:
-        server = connect(url, key=key, model=settings.model_name)
+        server = connect(url, key=settings.engine_key_text, model=settings.model_name)
         if settings.model_name not in (None, server.model, server.client_name):
             raise ServerUnusable(url, f"it serves {server.client_name}, not {settings.model_name}")
-        configured = settings.model if "model" in settings.model_fields_set else None
-        found = {"model": tokenizer_source(server, configured), "model_name": settings.model_name or server.client_name}
+        tokenizer = tokenizer_source(server, settings.chosen_model)
+        found = {"model": tokenizer, "model_name": settings.model_name or server.client_name}
         settings = settings.model_copy(update=found)
         settings.model_fields_set.update(found)
     return settings

@@ -31,7 +31,7 @@ AWAITED = "awaited"  # the listener's row of `service_state`
 AWAITED_S, SAY_EVERY_S = 15.0, 5.0
 
 
-class Unheard(Exception):
+class NotificationsUnavailable(Exception):
     """A pooler is between us and Postgres."""
 
 
@@ -50,14 +50,14 @@ class Notifications:
     """A connection that hears every notification of one channel from now on; one thread waits on it."""
 
     def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
-        """Raises SQLAlchemyError; Unheard if a pooler is in between, which passes no notifications on.
+        """Raises SQLAlchemyError; NotificationsUnavailable if a pooler is in between, which passes no notifications on.
 
         With `awaited`, a wait also asks all processes to notify ends of requests.
         """
         self._connection: Connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if is_pooled(self._connection):
             self.close()
-            raise Unheard
+            raise NotificationsUnavailable
         self._connection.exec_driver_sql(f"listen {channel}")
         self._say_at = 0.0 if awaited else math.inf
         self._say_if_due()

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from models.notifications import Unheard
+from models.notifications import NotificationsUnavailable
 
 # Between two tries to subscribe; whoever listens finds its work without messages meanwhile, more slowly. Not tuned.
 RECONNECT_S = 1.0
@@ -52,7 +52,7 @@ class Channel(Generic[Message]):
         """Returns the messages that came, none after `within_s`; None if earlier ones may have been missed.
 
         That is so when it has just subscribed, and while it cannot subscribe: it then sleeps and tries again every
-        RECONNECT_S. Raises Unheard if a pooler keeps the notifications of Postgres away.
+        RECONNECT_S. Raises NotificationsUnavailable if a pooler keeps the notifications of Postgres away.
         """
         try:
             if self._subscription is None:
@@ -103,7 +103,7 @@ class Listener(Thread, Generic[Message]):
                 came = bool(messages) or (messages is None and self._channel.subscribed)
                 if came and not self._stopping.is_set():
                     self._on_messages(messages or [])
-        except Unheard:
+        except NotificationsUnavailable:
             remedy = f"none needed: {self.name} are looked for often instead"
             log.info("no notifications through a pooler", remedy=remedy)
             self._on_pooler()

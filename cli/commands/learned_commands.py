@@ -65,8 +65,7 @@ def pretrain(
     The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
     transaction is open during the fit, which may take longer than the server allows an idle one. Raises TooFewExamples.
     """
-    key = settings.engine_key.get_secret_value() if settings.engine_key else None
-    prompt_format = request_tokens_of(settings.model, key)
+    prompt_format = request_tokens_of(settings.model, settings.engine_key_text)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_configured(settings)
     with transaction() as connection:

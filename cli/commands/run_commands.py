@@ -15,7 +15,7 @@ from inference.engine_errors import InferenceError
 from inference.remote.server_probe import ENGINES, EngineChoice
 from settings import DASHBOARD_USER, Settings
 
-PROCESSES = ("web", "planner", "predictor", "chores", "beat", "trainer", "flower")
+PROCESSES = ("web", *process_commands.CELERY_WORKERS, "beat", "trainer", "flower")
 
 
 @click.command()
@@ -27,9 +27,7 @@ def run(process: str) -> None:
     `magnus worker`. First run `magnus migrate`.
     """
     settings = settings_with()
-    missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
-    if missing:
-        raise click.UsageError(f"{process} needs {' and '.join(missing)}")
+    _require_servers(process, settings)
     program = program_of(process, settings)
     process_commands.export_settings(process_commands.with_absolute_paths(settings))
     os.environ.update(program.env)
@@ -40,18 +38,20 @@ def run(process: str) -> None:
 
 
 def program_of(process: str, settings: Settings) -> ChildProgram:
-    """What `magnus up` would start; raises CommandFailed for a Flower without a password."""
+    """Returns the process as `magnus up` starts it; raises CommandFailed for a Flower without a password."""
     if process == "web":
         return process_commands.web(settings.host, settings.port, ready=bool)
     if process == "flower":
         return process_commands.flower(settings.flower_port, _flower_credentials(settings))
-    return {
-        "planner": process_commands.planner,
-        "predictor": process_commands.predictor,
-        "chores": process_commands.chores,
-        "beat": process_commands.beat,
-        "trainer": process_commands.trainer,
-    }[process]()
+    if process in process_commands.CELERY_WORKERS:
+        return process_commands.celery_worker(process)
+    return process_commands.beat() if process == "beat" else process_commands.trainer()
+
+
+def _require_servers(process: str, settings: Settings) -> None:
+    missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
+    if missing:
+        raise click.UsageError(f"{process} needs {' and '.join(missing)}")
 
 
 def _flower_credentials(settings: Settings) -> str:
@@ -83,9 +83,7 @@ def worker(
     With --engine-url the rows run in that server: vLLM, llama.cpp, transformers serve, or any that speaks OpenAI's API.
     """
     settings = settings_with(kv_budget=kv_budget)
-    missing = [f"MAGNUS_{url.upper()}" for url in ("database_url", "redis_url") if getattr(settings, url) is None]
-    if missing:
-        raise click.UsageError(f"a worker needs {' and '.join(missing)}")
+    _require_servers("a worker", settings)
     if engine_url is not None:
         # imported here because it reads the addresses from the environment
         from tasks.serving.remote_worker import run_remote_worker

@@ -1,6 +1,5 @@
 """`magnus up`: starts the whole service on one host, and keeps it up until a signal to stop comes."""
 
-import json
 import os
 import secrets
 from dataclasses import asdict, replace
@@ -29,7 +28,7 @@ from cli.hosting.service_files import (
 )
 from cli.hosting.supervisor import AlreadyRunning, Stopped, Supervisor
 from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
-from cli.output import CommandFailed, Unreachable, json_option
+from cli.output import CommandFailed, Unreachable, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
 from cli.startup_checks import with_engines
 from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
@@ -77,7 +76,8 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
             try:
                 service, new_key = _start_service(supervisor, settings, state_dir, overwrite_policy=policy is not None)
                 service.write(state_dir)
-                click.echo(_json(service, state_dir) if as_json else _greeting(service, state_dir, new_key))
+                facts = asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)}
+                print_result(facts, as_json, lambda _: _greeting(service, state_dir, new_key))
                 supervisor.watch()
             finally:
                 forget_service(state_dir)
@@ -192,9 +192,7 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
     """Start everything but the servers: first what the workers need, then the rest together."""
     start = partial(_start_in_empty_directory, supervisor, settings.state_dir / "empty")
     start(
-        process_commands.planner(),
-        process_commands.predictor(),
-        process_commands.chores(),
+        *map(process_commands.celery_worker, process_commands.CELERY_WORKERS),
         process_commands.flower(settings.flower_port, f"{service.dashboard_user}:{service.dashboard_password}"),
     )
     devices = _own_devices(settings)
@@ -203,19 +201,14 @@ def _start_processes(supervisor: Supervisor, settings: Settings, service: Runnin
         process_commands.worker(name, device, threads, partial(worker_is_alive, engine, name))
         for name, device in ((f"worker-{number}", device) for number, device in enumerate(devices, 1))
     ]
-    remote = [
+    workers += [
         process_commands.remote_worker(name, url, partial(worker_is_alive, engine, name))
         for name, url in ((f"engine-{number}", url) for number, url in enumerate(settings.engines, 1))
     ]
-    start(
-        *workers,
-        *remote,
-        _counting_together(
-            process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url)), settings
-        ),
-        process_commands.beat(),
-        process_commands.trainer(),
-    )
+    web = process_commands.web(settings.host, settings.port, partial(api_is_ready, service.url))
+    # the directory in which the web processes add up their metrics
+    web = replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(fresh_metrics(settings.state_dir))})
+    start(*workers, web, process_commands.beat(), process_commands.trainer())
 
 
 def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs: ChildProgram) -> None:
@@ -224,27 +217,14 @@ def _start_in_empty_directory(supervisor: Supervisor, directory: Path, *programs
     supervisor.start(*(replace(program, cwd=directory) for program in programs))
 
 
-def _counting_together(web: ChildProgram, settings: Settings) -> ChildProgram:
-    """Returns the web server with a directory in which its processes add up their metrics."""
-    return replace(web, env={**web.env, "PROMETHEUS_MULTIPROC_DIR": str(fresh_metrics(settings.state_dir))})
-
-
 def _own_devices(settings: Settings) -> list[str]:
-    """Returns a device for each worker with an engine of our own; beside engine servers only as many as asked for."""
-    requested = _requested_workers(settings)
+    """Returns a device for each worker of our own engine; none beside engine servers unless workers are set."""
+    requested = settings.workers if "workers" in settings.model_fields_set else None
     if settings.engines and not requested:
         return []
-    return worker_devices(settings.devices, requested, gpu_count(), _cpu_workers(settings))
-
-
-def _cpu_workers(settings: Settings) -> int:
-    """Returns two, or one for a large model: a step reads the weights for all rows, so that one batch is faster."""
-    return 1 if (parameters_of(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
-
-
-def _requested_workers(settings: Settings) -> int | None:
-    """Returns the configured number of workers; None if it depends on the devices."""
-    return settings.workers if "workers" in settings.model_fields_set else None
+    # one for a large model: a step reads the weights once for all rows, so that one larger batch is faster
+    cpu_workers = 1 if (parameters_of(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
+    return worker_devices(settings.devices, requested, gpu_count(), cpu_workers)
 
 
 def _free_port(host: str, port: int, option: str) -> int:
@@ -258,10 +238,6 @@ def _reachable(host: str) -> str:
     """Returns the host as part of a URL that this machine can open."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host
-
-
-def _json(service: RunningService, state_dir: Path) -> str:
-    return json.dumps(asdict(service) | {"api_key_file": str(state_dir / "api-key"), "state_dir": str(state_dir)})
 
 
 def _greeting(service: RunningService, state_dir: Path, new_key: str | None) -> str:

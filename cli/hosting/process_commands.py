@@ -51,10 +51,9 @@ CONTROL = ONE_THREAD | PATHS
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
     """The API and the dashboard."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    command = (*PYTHON, "gunicorn", *GUNICORN_FLAGS, "-b", address, "webapp.app:create_app()")
     return ChildProgram(
         "web",
-        command,
+        (*PYTHON, "gunicorn", *GUNICORN_FLAGS, "-b", address, "webapp.app:create_app()"),
         env=CONTROL,
         ready=ready,
         alive_within_s=ALIVE_WITHIN_S,
@@ -68,50 +67,47 @@ def beat() -> ChildProgram:
     return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
-def planner() -> ChildProgram:
-    """Batches and orders the requests; several may run, one of them leads."""
-    return _celery_worker("planner", "tasks.planning.planner_process", "plan")
+# The module and the queue of each Celery worker; several of each may run, and one planner leads.
+CELERY_WORKERS = {
+    "planner": ("tasks.planning.planner_process", "plan"),
+    "predictor": ("tasks.prediction.predictor_process", "predict"),
+    "chores": ("tasks.chores.chores_process", "upkeep"),
+}
 
 
-def predictor() -> ChildProgram:
-    """Predicts generation lengths; any number may run."""
-    return _celery_worker("predictor", "tasks.prediction.predictor_process", "predict")
-
-
-def chores() -> ChildProgram:
-    """Feeds bulk jobs, sends webhooks, does the upkeep; any number may run."""
-    return _celery_worker("chores", "tasks.chores.chores_process", "upkeep")
+def celery_worker(name: str) -> ChildProgram:
+    """The process of CELERY_WORKERS with this name."""
+    module, queue = CELERY_WORKERS[name]
+    command = (*CELERY, "-A", module, "worker", "-Q", queue, "-n", f"{name}@%h", *CELERY_WORKER_FLAGS)
+    return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """One engine on one device, with MAGNUS_KV_BUDGET. It may take 30 minutes to load a large model.
+    """One engine on one device, with MAGNUS_KV_BUDGET.
 
     On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
     """
-    command = (str(BIN / "magnus"), "worker", "--name", name, "--device", device)
     environment = {"MAGNUS_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    environment |= BRIEF_SPINS if device == "cpu" else {}
-    nice = CPU_WORKER_NICE if device == "cpu" else 0
-    return ChildProgram(
-        name,
-        command,
-        env=environment,
-        nice=nice,
-        ready=ready,
-        ready_within_s=1800.0,
-        stop_within_s=20.0,
-        alive_within_s=ALIVE_WITHIN_S,
-    )
+    if device == "cpu":
+        return _worker(name, "--device", device, environment | BRIEF_SPINS, ready, CPU_WORKER_NICE)
+    return _worker(name, "--device", device, environment, ready)
 
 
 def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgram:
     """A worker whose engine is the server at this URL; it waits for a server that still loads its model."""
+    return _worker(name, "--engine-url", url, ONE_THREAD, ready)
+
+
+def _worker(
+    name: str, option: str, engine: str, env: dict[str, str], ready: Callable[[], bool], nice: int = 0
+) -> ChildProgram:
     return ChildProgram(
         name,
-        (str(BIN / "magnus"), "worker", "--name", name, "--engine-url", url),
-        env=ONE_THREAD,
+        (str(BIN / "magnus"), "worker", "--name", name, option, engine),
+        env=env,
+        nice=nice,
         ready=ready,
-        ready_within_s=1800.0,
+        ready_within_s=1800.0,  # for a large model
         stop_within_s=20.0,
         alive_within_s=ALIVE_WITHIN_S,
     )
@@ -135,11 +131,6 @@ def flower(port: int, credentials: str) -> ChildProgram:
         alive_within_s=BACKGROUND_ALIVE_WITHIN_S,
         question=http_question("127.0.0.1", port, "/healthcheck"),
     )
-
-
-def _celery_worker(name: str, module: str, queue: str) -> ChildProgram:
-    command = (*CELERY, "-A", module, "worker", "-Q", queue, "-n", f"{name}@%h", *CELERY_WORKER_FLAGS)
-    return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def with_absolute_paths(settings: Settings) -> Settings:

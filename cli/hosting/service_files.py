@@ -34,7 +34,7 @@ class RunningService:
 
 
 def running_service(state_dir: Path) -> RunningService | None:
-    """Returns the service that runs in this directory; None without one, also if it was killed and left its file."""
+    """Returns the service that runs in this directory, or None, also if a killed one has left its file."""
     try:
         service = RunningService(**json.loads((state_dir / "service.json").read_text()))
     except FileNotFoundError:
@@ -68,36 +68,33 @@ def remove_metrics(state_dir: Path) -> None:
 
 
 def database_url(settings: Settings) -> str:
-    """The configured database, else the running service's; raises Unreachable."""
-    service = running_service(settings.state_dir)
-    url = settings.database_url or (service.database_url if service else None)
-    if url is None:
-        raise Unreachable(
-            f"no database: MAGNUS_DATABASE_URL is not set and no `magnus up` runs in {settings.state_dir}; "
-            "start one, or point MAGNUS_STATE_DIR to its directory"
-        )
-    return url
+    """Returns the URL of the configured database, else of the running service's; raises Unreachable."""
+    remedy = "start one, or point MAGNUS_STATE_DIR to its directory"
+    return _configured_or_running(settings, "database_url", "database", remedy)
 
 
 def api_address(settings: Settings) -> tuple[str, str]:
     """Returns URL and API key of the service, as configured or from the state directory; raises Unreachable."""
-    service = running_service(settings.state_dir)
-    url = settings.url or (service.url if service else None)
-    if url is None:
-        raise Unreachable(
-            f"no service: MAGNUS_URL is not set and no `magnus up` runs in {settings.state_dir}; "
-            "start one with `magnus up`, or give --url"
-        )
+    url = _configured_or_running(settings, "url", "service", "start one with `magnus up`, or give --url")
     key = settings.api_key.get_secret_value() if settings.api_key else read_secret(settings.state_dir / "api-key")
     if key is None:
         raise Unreachable(f"no API key: give --api-key or set MAGNUS_API_KEY ({url} needs one)")
     return url, key
 
 
+def _configured_or_running(settings: Settings, name: str, what: str, remedy: str) -> str:
+    """Returns the setting of this name, else the value that the running service has; raises Unreachable."""
+    url: str | None = getattr(settings, name) or getattr(running_service(settings.state_dir), name, None)
+    if url is None:
+        setting = f"MAGNUS_{name.upper()}"
+        raise Unreachable(f"no {what}: {setting} is not set and no `magnus up` runs in {settings.state_dir}; {remedy}")
+    return url
+
+
 def keep_private(state_dir: Path) -> None:
     """Make the directory, and let only this user read what this process and its children write.
 
-    It also closes the logs of an earlier version to others. An existing directory keeps its mode.
+    Logs of an earlier version become private, too. An existing directory keeps its mode.
     """
     os.umask(0o077)
     state_dir.mkdir(parents=True, exist_ok=True)

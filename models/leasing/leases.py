@@ -72,7 +72,7 @@ class Renewal:
     """The answer to a renewal of leases."""
 
     registered: bool  # False once another process has registered under the worker's name
-    unheard: bool  # it takes none of the messages that it was sent after it registered
+    unreachable: bool  # it has taken none of the messages that it was sent after it registered
     held: frozenset[int]  # batches whose lease was renewed
     closed: frozenset[int]  # batches that ended under these leases: their worker has just written their end
     cancels: frozenset[str]  # running requests whose cancel was requested
@@ -153,7 +153,7 @@ def renew(
                     stopping = stopping or :stopping, max_rows = :max_rows, fault = :fault,
                     curves = coalesce(:curves, curves)
                 where name = :name and extract(epoch from started_at)::float8 = :incarnation
-                returning not_consuming_since is not null as unheard
+                returning not_consuming_since is not null as unreachable
             ), locked as (
                 select b.id, l.tokens from batches b
                 join unnest(cast(:ids as bigint[]), cast(:fences as int[]), cast(:tokens as int[]))
@@ -164,7 +164,7 @@ def renew(
                     progress_tokens = locked.tokens
                 from locked where b.id = locked.id returning b.id
             )
-            select exists(select from mine) as registered, exists(select from mine where unheard) as unheard,
+            select exists(select from mine) as registered, exists(select from mine where unreachable) as unreachable,
                 array(select id from renewed) as held,
                 array(select id from requests where batch_id = any(cast(:ids as bigint[]))
                     and status = 'in_progress' and cancel_requested_at is not null) as cancels
@@ -184,7 +184,7 @@ def renew(
     ).one()
     held = frozenset(row.held)
     closed = _closed(connection, [lease for lease in progress if lease.batch_id not in held])
-    return Renewal(row.registered, row.unheard, held, closed, frozenset(row.cancels))
+    return Renewal(row.registered, row.unreachable, held, closed, frozenset(row.cancels))
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:

@@ -18,7 +18,9 @@ from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
 MISSING_TICKS = 1.5  # without a tick for this many times MAGNUS_TICK_S the predictor looks by itself. Not tuned.
-UNHEARD_S = 0.1  # between two looks where a pooler keeps announcements away: a lone request then waits half of it
+POLL_BEHIND_POOLER_S = (
+    0.1  # between two looks where a pooler keeps announcements away: a lone request then waits half of it
+)
 # Between two looks, so that requests that arrive close together are predicted together. It is the mean wait that a tick
 # every 0.1 s would cost a request, and only requests that follow another one pay it. Not tuned otherwise.
 SPACING_S = 0.05
@@ -82,7 +84,7 @@ host(
             submission_listener(
                 make_engine(database_url, pool_size=1, name="magnus predictor listens"),
                 look_at_submissions,
-                partial(loop.step_every, UNHEARD_S),
+                partial(loop.step_every, POLL_BEHIND_POOLER_S),
             ),
             Heartbeat("predictor", database_url, lambda: loop.busy_s),
         ]

@@ -91,7 +91,7 @@ class LeaseHeartbeat(Thread):
         self._stopping = Event()
         self._written_offer = WorkerOffer()
         self._idle_beats = 0  # beats left out since the last one that was written
-        self._unheard_beats = 0  # counted in beats, because a process that lacks CPU beats late, too
+        self._unreachable_beats = 0  # counted in beats, because a process that lacks CPU beats late, too
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
@@ -134,7 +134,7 @@ class LeaseHeartbeat(Thread):
 
     def _beat_is_due(self, offer: WorkerOffer) -> bool:
         """Whether to write this beat: each one with open leases, probes or a new offer, else every IDLE_BEATS."""
-        busy = self._jobs.any_open or self._unheard_beats or self._engine.stopping or offer != self._written_offer
+        busy = self._jobs.any_open or self._unreachable_beats or self._engine.stopping or offer != self._written_offer
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
 
@@ -181,8 +181,8 @@ class LeaseHeartbeat(Thread):
             self._engine.remove(renewal.cancels)
         if not renewal.registered:
             return "another process took this worker's name"
-        self._unheard_beats = self._unheard_beats + 1 if renewal.unheard else 0
-        if self._unheard_beats * self._terms.heartbeat_s > self._terms.unreachable_s:
+        self._unreachable_beats = self._unreachable_beats + 1 if renewal.unreachable else 0
+        if self._unreachable_beats * self._terms.heartbeat_s > self._terms.unreachable_s:
             return "it takes no batch that it is sent: it may reach another broker, or none"
         return None
 

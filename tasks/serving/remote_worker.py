@@ -36,15 +36,14 @@ def run_remote_worker(
     """Serve until SIGTERM or SIGINT; returns the process's exit status."""
     prepare_process(name)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-    key = settings.engine_key.get_secret_value() if settings.engine_key else None
+    key = settings.engine_key_text
     until_it_is_up = Retrying(
         retry=retry_if_exception_type(ServerUnusable),
         wait=wait_fixed(CONNECT_AGAIN_S),
         before_sleep=_log_that_it_is_unusable,
     )
     server: ProbedServer = until_it_is_up(connect, url, kind, key, settings.model_name, capacity_tokens, max_rows)
-    configured = settings.model if "model" in settings.model_fields_set else None
-    prompt_format = request_tokens_of(tokenizer_source(server, configured), key)
+    prompt_format = request_tokens_of(tokenizer_source(server, settings.chosen_model), key)
     engines: list[RemoteEngine] = []
     unseen = UnseenSamples()
     logged_fault: list[str | None] = [None]  # the fault that was logged last

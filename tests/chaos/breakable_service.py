@@ -148,9 +148,9 @@ def running_service(directory: Path, model: Path, workers: int = 2) -> Iterator[
     names = [f"w{n}" for n in range(1, workers + 1)]
     plain = [
         process_commands.beat(),
-        process_commands.planner(),
-        process_commands.predictor(),
-        process_commands.chores(),
+        process_commands.celery_worker("planner"),
+        process_commands.celery_worker("predictor"),
+        process_commands.celery_worker("chores"),
     ]
     gpu = [process_commands.worker(name, "cpu", 1, partial(worker_ready, name)) for name in names]
     service.programs = {name: server.program for name, server in servers.items()} | {

@@ -124,7 +124,7 @@ def test_a_worker_that_stops_is_given_nothing_and_after_its_restart_again(stage:
     with stage.database.begin() as connection:
         incarnation = worker_registration.register(connection, worker, max_attempts=3)
         renewal = leases.renew(connection, "w1", incarnation, {}, 10.0, stopping=True)
-    assert (renewal.registered, renewal.unheard) == (True, False)
+    assert (renewal.registered, renewal.unreachable) == (True, False)
     stage.request("r1")
     assert leader.step() == []
     with stage.database.begin() as connection:
@@ -141,9 +141,9 @@ def test_it_learns_by_its_own_heartbeat_that_it_is_not_heard_and_only_once(stage
     stage.request("r1")
     sent_to_nobody(leader)
     with stage.database.begin() as connection:
-        assert leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
+        assert leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
         incarnation = worker_registration.register(connection, worker, max_attempts=3)  # its next process
-        assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unheard
+        assert not leases.renew(connection, "w1", incarnation, {}, 10.0).unreachable
     leader.resign()
 
 

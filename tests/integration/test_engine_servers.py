@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.engine_checks import engine_findings
+from cli.doctor_checks import engine_findings
 from cli.startup_checks import with_engines
 from inference.remote.server_errors import ServerUnusable
 from settings import BUNDLED_MODEL, Settings

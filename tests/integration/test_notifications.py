@@ -33,13 +33,13 @@ def start_listener(database_url: str, looks: Semaphore) -> Iterator[Start]:
     """Starts a listener; its argument is called if no notification can come."""
     listeners: list[Listener[str]] = []
 
-    def start(on_unheard: Callable[[], None]) -> None:
+    def start(on_pooler: Callable[[], None]) -> None:
         def look(_: list[str]) -> None:
             looks.release()
             sleep(SPACING_S)
 
         channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
-        listener = Listener("submissions", channel, look, wait_s=0.1, on_pooler=on_unheard)
+        listener = Listener("submissions", channel, look, wait_s=0.1, on_pooler=on_pooler)
         listeners.append(listener)
         listener.start()
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.notifications import Unheard
+from models.notifications import NotificationsUnavailable
 from processes.listening import Channel
 
 # Shortest time between two announcements. Shorter takes more of
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 # Between two looks at everything while a call waits, where a pooler keeps notifications away. Half of it is added to
 # an answer's time, and it costs a statement. Not tuned.
-UNHEARD_S = 0.05
+POLL_BEHIND_POOLER_S = 0.05
 
 
 class Announcer:
@@ -66,10 +66,10 @@ class EndedNotices:
             try:
                 payloads = self._channel.wait(within_s)
                 return None if payloads is None else set(" ".join(payloads).split())
-            except Unheard:
+            except NotificationsUnavailable:
                 log.info("no notifications through a pooler", remedy="none needed: waiting calls look often instead")
                 self._pooled = True
-        time.sleep(min(within_s, UNHEARD_S))
+        time.sleep(min(within_s, POLL_BEHIND_POOLER_S))
         return None
 
     def close(self) -> None:

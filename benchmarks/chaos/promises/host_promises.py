@@ -42,7 +42,7 @@ def leaders(service: ServiceUnderTest, size: Size) -> list[Row]:
     """Run two planners, beats and trainers, and freeze each in turn, so that the leader is among them."""
     servers = addresses(service.facts.database_url, service.facts.redis_url)
     settings = {**NO_RATE_LIMIT, **servers, "MAGNUS_STATE_DIR": str(service.state_dir)}
-    planner = process_commands.planner()
+    planner = process_commands.celery_worker("planner")
     second = replace(planner, command=tuple(part.replace("planner@", "planner-2@") for part in planner.command))
     gaps: dict[str, float] = {}
     with ExitStack() as stack:
@@ -142,9 +142,9 @@ def _two_hosts(directory: Path, library: Path, ahead: str) -> Iterator[ServiceUn
                 process_commands.worker("near", "cpu", 1, partial(worker_is_alive, engine, "near")),
             ],
             "planner's host": [
-                process_commands.planner(),
-                process_commands.predictor(),
-                process_commands.chores(),
+                process_commands.celery_worker("planner"),
+                process_commands.celery_worker("predictor"),
+                process_commands.celery_worker("chores"),
                 process_commands.worker("far", "cpu", 1, partial(worker_is_alive, engine, "far")),
             ],
         }

@@ -3,7 +3,7 @@
 from queue import SimpleQueue
 from threading import Event
 
-from models.notifications import Unheard
+from models.notifications import NotificationsUnavailable
 from processes.listening import Channel, Listener
 
 
@@ -75,7 +75,7 @@ def test_a_listener_passes_messages_on_and_says_when_it_begins():
 
 def test_behind_a_pooler_a_listener_ends_and_says_so():
     def subscribe() -> Scripted:
-        raise Unheard
+        raise NotificationsUnavailable
 
     told = Event()
     listener = Listener("test", Channel("test", subscribe, (Away,)), lambda _: None, wait_s=0.0, on_pooler=told.set)

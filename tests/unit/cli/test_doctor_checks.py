@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from cli.machine_checks import Finding, findings
+from cli.doctor_checks import Finding, findings
 from settings import Settings
 
 

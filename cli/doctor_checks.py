@@ -1,4 +1,4 @@
-"""The checks of `magnus doctor`: what a machine needs to run Magnus, with a remedy for what it lacks."""
+"""The checks of `magnus doctor`: what this machine, or an inference server, lacks to run Magnus, with remedies."""
 
 import os
 import shutil
@@ -15,7 +15,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
+from inference.engine_errors import UnreadableTokenizer
 from inference.model_weights import cpu_dtype, parameters_of
+from inference.remote.server_capabilities import ProbedServer, tokenizer_source
+from inference.remote.server_errors import ServerUnusable
+from inference.remote.server_probe import connect
+from inference.remote.server_tokens import request_tokens_of
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_upgrade import schema_state, server_facts, unreadable_tables
 from models.session import is_pooled, make_engine
@@ -86,12 +91,13 @@ def _state_dir(state_dir: Path) -> Finding:
 
 
 def _port(check: str, host: str, port: int, setting: str) -> Finding:
-    problem = startup_checks.port_problem(host, port, setting)
-    return Finding(check, f"{host}:{port} is free") if problem is None else _finding(check, problem)
+    return _finding(check, startup_checks.port_problem(host, port, setting), f"{host}:{port} is free")
 
 
-def _finding(check: str, problem: str) -> Finding:
-    """Returns the finding of a problem whose text ends with its remedy."""
+def _finding(check: str, problem: str | None, without: str = "") -> Finding:
+    """Returns the finding of a problem, whose text ends with its remedy, or the text for a machine without it."""
+    if problem is None:
+        return Finding(check, without)
     found, _, remedy = problem.rpartition("; ")
     return Finding(check, found or problem, remedy)
 
@@ -157,13 +163,10 @@ def _redis(url: str | None) -> Finding:
 
 
 def _model(settings: Settings) -> Iterator[Finding]:
-    problem = startup_checks.model_problem(settings.model)
     name = settings.model_name or Path(settings.model).name
-    yield Finding("model", f"{name} from {settings.model}") if problem is None else _finding("model", problem)
-    problem = startup_checks.encoder_problem(settings.encoder)
-    yield Finding("encoder", settings.encoder) if problem is None else _finding("encoder", problem)
-    problem = startup_checks.predictor_problem(settings)
-    yield Finding("length predictor", settings.predictor) if problem is None else _finding("length predictor", problem)
+    yield _finding("model", startup_checks.model_problem(settings.model), f"{name} from {settings.model}")
+    yield _finding("encoder", startup_checks.encoder_problem(settings.encoder), settings.encoder)
+    yield _finding("length predictor", startup_checks.predictor_problem(settings), settings.predictor)
     for missing in startup_checks.device_problems(settings.devices):
         yield _finding("devices", missing)
 
@@ -189,3 +192,50 @@ def _torch() -> Finding:
     if int(gpus) == 0 and shutil.which("nvidia-smi"):
         return Finding("torch", f"{version}, sees no GPU", "install a CUDA build of torch and look at nvidia-smi")
     return Finding("torch", f"{version}, {gpus} GPUs" if int(gpus) else f"{version}, on the CPU")
+
+
+def engine_findings(settings: Settings, url: str) -> Iterator[Finding]:
+    """Yields what an inference server can do, and what is lost where it cannot; a remedy if the server is unusable."""
+    try:
+        server = connect(url, key=settings.engine_key_text, model=settings.model_name)
+    except ServerUnusable as error:
+        yield Finding("server", str(error), "start it, or correct the address; MAGNUS_ENGINE_KEY holds its key")
+        return
+    able = server.capabilities
+    yield Finding("server", f"{server.kind} at {server.url}")
+    yield Finding("model", server.client_name)
+    yield _tokenizer(settings, server)
+    tokens = "not known" if server.capacity_tokens is None else f"{server.capacity_tokens:,} tokens"
+    kind = "sum over rows" if able.paged else "rows times the longest"
+    yield Finding("memory", f"{tokens}, {kind}, in blocks of {able.block_tokens}")
+    abilities = {
+        "token ids in": able.token_ids_in,
+        "token ids out": able.token_ids_out,
+        "counts while streaming": able.streamed_usage,
+        "abort": able.abort,
+        "priority": able.priority,
+        "sampling of each request": able.own_sampling,
+        "top_k": "top_k" in able.options,
+        "logprobs": able.logprobs,
+        "response_format": able.response_format,
+        "prefix cache": able.prefix_cache,
+        "salts of that cache": able.cache_salt,
+        "tokenizer over HTTP": able.tokenizer,
+        "reports running rows": able.reports_running,
+        "reports waiting rows": able.reports_waiting,
+        "reports preemptions": able.reports_preemptions,
+    }
+    for ability, has in abilities.items():
+        yield Finding(ability, "yes" if has else "no")
+    for loss in able.losses():
+        yield Finding("lost", loss)
+
+
+def _tokenizer(settings: Settings, server: ProbedServer) -> Finding:
+    remedy = "set MAGNUS_MODEL to a directory with the model's tokenizer.json, or to its hub id"
+    try:
+        source = tokenizer_source(server, settings.chosen_model)
+        request_tokens_of(source, None)
+    except (ServerUnusable, UnreadableTokenizer) as error:
+        return Finding("tokenizer", str(error), remedy)
+    return Finding("tokenizer", f"from {source}")
