@@ -55,15 +55,15 @@ def bytes_of_token(piece: str, byte_level: bool) -> bytes:
     return bytes([int(found[1], 16)]) if found else piece.replace("\u2581", " ").encode()
 
 
-UNDECODED = "\N{REPLACEMENT CHARACTER}"  # what the bytes of an unfinished character decode to
+UNDECODED = "\N{REPLACEMENT CHARACTER}"  # result of decoding an unfinished character's bytes
 
 
 class GrowingText:
     """Decodes a row's tokens as they come; `text` is the answer so far, and only ever grows.
 
     The last characters are held back while they may be half a character, or the beginning of a stop string. Each call
-    decodes the last tokens alone: those since the text last ended with a whole character, and some before, because
-    tokenizers decode a first token otherwise than a later one.
+    decodes only the last tokens: those since the text last ended with a whole character, and some before them, because
+    tokenizers decode a first token differently.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
@@ -71,7 +71,7 @@ class GrowingText:
         self.text = ""
         self._decoded = ""  # all whole characters, a stop string included
         self._ids: list[int] = []  # the tokens that are decoded together with the next ones
-        self._seen_ids, self._seen_characters = 0, 0  # of these tokens and their text: what is in `_decoded` already
+        self._seen_ids, self._seen_characters = 0, 0  # how many of these tokens and characters are in `_decoded`
 
     def add_ids(self, ids: Sequence[int]) -> None:
         """Adds the next tokens."""
@@ -82,7 +82,7 @@ class GrowingText:
             return
         self._decoded += whole[self._seen_characters :]
         self._seen_characters = len(whole)
-        if whole == decoded:  # else the next token begins within a character, and cannot be decoded without this one
+        if whole == decoded:  # otherwise the next token begins within a character and cannot be decoded alone
             del self._ids[: self._seen_ids]
             self._seen_ids = len(self._ids)
             self._seen_characters = len(self._decode(self._ids))

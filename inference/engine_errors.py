@@ -1,4 +1,4 @@
-"""What can go wrong while an engine serves a batch, with who can act on it.
+"""Errors of an engine that serves a batch, each with the person who can act on it.
 
 The first line of an error's docstring is its message; the names in braces are the error's attributes.
 """

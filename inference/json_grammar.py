@@ -1,4 +1,4 @@
-"""Grammars of JSON formats, compiled by llguidance: the web process checks what a worker's engine will hold answers to.
+"""Grammars of JSON formats, compiled by llguidance: the web process checks a format before workers apply it.
 
 It imports no torch.
 """
@@ -8,11 +8,11 @@ from llguidance import LLMatcher, LLParserLimits
 from inference.sequences import JsonFormat
 
 ANY_OBJECT = '{"type": "object"}'
-# One way to write each value, as Python's json.dumps has it: a model that rambles cannot fill its answer with blanks.
-# Overrides what a client's own schema says in `x-guidance`.
+# One way to write each value, as Python's json.dumps does: a model cannot fill its answer with blanks. Overrides what a
+# client's own schema says in `x-guidance`.
 STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
-# Bounds what a schema may cost: about 1.5 ms for a token, where ordinary ones take 0.02 to 0.06 ms in the mean with a
-# vocabulary of 49,152 and nothing changed with a half of it. Building takes 1 to 13 ms. Not tuned otherwise.
+# Bounds the cost of a schema: about 1.5 ms a token, where ordinary schemas take 0.02 to 0.06 ms on average with a
+# vocabulary of 49,152, and also with half of the bound. Building takes 1 to 13 ms. Not tuned otherwise.
 LIMITS = LLParserLimits(step_lexer_fuel=20_000, max_grammar_size=100_000, verbose_errors=False)
 
 

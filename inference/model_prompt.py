@@ -39,7 +39,7 @@ class ModelPrompt:
 
 
 def template_message(turn: StoredTurn) -> dict[str, Any]:
-    """A message as chat templates take it; the arguments of calls are objects there."""
+    """Returns a message in the form of chat templates, where arguments of calls are objects."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.tool_calls:
         message["tool_calls"] = [
@@ -52,7 +52,7 @@ def template_message(turn: StoredTurn) -> dict[str, Any]:
 
 
 def template_tool(tool: StoredTool) -> dict[str, Any]:
-    """A function's definition as chat templates take it."""
+    """Returns a function's definition in the form of chat templates."""
     return {"type": "function", "function": tool.model_dump(exclude={"strict"}, exclude_none=True)}
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from request_body import GREEDY, Sampling
 
-# "unfinished": the row goes back to the queue; "refused": it can never be answered here
+# "unfinished": the row goes back to the queue; "refused": this engine can never answer it
 FinishReason = Literal["eos", "stop", "limit", "unfinished", "removed", "refused"]
 
 
@@ -33,8 +33,8 @@ class Sequence:
     hint for a server that orders its own queue; higher goes first. With `top_logprobs`, the log probability of each
     token is wanted, and those of this many tokens that were likeliest there; `logprobs` has those of `generated_ids`.
     With `prompt_logprobs`, those of the prompt's tokens are wanted too. Only rows of the same `cache_salt` may share
-    what a server has cached of their prompts. If it `continues`, the answer goes on from the prompt's text, and may
-    begin in the middle of a word.
+    what a server has cached of their prompts. If it `continues`, the answer continues the prompt's text, and may begin
+    in the middle of a word.
     """
 
     id: str
@@ -69,9 +69,9 @@ class FinishedSequence:
     """The result of a row that left the batch.
 
     `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that tells no ids
-    gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered. `logprobs` has
-    an entry for each of the ids, where they were asked for, and so has `prompt_logprobs` for the prompt's, of which the
-    first says nothing: no token is in front of it.
+    gives `text` and the number of its tokens instead. `refusal` says why a refused row cannot be answered. `logprobs`
+    has an entry for each id if requested, and `prompt_logprobs` one for each token of the prompt; its first entry is
+    empty, because no token precedes it.
     """
 
     id: str
@@ -91,7 +91,7 @@ class FinishedSequence:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What a running row has generated: the ids from the one asked for on, or all its text where no ids are told."""
+    """Tokens of a running row: the ids from the requested position on, or all its text if the server gives no ids."""
 
     ids: tuple[int, ...]
     text: str | None

@@ -27,7 +27,7 @@ class ServingEngine(Protocol):
 
     @property
     def figures(self) -> RunFigures:
-        """What the last `run` cost, or everything since rows were inserted into an empty engine."""
+        """The figures of the last `run`, or of everything since rows were inserted into an empty engine."""
         ...
 
     def run(
@@ -36,19 +36,19 @@ class ServingEngine(Protocol):
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedSequence]], None] = ...,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until every row finished or for so many iterations; results in the order given."""
+        """Serve a batch until every row finished or for `iteration_limit` iterations; results keep the order."""
         ...
 
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Let rows join the running batch: all of them, or none and OutOfMemory."""
+        """Let all rows join the running batch; raises OutOfMemory and lets none join if they do not fit."""
         ...
 
     def step(self) -> list[FinishedSequence]:
-        """Go on for about one token a row; returns the rows that finished since the last step."""
+        """Generate about one token a row; returns the rows that finished since the last step."""
         ...
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """What those of these rows that are running have generated after so many tokens each; rows by their ids."""
+        """Return the tokens that each running row has generated after its first `since[id]`, by row id."""
         ...
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:

@@ -82,7 +82,7 @@ def _calls(text: str) -> list[ToolCall]:
 
 
 def required_format(body: RequestBody) -> JsonFormat | None:
-    """The format that an answer is held to: that of a call that it must make, or what the client asked for."""
+    """Returns an answer's required format: that of a call that it must make, or the one that the client requested."""
     if body.tool_choice.mode == "required":
         return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
     if body.format is None:
@@ -97,7 +97,7 @@ def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[st
             "type": "object",
             "properties": {
                 "name": {"const": tool.name},
-                # an id of its own, so that its references go on meaning its own definitions
+                # its own id, so that its references still resolve to its own definitions
                 "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **(tool.parameters or {})},
             },
             "required": ["name", "arguments"],

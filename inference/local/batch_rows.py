@@ -48,10 +48,8 @@ class BatchRow:
         self.limit = min(sequence.limit, max_positions - len(sequence.prompt_ids))
         self.uniforms = [] if sequence.sampling.greedy else uniform_numbers(sequence.sampling, sequence.limit)
         self.matcher = matcher
-        self.seen: Tensor | None = (
-            None  # [vocabulary] whether prompt or answer have a token, once a penalty asks for it
-        )
-        self.logprobs = list(sequence.logprobs)  # of `generated`, if they are wanted
+        self.seen: Tensor | None = None  # [vocabulary] whether prompt or answer contain a token, if a penalty needs it
+        self.logprobs = list(sequence.logprobs)  # log probabilities of `generated`, if requested
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self.asks_of_logits = (  # computed once, so that a step checks one attribute of each row
             matcher is not None or sequence.top_logprobs is not None or sequence.sampling.changes_logits

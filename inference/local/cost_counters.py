@@ -71,7 +71,7 @@ class RunTally:
 # Longer ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
 MOST_STEPS = 16
 MOST_S = 0.25
-KEPT = 1024  # windows that were not taken yet; older ones are dropped. Any value above some seconds of steps does
+KEPT = 1024  # windows not taken yet; older ones are dropped. Any value above some seconds of steps works
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class StepLog:
     def __init__(self) -> None:
         self._closed: deque[StepSums] = deque(maxlen=KEPT)
         self._window: StepSums | None = None
-        self._rows = 0  # of the iterations in the window
+        self._rows = 0  # rows of the iterations in the window
         self._last_end: float | None = None  # of the last step, while rows are running
 
     def count_prefill(self, rows: int, length: int, began_at: float, now: float) -> None:

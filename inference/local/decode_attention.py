@@ -1,8 +1,8 @@
 """Attention of a decoding step, in four ways: one over blocks, and three over a rectangle.
 
 A step multiplies very few queries by many keys. Over blocks, a row's query meets each of its blocks in one batched
-product over all blocks of all rows, so that keys and values are read once and where they are. Only scores and weights,
-which are far smaller, are copied: into a rectangle for the softmax, and back.
+product over all blocks of all rows, so that keys and values are read once and in place. Only scores and weights, which
+are far smaller, are copied: into a rectangle for the softmax, and back.
 
 Which way is fastest over a rectangle is measured on each CPU when a model loads. torch's attention kernel leaves
 bfloat16 products to MKL, whose code is generic on AMD. Two batched products go through oneDNN instead, with the keys on
@@ -26,14 +26,14 @@ from inference.local.kv_budget import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
 TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned
-CLEARLY_FASTER = 0.9  # a smaller gain is noise, and both starts of one machine should choose alike; not tuned
-# Shapes whose bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of rows of mixed
-# lengths is mostly read in fewer pieces; not tuned.
+CLEARLY_FASTER = 0.9  # a smaller gain is noise, and every start on a machine should choose the same way; not tuned
+# Shapes whose bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of mixed lengths
+# usually has fewer pieces; not tuned.
 KEPT_BAGS = 32
 
-# From queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and a mask
-# [rows, 1, 1, width] to [rows, heads * dim]. Keys and values are the first columns of neighbouring blocks, [blocks, key
-# heads, columns, dim].
+# Takes queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and a mask
+# [rows, 1, 1, width]; returns [rows, heads * dim]. Keys and values are the first columns of neighbouring blocks,
+# [blocks, key heads, columns, dim].
 DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -127,8 +127,8 @@ def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
 def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: BlockIndex) -> Tensor:
     """Queries [rows, key heads, queries of a key head, dim] to [rows, heads * dim].
 
-    Keys and values are [blocks, key heads, block tokens, dim], the mask [rows, 1, 1, most * block tokens]. A row that
-    has NaN keeps it to itself.
+    Keys and values are [blocks, key heads, block tokens, dim], the mask [rows, 1, 1, most * block tokens]. A NaN in one
+    row does not affect other rows.
     """
     rows, key_heads, queries, dim = query.shape
     blocks, _, tokens, _ = keys.shape

@@ -23,8 +23,8 @@ from inference.local.row_parking import Parking
 from inference.local.running_batch import RunningBatch, new_row
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
-# Bounds the host memory for rows that were preempted and then resumed on another worker, which nobody asks for again.
-# A larger bound saves more prefills and takes more memory; it was not tuned.
+# Bounds the host memory for parked rows, some of which were resumed on another worker and are never needed again. A
+# larger bound saves more prefills and takes more memory; it was not tuned.
 MAX_PARKED_BYTES = 4 * 2**30
 
 Progress = Callable[[list[FinishedSequence]], None]
@@ -144,7 +144,7 @@ class Engine:
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Returns, by row id, what each running row has generated after its first `since[id]` tokens."""
+        """Returns the tokens that each running row has generated after its first `since[id]`, by row id."""
         return {
             row.sequence.id: Generated(
                 tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop, row.sequence.continues
@@ -211,7 +211,7 @@ class Engine:
             self._preempted.insert(0, youngest)
         while self._preempted:
             first = self._preempted[0]
-            # Each row is counted with one more block than it needs now, so that no row is preempted again at once.
+            # Counts each row with one block more than it needs now, so that no row is preempted again at once.
             if batch.rows and not self._below_threshold([*batch.rows, first], growth=BLOCK_TOKENS):
                 break
             self._join([first])

@@ -80,10 +80,10 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
 
 
 # Factor by which a step may take longer with fewer threads. The bundled model's takes 1.1 times as long with one thread
-# as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
+# as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would work.
 WORTH = 1.25
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
-TURNS = 3  # the shortest counts: whatever else runs only lengthens steps
+TURNS = 3  # the shortest counts, because other work on the machine only lengthens steps
 
 
 def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
@@ -98,7 +98,7 @@ def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> 
         for threads in halved(most):
             torch.set_num_threads(threads)
             steps = measure(loaded, kv_budget_bytes, STEPS).decode_steps
-            if not steps:  # so little memory holds few rows, which are no work for many threads
+            if not steps:  # the memory holds few rows, which cannot use many threads
                 return 1
             step_s[threads] = min(steps[0][2], step_s.get(threads, steps[0][2]))
     return min(threads for threads, seconds in step_s.items() if seconds <= WORTH * min(step_s.values()))

@@ -77,7 +77,7 @@ class BlockTables:
         return max(map(len, self.rows), default=0) * self.block_tokens
 
     def grow(self, lengths: Sequence[int]) -> bool | None:
-        """Gives row i blocks for lengths[i] tokens; returns whether that took blocks, or None if too few are free."""
+        """Gives row i blocks for lengths[i] tokens; returns whether it needed new ones, or None if too few are free."""
         wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
         missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
         if sum(missing) > len(self._free):

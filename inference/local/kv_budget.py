@@ -10,14 +10,14 @@ from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
 
-# Columns by which a rectangle grows. Each growth moves its rows: smaller steps cost more copies, larger ones more
-# memory that is not filled. Not tuned.
+# Columns by which a rectangle grows. Each growth moves its rows: smaller steps cost more copies, larger ones leave more
+# memory unused. Not tuned.
 COLUMN_STEP = 64
 # Ten rows of Magnus Eq. (1) for the bundled model (3,072 bytes a token, 1,024 + 1,024 tokens a row). More allows larger
 # batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
-GPU_SHARE = 0.7  # of the memory that the weights leave; the rest is for activations (Magnus IV-A)
-HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone has them
+GPU_SHARE = 0.7  # of the memory beside the weights; the rest is for activations (Magnus IV-A)
+HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 
 @dataclass(frozen=True, slots=True)

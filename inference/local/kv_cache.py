@@ -5,10 +5,10 @@ dim]. A token's column is its position in the sequence, whatever else is in the 
 other row and needs no padding in front. The mask hides what lies behind a row's last token.
 
 In a rectangle each row has one block, as wide as the longest row needs, grown in steps, each of which moves all rows:
-run-to-completion batches, whose memory the papers count so, and models that `FusedModel` does not compute. In blocks of
-BLOCK_TOKENS each row has as many as its own tokens need, and nothing is ever moved.
+used for run-to-completion batches, whose memory the papers count like this, and for models without `FusedModel`. In
+blocks of BLOCK_TOKENS each row has as many as its own tokens need, and nothing is ever moved.
 
-What no row holds is zero: hidden columns are multiplied by 0, and 0 times an old NaN would be NaN.
+Unused memory is zero: hidden columns are multiplied by 0, and 0 times an old NaN would be NaN.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from inference.local.kv_budget import COLUMN_STEP, KvLayout, zeros
 # Attention reads a width rounded up to this step, so that views last for several tokens and stay aligned on CUDA. A
 # larger step reads more hidden columns; not tuned.
 VIEW_STEP = 16
-# Tokens of a block. Half a block a row stays empty in the mean; smaller ones leave less empty and take more products.
-# On a CPU 32 and 64 are equally fast.
+# Tokens of a block. On average half a block of each row is empty; smaller blocks waste less memory and need more
+# products. On a CPU 32 and 64 are equally fast.
 BLOCK_TOKENS = 32
-# Bytes of hidden keys and values in one layer that a CPU reads in the time of one more attention call.
+# Bytes of hidden keys and values of a layer that a CPU reads in the time of one attention call.
 PIECE_BYTES = 2**18
 
 
 class BudgetExceeded(Exception):
-    """The cache cannot hold what was asked for within its budget; the engine turns it into OutOfMemory."""
+    """The budget is too small for the requested rows; the engine turns this into OutOfMemory."""
 
     def __init__(self, needed_bytes: int) -> None:
         self.needed_bytes = needed_bytes
@@ -64,11 +64,11 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._slots = torch.empty(0, dtype=torch.long)  # indices that the next forward pass writes to
-        self._unpadded: Tensor | None = None  # which of its keys and values it writes; None: all
-        self._views: list[tuple[Tensor, Tensor]] = []  # what it attends to; empty in a prefill
+        self._unpadded: Tensor | None = None  # the keys and values without padding, which it writes; None: all
+        self._views: list[tuple[Tensor, Tensor]] = []  # keys and values that it attends to; empty in a prefill
         self._viewed_for: tuple[Sequence[int], int] = (), 0
         self.block_index: BlockIndex | None = None  # in blocks, how decoding reads them
-        self.pieces: list[Piece] = []  # in a rectangle, into which decoding divides the rows
+        self.pieces: list[Piece] = []  # in a rectangle: the parts into which decoding divides the rows
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
     @property
@@ -93,11 +93,9 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return len(lengths) * max(lengths, default=0) * self.layout.token_bytes
 
     def reserve(self, lengths: Sequence[int], kept: Sequence[int] = ()) -> bool:
-        """Lets row i hold at least lengths[i] tokens; returns whether tokens are written to other places than before.
-
-        The first kept[i] tokens of row i survive. Raises BudgetExceeded, and nothing has changed. Where the budget
-        allows, a rectangle gets a quarter more columns and half as many rows again, so that the next growth comes
-        later.
+        """Gives row i space for at least lengths[i] tokens; returns whether the places to write to have changed. Keeps
+        the first kept[i] tokens of row i. Raises BudgetExceeded without any change. Where the budget allows, a
+        rectangle gets a quarter more columns and half as many rows again, so that the next growth comes later.
         """
         self._take_memory()
         tables = self.arrangement.tables
@@ -109,7 +107,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return bool(changed)
 
     def clear(self, in_blocks: bool) -> None:
-        """Frees all rows; the next ones are in blocks, or in a rectangle."""
+        """Frees all rows; the next rows are in blocks or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
             for row in range(len(now.tables.rows)):
@@ -121,7 +119,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._drop_views()
 
     def release(self) -> None:
-        """Frees all rows, and the memory itself until the next rows come."""
+        """Frees all rows and the memory itself, until the next rows come."""
         self.arrangement = self._empty_arrangement(self.in_blocks)
         self._keys, self._values = [], []
         self._drop_views()
@@ -149,7 +147,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 rows[row, :, :last_length] = rows[last, :, :last_length]
 
     def close_gaps(self) -> bool:
-        """Moves rows together once many blocks between theirs are free; returns whether any moved."""
+        """Compacts the blocks once many blocks between rows are free; returns whether any moved."""
         now, device = self.arrangement, self.layout.device
         moved, places = now.tables.closed_gaps() if now.tables is not None else ([], [])
         if not moved:
@@ -243,7 +241,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Asked in a prefill only, which attends to itself; decoding passes its own mask."""
+        """Returns the mask's size for a prefill, which attends to itself; decoding passes its own mask."""
         return query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:

@@ -18,9 +18,9 @@ WeightForm = Literal["row-major", "column-major", "packed"]
 TRIAL_ROWS = 16  # of a typical decoding step; from 8 to 64 the order of the forms was the same on each CPU
 TRIAL_PRODUCTS = 5  # in one timing, so that a tiny weight's products are longer than the clock is coarse; not tuned
 TRIALS = 15  # timings of each form, interleaved, for a median that a busy machine does not sway; not tuned
-CLEARLY_FASTER = 0.97  # a smaller gain is noise, and the form should be the same at each start; not tuned
+CLEARLY_FASTER = 0.97  # a smaller gain is noise, and each start should choose the same form; not tuned
 # A smaller weight stays in a core's cache and gains nothing: 44 µs plain, 40 packed (192 KiB, 16 rows). Any value from
-# 0.5 to 2 MiB does.
+# 0.5 to 2 MiB works.
 LEAST_PACKED_BYTES = 2**20
 
 
@@ -32,7 +32,7 @@ class LinearWeight(Protocol):
         ...
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """The outputs without the bias, added to `residual`."""
+        """Returns the outputs without the bias, added to `residual`."""
         ...
 
 
@@ -43,11 +43,11 @@ class PlainWeight:
         self._weight, self._transposed, self._bias = weight, weight.t(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The layer's outputs."""
+        """Returns the layer's outputs."""
         return functional.linear(x, self._weight, self._bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """The outputs without the bias, added to `residual`."""
+        """Returns the outputs without the bias, added to `residual`."""
         return torch.addmm(residual, x, self._transposed)
 
 
@@ -59,17 +59,17 @@ class PackedWeight:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The layer's outputs."""
+        """Returns the layer's outputs."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], ""))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """The outputs without the bias, added to `residual`."""
+        """Returns the outputs without the bias, added to `residual`."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, residual, self._packed, None, "add"))
 
 
 @torch.inference_mode()
 def fastest_form(weight: Tensor, packable: bool) -> WeightForm:
-    """The form of a row-major weight by which this CPU multiplies few rows fastest, tried for some milliseconds.
+    """Returns the form of a row-major weight in which this CPU multiplies few rows fastest, measured in milliseconds.
 
     It depends on the make of the CPU and on the data type: in float32 column-major was a tenth faster than row-major on
     one CPU, row-major a fifth faster on another; packed took 0.33 to 0.6 of row-major's time on an AMD with AVX-512.

@@ -1,6 +1,6 @@
-"""The next token of each row: what rows ask for is applied to their logits, then the tokens are sampled.
+"""Computes the next token of each row: applies the row's options to its logits, then samples.
 
-Rows that ask for nothing special cost nothing, and get the tokens that they would get alone.
+Rows without special options cost nothing extra, and get the same tokens as alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -85,7 +85,7 @@ def _changes_logits(row: BatchRow) -> bool:
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
     """Returns the logits in float32 with repetition penalties, and tokens that may not come next at minus infinity.
 
-    A row whose format leaves no token, or whose matcher gives up, keeps its logits; `append` refuses it then.
+    A row whose format allows no token, or whose matcher fails, keeps its logits; `append` then refuses it.
     """
     scores = logits.float()
     for row, own in zip(rows, scores, strict=True):
@@ -120,7 +120,7 @@ def _within(ids: Collection[int], vocabulary: int) -> list[int]:
 def log_probabilities(logits: Tensor, tokens: Sequence[int], wanted: Sequence[int]) -> list[TokenLogprob]:
     """Returns the log probability of tokens[i] at place i of logits [places, vocabulary].
 
-    Each has the wanted[i] likeliest tokens at its place beside it, the likeliest first.
+    Also returns the wanted[i] likeliest tokens at each place, the likeliest first.
     """
     known = below_the_likeliest(logits).log_softmax(-1).clamp_(min=LEAST_LOGPROB)
     values, ids = known.topk(min(max(wanted, default=0), known.shape[-1]), dim=-1)

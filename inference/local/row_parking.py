@@ -6,8 +6,8 @@ from time import perf_counter
 
 from inference.local.kv_cache import HostRow, KvCache
 
-# Of a copy to the host, until the first one was measured: 1 GB/s. With a slower guess the first preempted rows are
-# prefilled again, with a faster one they are copied although a prefill might be cheaper. Not tuned.
+# Assumed speed of a copy to the host before the first measurement: 1 GB/s. With a slower guess the first preempted rows
+# are prefilled again, with a faster one they are copied although a prefill may be cheaper. Not tuned.
 SECONDS_PER_BYTE = 1e-9
 
 
@@ -28,7 +28,7 @@ class Parking:
         self._seconds_per_byte = SECONDS_PER_BYTE
 
     def park(self, sequence_id: str, kv: KvCache, index: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
-        """Copy what row `index` holds of these tokens, unless two copies (out and back) take `prefill_s` or more."""
+        """Copy row `index`'s tokens to the host, unless two copies (out and back) take `prefill_s` or more."""
         nbytes = len(token_ids) * kv.layout.token_bytes
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
@@ -42,7 +42,7 @@ class Parking:
             self.discard(next(iter(self._rows)))
 
     def holds(self, sequence_id: str, token_ids: tuple[int, ...]) -> bool:
-        """Whether exactly these tokens are parked; a sequence that was resumed elsewhere has more tokens by now."""
+        """Whether exactly these tokens are parked; a sequence resumed elsewhere meanwhile has more tokens."""
         parked = self._rows.get(sequence_id)
         return parked is not None and parked.token_ids == token_ids
 

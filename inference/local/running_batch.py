@@ -1,7 +1,7 @@
 """The rows of the running batch and the steps of the decode loop on them.
 
 `prefill` -> `next_tokens` -> `retire` for rows that enter, `decode_one_token` -> `next_tokens` -> `retire` for those
-that run. Which rows enter and leave, and when, `Engine` decides.
+that run. `Engine` decides which rows enter and leave, and when.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> B
     """Returns the row of a sequence; a row that this model can never answer is refused, which finishes it at once."""
     matcher, why = None, ""
     if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
-        sequence = replace(sequence, generated_ids=(), logprobs=())  # the first tokens are generated again with theirs
+        sequence = replace(sequence, generated_ids=(), logprobs=())  # they are generated again
     if sequence.format is not None:
         masks = loaded.format_masks
         matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None

@@ -43,7 +43,7 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
     """
     temperatures = torch.tensor([min(s.temperature, HIGHEST) for s in samplings], device=logits.device)
     scores = below_the_likeliest(logits) / temperatures[:, None]
-    if any(s.min_p for s in samplings):  # the likeliest has the score 0
+    if any(s.min_p for s in samplings):  # the likeliest token has the score 0
         floors = torch.tensor([math.log(s.min_p) if s.min_p else -math.inf for s in samplings], device=logits.device)
         scores.masked_fill_(scores < floors[:, None], -torch.inf)
     truncated = [row for row, s in enumerate(samplings) if s.top_k or s.top_p < 1]

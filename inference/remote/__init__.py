@@ -1,1 +1,1 @@
-"""Engines of others: servers that speak HTTP, behind the interface of our own engine; imports no torch."""
+"""Other engines: HTTP servers behind the interface of our own engine; imports no torch."""

@@ -24,11 +24,11 @@ from inference.remote.stream_figures import StreamFigures
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 from scheduling.request import lacking
 
-# Longest time that a step waits for a row to end. Cancels and joiners of other threads are handled between two steps.
+# Longest time that a step waits for a row to end; cancels and joiners are handled between two steps.
 STEP_S = 0.02
 # Longest time until a connection is made, or until the connections are closed.
 CONNECT_WITHIN_S = 5.0
-# Losses of the server with the same row in it after which the row counts as a suspect. Not tuned.
+# A row counts as a suspect after this many losses of the server while it ran there. Not tuned.
 MOST_LOSSES = 3
 MOST_REMEMBERED = 10_000  # rows whose losses are remembered
 
@@ -36,11 +36,11 @@ Progress = Callable[[list[FinishedSequence]], None]
 
 
 class ServerLostOften(Exception):
-    """The server was lost each time with the same rows in it: one of them may be the cause."""
+    """The server was lost several times while it ran the same rows: one of them may be the cause."""
 
 
 class RemoteEngine:
-    """Lets many rows run in one server; `silent_s` is how long a row may get no token before it is taken back.
+    """Runs many rows in one server; a row without a token for `silent_s` seconds is taken back.
 
     `detokenizer` finds stop strings that began before a row was resumed.
     """
@@ -201,8 +201,8 @@ class RemoteEngine:
         limit = sequence.limit
         if self.server.max_positions is not None:
             limit = min(limit, max(1, self.server.max_positions - len(sequence.prompt_ids)))
-        # A server holds only what it generates itself to a format, and begins a seed's numbers anew with each request,
-        # so such answers must come in one piece.
+        # A server applies a format only to tokens of one request, and restarts a seed's numbers with each request, so
+        # such answers must come in one piece.
         seeded = sequence.sampling.seed is not None and not sequence.sampling.greedy
         resumes = able.resumes and sequence.format is None and not seeded
         lacks_logprobs = sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids)
@@ -241,7 +241,7 @@ class RemoteEngine:
     async def _serve(self, row: RemoteRow) -> None:
         try:
             await serve_row(self._client, self.server, row, self._listener, self._terms)
-        except Exception as error:  # the engine's thread must learn of it, or the row would run for ever
+        except Exception as error:  # the engine's thread must see the error, or the row would run for ever
             self._unforeseen = error
             self._changed.set()
 

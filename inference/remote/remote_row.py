@@ -11,9 +11,9 @@ from inference.sequences import FinishedSequence, FinishReason, Generated, Seque
 
 @dataclass(eq=False, slots=True)
 class RemoteRow:
-    """A row's tokens so far; `limit` is how many it may have in all, `until` in this run; instants are monotonic.
+    """A row's tokens so far; `limit` bounds all its tokens, `until` those of this run; instants are monotonic.
 
-    The stream's thread fills it, the engine's thread reads it and may take it out; `reason` is set with what ends it.
+    The stream's thread fills it, the engine's thread reads it and may take it out; `reason` says why it ended.
     """
 
     sequence: Sequence
@@ -23,18 +23,17 @@ class RemoteRow:
     resumes: bool
     inserted_at: float
     ids: list[int] = field(default_factory=list)  # all generated, earlier slices included
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # of each of the ids, if they are asked for
-    text: str = ""  # where the server gives no ids
-    counted: int = 0  # tokens of that text
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of each of the ids, if requested
+    text: str = ""  # x: int = 0  # tokens of that text
     first_token_at: float | None = None
     reason: FinishReason | None = None
     refusal: str = ""
-    failures: int = 0  # in a row, without a token between them
+    failures: int = 0  # consecutive, without a token between them
     streaming: bool = False  # the server answers
-    lost: bool = False  # the server was lost, or fell silent, with this row in it
-    accounted: int = 0  # tokens that the engine's figures hold
+    lost: bool = False  # the server was lost or silent while serving this row
+    accounted: int = 0  # tokens already counted in the engine's figures
     _taken_out: bool = field(init=False, default=False)
-    _lock: Lock = field(init=False, default_factory=Lock)  # a row ends or is taken out, never both
+    _lock: Lock = field(init=False, default_factory=Lock)  # lets a row either end or be taken out
 
     @property
     def tokens(self) -> int:
@@ -59,7 +58,7 @@ class RemoteRow:
                 self.reason, self.refusal = reason, refusal
 
     def request(self) -> RowRequest:
-        """Returns the request that resumes the row, or restarts it where the server takes no token ids."""
+        """Returns the request that resumes the row, or restarts it if the server takes no token ids."""
         if not self.resumes:
             self.ids, self.logprobs, self.text, self.counted = list(self.sequence.generated_ids), [], "", 0
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
@@ -109,7 +108,7 @@ class RemoteRow:
         return "unfinished" if reason == "limit" and self.until < self.limit else reason
 
     def generated(self, since: int) -> Generated:
-        """Returns the tokens after the first `since`, or all the text where the server gives no ids."""
+        """Returns the tokens after the first `since`, or all the text if the server gives no ids."""
         if self.by_ids:
             return Generated(tuple(self.ids[since:]), None, self.sequence.stop, self.sequence.continues)
         return Generated((), self.text, self.sequence.stop)
@@ -117,7 +116,7 @@ class RemoteRow:
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:
         """Returns the row's result, with `reason` unless it has ended by itself."""
         reason, sequence = self.reason or reason or "removed", self.sequence
-        if reason == "unfinished" and not self.resumes:  # it starts anew, with what it came with
+        if reason == "unfinished" and not self.resumes:  # it restarts with its original tokens
             return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
         if self.by_ids:
             return FinishedSequence(

@@ -1,17 +1,17 @@
-"""How many rows a server should have at once: found by its queue, its preemptions, its refusals or its throughput.
+"""Finds how many rows a server should have at once, from its queue, preemptions, refusals or throughput.
 
-Like TCP's congestion window: doubled while every place is taken and nothing speaks against it, reduced at a sign of
-overload, then one more at a time. So the server's own queue stays nearly empty, and requests wait with us,
-where they can still be reordered. It reads no clock: instants and figures are arguments.
+Like TCP's congestion window, it doubles while all rows are in use without signs of overload, shrinks at such a sign,
+and then grows by one at a time. So the server's own queue stays nearly empty, and requests wait with us, where they can
+still be reordered. It reads no clock: instants and figures are arguments.
 """
 
 from dataclasses import dataclass
 
-START_ROWS = 8  # doubled each second while it binds, so any small number does
+START_ROWS = 8  # doubled each second while it binds, so any small number works
 HOLD_S = 10.0  # after a sign of overload, before the next row is tried; shorter tries more often. Not tuned
 WINDOW_S = 3.0  # over which throughput is measured where the server does not report its queue; not tuned
-# A cap that is doubled must add this share to the throughput, or it goes back. Batching pays far more up to the point
-# where the server is full (docs/results/engines.md), and nothing beyond.
+# A doubled cap must raise the throughput by this share, or it is undone. Batching gains far more until the server is
+# full (docs/results/engines.md), and nothing beyond.
 WORTH_SHARE = 0.1
 REMEASURE_S = 30.0  # how long a cap found by throughput is kept; not tuned
 
@@ -28,7 +28,7 @@ class CapSigns:
 
 
 class RowCap:
-    """The cap, at most `most`; `by_throughput` where the server says nothing of its queue."""
+    """The cap, at most `most`; `by_throughput`: the server does not report its queue."""
 
     def __init__(self, most: int | None, by_throughput: bool) -> None:
         self._most, self._by_throughput = most, by_throughput

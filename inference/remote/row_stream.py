@@ -50,13 +50,13 @@ class EndableTask:
 
 BUSY = frozenset({429, 503, 529})
 REFUSED = frozenset({400, 404, 413, 422})
-# Seconds that a row is kept while no server takes it, then it goes back to the queue. The worker reports a lost server
-# within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
+# Seconds for which a row is kept while no server accepts it; then it goes back to the queue. The worker reports a lost
+# server within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
 KEEP_ROW_S = 2.0
-# The same while the server says that it is busy: it will soon have a place, and the row is first in line. Not tuned.
+# The same while the server reports that it is busy: it will soon have space, and the row is first in line. Not tuned.
 KEEP_ROW_WHILE_BUSY_S = 10.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # doubled from one to the other; not tuned
-# Failures in a row, without a token between them, after which the server is taken to fail on this request. Not tuned.
+# Consecutive failures without a token between them after which the request counts as their cause. Not tuned.
 MOST_FAILURES = 4
 LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred
 
@@ -74,7 +74,7 @@ class StreamListener:
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:
-    """Terms of every stream: seconds without a token until it is given up, and the detokenizer."""
+    """Settings of all streams: seconds without a token until a stream is given up, and the detokenizer."""
 
     silent_s: float
     detokenizer: Detokenizer | None
@@ -109,7 +109,7 @@ async def serve_row(
             row.end("unfinished")
         except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
             row.failures += 1
-            if row.streaming:  # the time for which it is kept begins when it was last served
+            if row.streaming:  # the time for which it is kept starts when its stream ends
                 row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
             if not isinstance(error, ServerFailed):
                 listener.lost(type(error).__name__)
@@ -146,7 +146,7 @@ async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: Remo
             async for event in _events(answer):
                 silence.deadline = current_time() + terms.silent_s
                 chunk = wire.read(event)
-                if row.reason is not None:  # after the end only the count of tokens is read
+                if row.reason is not None:  # after the end only the token count is read
                     chunk = Chunk(counted=chunk.counted)
                 ended = row.take(chunk, monotonic(), terms.detokenizer)
                 if ended is not None and chunk.reason is None:

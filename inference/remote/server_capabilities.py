@@ -1,4 +1,4 @@
-"""What a server can do, as probed values, and which functions are lost where it cannot."""
+"""The probed abilities of a server, and the functions that are lost without them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from request_body import ABILITIES
 
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
 
-# What `losses` has sentences of its own for, or what follows from them.
+# Abilities that `losses` describes in its own sentences, or that follow from them.
 NAMED_ELSEWHERE = frozenset(
     {"temperature", "stop_token_ids", "raw_prompt", "tools", "response_format", "logprobs", "prompt_logprobs"}
 )
@@ -28,24 +28,24 @@ class ServerCapabilities:
     abort: bool = True  # a closed connection ends the row
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
-    options: frozenset[str] = frozenset()  # the fields of Sampling that it takes beside those
+    options: frozenset[str] = frozenset()  # further fields of Sampling that it accepts
     logprobs: bool = False
     response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
-    prefix_cache: bool = False  # a prompt's beginning that it has cached is not computed again
+    prefix_cache: bool = False  # it reuses cached prefixes of prompts
     cache_salt: bool = False  # rows of different salts share no cached prompt
     tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
-    kv_tokens: int | None = None  # tokens that its key-value cache holds, where it says so
-    kv_tokens_at_least: bool = False  # it may hold more
+    kv_tokens: int | None = None  # tokens of its KV cache, if it reports them
+    kv_tokens_at_least: bool = False  # `kv_tokens` is a lower bound
     reports_running: bool = False
     reports_waiting: bool = False
     reports_preemptions: bool = False
-    load_page: str | None = None  # the path that says so
+    load_page: str | None = None  # the path that reports the load
     paged: bool = True  # memory is the sum over rows in blocks; False: rows times the longest of them
     block_tokens: int = 1  # tokens of one block of that memory
 
     @property
     def resumes(self) -> bool:
-        """Whether a row that was taken out goes on from its tokens."""
+        """Whether a row that was taken out can continue from its tokens."""
         return self.token_ids_in and self.token_ids_out
 
     @property
@@ -94,9 +94,8 @@ class ServerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A server as it was found: its address, the model that it serves, what it can do.
-
-    `capacity_tokens` and `max_rows` are what rows may take of it, where that is known or was configured.
+    """A probed server: its address, the model that it serves, its abilities. `capacity_tokens` and `max_rows` limit our
+    rows there, if they are known or configured.
     """
 
     url: str
@@ -107,10 +106,10 @@ class ProbedServer:
     max_positions: int | None = None
     capacity_tokens: int | None = None
     max_rows: int | None = None
-    model_directory: str | None = None  # where the server loaded the model from, as it says
+    model_directory: str | None = None  # the model's path on the server, as the server reports it
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Returns the representation without the key."""
         return f"ProbedServer({self.kind} at {self.url}, model {self.model})"
 
     @property

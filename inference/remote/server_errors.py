@@ -1,4 +1,4 @@
-"""What a server may do instead of answering, split by what follows for the row that asked.
+"""Errors of a server, split by what happens to the row that asked.
 
 The first line of an error's docstring is its message; the names in braces are the error's attributes.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inference.engine_errors import InferenceError
 
-# Characters of a server's own words that are passed on: they may quote the prompt, which no log may hold.
+# Characters of a server's message that are passed on: it may quote the prompt, which must not be logged.
 SHOWN_CHARACTERS = 200
 
 
@@ -25,7 +25,7 @@ class ServerFault(InferenceError):
 class ServerUnusable(InferenceError):
     """the server at {url} cannot be used: {reason}
 
-    It does not answer, or not as an engine of its kind does; the operator must look at the server or correct the URL.
+    It does not answer, or not like an engine of its kind; the operator must check the server or correct the URL.
     """
 
     url: str
@@ -56,7 +56,7 @@ class ServerFailed(ServerFault):
 class ServerLost(ServerFault):
     """the connection was lost: {reason}
 
-    The row goes on from what it has as soon as the server is there again.
+    The row continues from its tokens once the server is back.
     """
 
 

@@ -31,7 +31,7 @@ class ServerLoad:
 
     @property
     def known(self) -> bool:
-        """Whether it says how many rows run or wait."""
+        """Whether the numbers of running or waiting rows are known."""
         return self.running is not None or self.waiting is not None
 
 
@@ -43,7 +43,7 @@ def load_from_metrics(text: str) -> ServerLoad:
         if sample.name == CACHE_CONFIG:
             cache = sample.labels
         if math.isfinite(sample.value):
-            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # a line for each engine of the server
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # one line for each engine of the server
     block_tokens, blocks = _positive(cache.get("block_size")), _positive(cache.get("num_gpu_blocks"))
     return ServerLoad(
         running=_whole(_first(values, RUNNING)),
@@ -92,5 +92,5 @@ def _whole(value: float | None) -> int | None:
 
 
 def _positive(value: str | None) -> int | None:
-    """Returns a whole number from 1 to 10^15 that a label holds."""
+    """Returns a label's value as a whole number from 1 to 10^15."""
     return int(value) if value and value.isdecimal() and len(value) <= 15 and int(value) > 0 else None

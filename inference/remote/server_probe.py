@@ -14,7 +14,7 @@ from inference.remote.wire_formats import LLAMACPP_OPTIONS, VLLM_OPTIONS
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 
-# Longest that a probe's request may take: a server that loads its model answers nothing until then. Not tuned.
+# Longest time of a probe's request: a server that is loading its model answers only afterwards. Not tuned.
 PROBE_WITHIN_S = 30.0
 
 
@@ -41,7 +41,7 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Questions to a server, and what the operator configured for it."""
+    """Asks a server about itself; has the operator's configuration for it."""
 
     client: httpx.Client
     url: str
@@ -51,7 +51,7 @@ class _Probe:
     max_rows: int | None
 
     def kind(self) -> ServerKind:
-        """Returns the kind of server, by something that only this kind has."""
+        """Returns the kind of server, by a feature that only this kind has."""
         owners = {model.get("owned_by") for model in self.models()}
         if "vllm" in owners:
             return "vllm"
@@ -197,7 +197,7 @@ def _transformers(probe: _Probe) -> ProbedServer:
     if pinned is not None and probe.wanted not in (None, pinned, client_name(pinned)):
         raise ServerUnusable(probe.url, f"it does not serve {probe.wanted}, but {pinned}")
     name = pinned or probe.wanted or probe.served_model()["id"]
-    able = ServerCapabilities(own_sampling=False)  # all rows share the first request's
+    able = ServerCapabilities(own_sampling=False)  # all rows use the first request's sampling
     return probe.found("transformers", name, able, model_directory=name)
 
 

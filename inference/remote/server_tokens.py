@@ -44,9 +44,9 @@ def is_server(model: str) -> bool:
 class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
-    takes_tools = False  # they are rendered here, by a template that only a model's directory has
+    takes_tools = False  # rendering tools needs the template in a model's directory
     vocabulary_size = None
-    detokenizer = None  # to ask for each token's text would take longer than to generate it: the server finds the stops
+    detokenizer = None  # asking for each token's text would take longer than generating it: the server finds the stops
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:
         self.name = url
@@ -54,7 +54,7 @@ class ServerTokens:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_WITHIN_S)
         finalize(self, self._client.close)
-        self._bytes: dict[int, bytes] = {}  # of single tokens, as far as they were asked for
+        self._bytes: dict[int, bytes] = {}  # bytes of single tokens, cached
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Returns the token ids of a prompt by the server's chat template, or of its plain text without a template."""

@@ -21,13 +21,13 @@ from inference.remote.server_load import LOAD_PAGES, ServerLoad
 from inference.remote.stream_figures import StepSamples
 from inference.sequences import Sequence as TokenSequence
 
-# Between two looks; a look costs the server one page of metrics. Longer reacts later to a full queue. Not tuned.
+# Seconds between two checks, each of which reads a page of metrics. Longer reacts later to a full queue. Not tuned.
 LOOK_S = 1.0
 LOOK_WITHIN_S = 5.0  # a server that does not answer within this time gets no new work until it does
-# Seconds without a token after which a row counts as waiting, where the server does not report its queue; a prefill
-# takes less. Not tuned.
+# Seconds without a token after which a row counts as waiting if the server does not report its queue; a prefill takes
+# less. Not tuned.
 WAITING_S = 2.0
-# Where it does, rows that joined within this time do not count as waiting: they join at the next iteration. Not tuned.
+# If it does, rows younger than this do not count as waiting: they join at the next iteration. Not tuned.
 JUST_COME_S = 0.5
 LOOKS_PER_MODEL_CHECK = 10
 TRIAL_WITHIN_S = 30.0
@@ -72,7 +72,7 @@ class ServerWatch:
         self._refused = True
 
     def set_aside(self, why: str) -> None:
-        """Gives the server no work until a trial succeeds, because it answered garbage."""
+        """Gives the server no work until a trial succeeds, because its answer was invalid."""
         self._fault = why
         self._soon.set()
 
@@ -85,7 +85,7 @@ class ServerWatch:
             fault = await self._look(check_model=known is not None or looks % LOOKS_PER_MODEL_CHECK == 0)
             if fault is None and known is not None:
                 fault = await self._trial()
-            if fault is None and self._fault is not known:  # it was set aside meanwhile
+            if fault is None and self._fault is not known:  # the server was set aside meanwhile
                 fault = self._fault
             self._fault = fault
             if fault is None:
@@ -95,7 +95,7 @@ class ServerWatch:
             await self._pause()
 
     async def _pause(self) -> None:
-        if self._fault is not None:  # a known fault needs no early check; each lost connection would ask for one
+        if self._fault is not None:  # no early checks for a known fault: each lost connection would cause one
             self._soon.clear()
         with move_on_after(LOOK_S):
             await self._soon.wait()
@@ -119,7 +119,7 @@ class ServerWatch:
     async def _other_model(self) -> str | None:
         """Returns a fault if the server lists other models and not ours; an empty list is no fault."""
         if self._server.kind == "transformers":
-            return None  # it lists its cache directory, and refuses rows of another model by itself
+            return None  # it lists its cache directory, and itself refuses rows of another model
         answer = await self._client.get("/v1/models")
         try:
             listed = [str(model["id"]) for model in answer.json()["data"]]

@@ -23,7 +23,7 @@ class StreamFigures:
             row.accounted += tokens
         most = max((tokens for _, tokens in gained), default=0)
         self._iterations += max(0, most)
-        self._tokens += sum(tokens for _, tokens in gained)  # a row that starts anew gives its tokens back
+        self._tokens += sum(tokens for _, tokens in gained)  # negative for a row that starts again
         self._size = max(self._size, len(rows))
         lengths = [len(row.sequence.prompt_ids) for row in rows]
         self._length = max([self._length, *lengths])
@@ -49,8 +49,8 @@ class StreamFigures:
         )
 
 
-KEPT = 256  # windows of some minutes: more of them average more, fewer follow changes of the server. Not tuned
-# Shorter windows hold too few tokens, longer ones mix too many numbers of rows. Not tuned.
+KEPT = 256  # windows, some minutes: more average over more, fewer follow changes of the server sooner. Not tuned
+# Seconds of a window: shorter ones have too few tokens, longer ones mix too many batch sizes. Not tuned.
 LEAST_S, MOST_S = 0.3, 5.0
 
 

@@ -1,4 +1,4 @@
-"""Reads the log probabilities that servers stream beside their tokens; by token ids, so that no text is guessed at.
+"""Reads the log probabilities that servers stream beside their tokens, by token ids rather than texts.
 
 Everything that comes from a server is hostile: values of another shape are ServerGarbage.
 """
@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from inference.remote.server_errors import ServerGarbage
 from inference.sequences import TokenLogprob
 
-MAX_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
+MAX_TOKEN_ID = 2**31 - 1  # the limit of an int4 column; vocabularies are far smaller
 # The log probability of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
-MOST_LISTED = 64  # likeliest tokens at one place; more than any server gives
+MOST_LISTED = 64  # likeliest tokens at one position; more than any server returns
 VLLM_TOKEN = "token_id:"  # noqa: S105  # how vLLM writes a token with `return_tokens_as_token_ids`
 
 

@@ -58,7 +58,7 @@ class Tokens:
 
 
 def reads(length: int, iterations: int) -> int:
-    """Cached tokens that one row of this length reads in so many iterations."""
+    """Cached tokens that a row of this length reads in `iterations` iterations."""
     return iterations * length + iterations * (iterations + 1) // 2
 
 
@@ -86,7 +86,7 @@ def run_static(
     length = max(request.prefill for request in requests)
     remaining = [total - request.generated for request, total in zip(requests, totals, strict=True)]
     iterations = min(max(remaining), iteration_limit or max(remaining))
-    most = max(0, capacity_tokens // size - length)  # iterations that memory holds
+    most = max(0, capacity_tokens // size - length)  # iterations until memory is full
     out_of_memory = iterations > most
     iterations = min(iterations, most)
     duration_s = costs.curves.serve_s(size, length, iterations)

@@ -1,4 +1,4 @@
-"""What will happen when, in virtual time: known instants, the workers' next events, the policy's next decision."""
+"""Events in virtual time: items at known instants, the workers' next events, the policy's next decision."""
 
 import heapq
 import math
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Instants that differ by less are the same: well above the rounding error of sums of seconds, of instants since the
-# epoch too (2.4e-7), and well below an iteration, of which no published engine takes less than a millisecond.
+# Instants closer than this count as equal: well above the rounding error of sums of seconds and of Unix times (2.4e-7),
+# and well below an iteration, which takes at least a millisecond on every published engine.
 ROUNDING_S = 1e-6
 
 
@@ -56,13 +56,13 @@ class WorkerEvents:
         return self._heap[0][0] if self._heap else math.inf
 
     def pop_due(self, now: float) -> Iterator[str]:
-        """Remove the events that are due, in order, those included that are scheduled meanwhile; their workers."""
+        """Remove the due events in order, including those scheduled meanwhile; yields their workers."""
         while self.next_at() <= now:
             yield heapq.heappop(self._heap)[2]
 
 
 class DecisionTimer:
-    """When the policy is asked next; with `tick_s` only at its multiples, as a planner on a clock would be."""
+    """The instant of the policy's next decision; with `tick_s` only at its multiples, like a clocked planner."""
 
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s
@@ -74,7 +74,7 @@ class DecisionTimer:
         self.next_at = min(self.next_at, max(tick_at, at))
 
     def pop_due(self, now: float) -> bool:
-        """Whether it is time to ask; if so, every request is met."""
+        """Whether a decision is due; if so, clears all requests."""
         if self.next_at > now:
             return False
         self.next_at = math.inf

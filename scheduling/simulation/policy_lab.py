@@ -1,7 +1,7 @@
-"""Requests that a service has served, played again under several policies: what each would have reached.
+"""Simulates requests that a service has served under several policies, to compare what each would have reached.
 
-Arrivals, predictions and lengths are those that were, costs those that the workers learned of their engines' steps.
-What these do not show (messages, transactions, other work on the machine) is measured too: see `Overheads`.
+Arrivals, predictions and lengths are the real ones; costs are those that the workers learned of their engines' steps.
+Other costs (messages, transactions, other work on the machine) are calibrated: see `Overheads`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,15 +18,15 @@ from scheduling.simulation.trace import Trace
 # Where rows join, the policy is asked at multiples of this: a planner's step while every worker can be joined
 # (`tasks/planning/planner_process.py:JOINING_INTERVAL_S`).
 TICK_S = 0.06
-ROUNDS = 5  # of the calibration; slower service changes how many rows run together, and that the service. Not tuned
-MOST_SLOWDOWN = 20.0  # any value above what a working service shows does
+ROUNDS = 5  # of the calibration: service times change batch sizes, which change service times. Not tuned
+MOST_SLOWDOWN = 20.0  # any value above that of a working service works
 
 GoesOn = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTimes:
-    """Seconds that a request really waited until its service began, and that its service took."""
+    """Measured seconds of a request's waiting and of its service."""
 
     waited_s: float
     service_s: float
@@ -51,7 +51,7 @@ class ServedWork:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """How many times as long service takes as the engines' steps, and seconds before a request can be served at all."""
+    """Service time as a multiple of the engines' steps, and seconds before a request can be served at all."""
 
     slowdown: float = 1.0
     delay_s: float = 0.0
@@ -73,7 +73,7 @@ class LabFigures:
 
 
 def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> LabFigures:
-    """The work under this policy, for as long as `goes_on()`. Raises UnknownPolicy."""
+    """Simulate the work under this policy while `goes_on()`. Raises UnknownPolicy."""
     answers = _simulated(policy, work, settings, overheads, goes_on).answers
     counted = [answers[one] for one in work.counted if one in answers]
     times = ((answer.arrived_at - overheads.delay_s, answer.finished_at) for answer in counted)
@@ -81,9 +81,8 @@ def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Ove
 
 
 def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: GoesOn) -> Overheads:
-    """The overheads with which the policy that was in force waits and serves as long as it did, in the median.
-
-    Two medians are fitted; means, percentiles and throughput are not, and show what the simulation is worth.
+    """Fit overheads so that the policy in force reaches its measured median waiting and service times. Means,
+    percentiles and throughput are not fitted, so they show how good the simulation is.
     """
     measured = [work.times[one] for one in work.counted]
     waited_s, service_s = _medians((one.waited_s, one.service_s) for one in measured)
@@ -102,7 +101,7 @@ def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: 
 
 
 def figures_of(answered: Iterable[tuple[float, float]], requests: int) -> LabFigures:
-    """The figures of so many requests, of which these were answered: (arrived at, finished at)."""
+    """Compute the figures of `requests` requests, whose answers are pairs (arrived at, finished at)."""
     times = np.array(list(answered), dtype=np.float64).reshape(-1, 2)
     if len(times) == 0:
         return LabFigures(0, requests, 0.0, 0.0, 0.0, 0.0)

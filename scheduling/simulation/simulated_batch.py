@@ -24,9 +24,9 @@ class SimulatedRow:
     """A row of a continuous batch."""
 
     request: Request
-    stops_at: int  # tokens generated in all when it leaves
+    stops_at: int  # its total of generated tokens when it leaves
     joined_at: float
-    generated_offset: int  # its generated tokens, less the iterations of the batch
+    generated_offset: int  # its generated tokens minus the batch's iterations
 
     @property
     def last_iteration(self) -> int:
@@ -35,7 +35,7 @@ class SimulatedRow:
 
     @property
     def cached_offset(self) -> int:
-        """Its cached tokens, less the iterations of the batch."""
+        """Its cached tokens minus the batch's iterations."""
         return self.request.length + self.generated_offset
 
 
@@ -48,16 +48,16 @@ class ContinuousBatch:
         self.busy_s = 0.0
         self.iteration = 0
         self.rows: dict[str, SimulatedRow] = {}
-        self.prefilling: dict[str, SimulatedRow] = {}  # with chunked prefill: they use memory, and do not decode yet
+        self.prefilling: dict[str, SimulatedRow] = {}  # rows in chunked prefill: they use memory but do not decode yet
         self.slowdown = 1.0  # multiplies durations: the jitter
         self.tokens = Tokens()
         self._chunks_end = 0  # the iteration after which `prefilling` rows decode
-        self._chunk_s = 0.0  # what a chunk of prefill adds to an iteration
+        self._chunk_s = 0.0  # seconds that a chunk of prefill adds to an iteration
         self._last_iterations: list[
             tuple[int, str]
         ] = []  # a heap; entries of rows that have left stay until they come first
-        self._largest_offset = 0  # of the cached tokens of any row
-        self._offset_sum = 0  # of the cached tokens of the decoding rows
+        self._largest_offset = 0  # largest cached offset of a row
+        self._offset_sum = 0  # sum of the cached offsets of the decoding rows
         self._next_event: int | None = None  # cached until rows change
 
     @property
@@ -111,7 +111,7 @@ class ContinuousBatch:
             self._start_decoding()
 
     def resume(self, rows: Sequence[RunningRow], stops_at: Sequence[int], now: float) -> None:
-        """Begin with rows that run already."""
+        """Start with rows that are already running."""
         self.at = now
         for row, stop in zip(rows, stops_at, strict=True):
             offset = row.generated - self.iteration
@@ -120,7 +120,7 @@ class ContinuousBatch:
         self._update_lengths()
 
     def leave(self, request_id: str) -> Request:
-        """Remove a row; its request with the tokens that it has."""
+        """Remove a row; returns its request with the generated tokens."""
         row = self.rows.pop(request_id)
         self._after_leaving()
         return replace(row.request, generated=row.generated_offset + self.iteration)
@@ -136,12 +136,12 @@ class ContinuousBatch:
         return self._next_event
 
     def decode_s(self, iterations: int) -> float:
-        """Seconds that so many iterations from now take."""
+        """Seconds of the next `iterations` iterations."""
         a, b = self._slope_and_base()
         return self.slowdown * (iterations * b + a * iterations * (iterations + 1) / 2) + iterations * self._chunk_s
 
     def iteration_at(self, now: float) -> int:
-        """The last iteration that is over at `now`, if nothing happens before."""
+        """The last iteration that has ended at `now` if no event comes before."""
         elapsed_s = now - self.at + ROUNDING_S
         if elapsed_s <= 0:
             return self.iteration
@@ -184,7 +184,7 @@ class ContinuousBatch:
         return ended
 
     def is_full(self) -> bool:
-        """Whether memory does not hold one more iteration."""
+        """Whether memory is too full for another iteration."""
         return bool(self.rows) and self._last_that_fits() <= self.iteration
 
     def newest(self) -> str:
@@ -209,7 +209,7 @@ class ContinuousBatch:
         return decoding + sum(row.request.prefill for row in self.prefilling.values())
 
     def _slope_and_base(self) -> tuple[float, float]:
-        """a, and seconds of an iteration of which no row has cached a token more than now."""
+        """The slope a, and the seconds of an iteration at the present cached lengths."""
         d1, d2, d3, d4 = self.costs.curves.decode
         size = len(self.rows)
         a = d1 * size + d3
@@ -227,7 +227,7 @@ class ContinuousBatch:
 
     def _after_leaving(self) -> None:
         self._update_lengths()
-        if self.prefilling and not self.rows:  # the remaining chunks stall nobody: they run at once
+        if self.prefilling and not self.rows:  # without decoding rows the remaining chunks run at once
             self._advance_clock((self._chunks_end - self.iteration) * self._chunk_s)
             self._start_decoding()
 

@@ -9,8 +9,8 @@ from scheduling.simulation.simulated_worker import SimulatedWorker
 class SimulatedFleet:
     """Workers by name; which of them are idle is tracked for policies of mode `batch`, which are asked only then.
 
-    Such a policy reads no `busy_s`, the one thing that changes between a worker's events, so descriptions are kept from
-    event to event. Policies of the other modes get fresh ones.
+    Such a policy does not read `busy_s`, the only field that changes between a worker's events, so descriptions are
+    cached between events. Policies of other modes get fresh ones.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -41,7 +41,7 @@ class SimulatedFleet:
         return worker
 
     def refresh(self, worker: SimulatedWorker, now: float) -> bool:
-        """Note that a worker's state has changed; whether the policy should be asked because it is idle."""
+        """Update a worker whose state has changed; returns whether to ask the policy because it is idle."""
         if not self._keeps_descriptions:
             return False
         name = worker.instance.name

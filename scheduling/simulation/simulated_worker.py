@@ -18,10 +18,10 @@ from scheduling.simulation.simulated_batch import ContinuousBatch
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One worker of a fleet, which is there from `joins_at` to `leaves_at`; `speed` divides every duration.
+    """One worker of a fleet, present from `joins_at` to `leaves_at`; `speed` divides every duration.
 
-    `estimated_costs` is what policies are told of its serving times; None: the truth. `engine` is what its engine takes
-    if not all workers are alike; None: what the simulation says.
+    `estimated_costs` are the costs that policies see; None: the true ones. `engine` has its engine's costs if workers
+    differ; None: the simulation's.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """A request comes back unfinished with the tokens that it has; `preempted` if it was made to leave."""
+    """A request returns unfinished with its generated tokens; `preempted`: it had to leave."""
 
     request: Request
     preempted: bool
@@ -71,7 +71,7 @@ class RowsJoined:
 class RanOutOfMemory:
     """A batch, a group of joiners or a last row did not fit; its requests go back to the policy.
 
-    `alone`: it was one request with the whole memory to itself.
+    `alone`: it was a single request in an otherwise empty memory.
     """
 
     assignment: Assignment
@@ -82,7 +82,7 @@ Outcome = RequestDone | Requeued | StaticBatchDone | RowsJoined | RanOutOfMemory
 
 
 class SimulatedWorker:
-    """Carries out assignments: `next_at` is the instant of its next event, `advance` the outcomes of that event."""
+    """Carries out assignments: `next_at` is the instant of its next event, and `advance` returns its outcomes."""
 
     def __init__(
         self, instance: Instance, costs: EngineCosts, generation_lengths: Mapping[str, int], random: np.random.Generator
@@ -100,7 +100,7 @@ class SimulatedWorker:
         theta_bytes = self._capacity_tokens * instance.memory.delta_bytes
         self._batch = ContinuousBatch(self.costs, replace(instance.memory, theta_bytes=theta_bytes))
         self._joining: deque[Assignment] = deque()
-        self._join_iteration = 0  # of the continuous batch, after which `_joining` may join
+        self._join_iteration = 0  # the continuous batch's iteration after which `_joining` may join
         self._tokens = Tokens()
         self._busy_s = 0.0
         self._description: Worker | None = None
@@ -108,7 +108,7 @@ class SimulatedWorker:
 
     @property
     def tokens(self) -> Tokens:
-        """All that was computed here."""
+        """All tokens computed on this worker."""
         total = Tokens()
         total += self._tokens
         total += self._batch.tokens
@@ -120,7 +120,7 @@ class SimulatedWorker:
         return self._busy_s + self._batch.busy_s
 
     def describe(self, now: float) -> Worker:
-        """The worker as policies see it; the same object while nothing that they see has changed."""
+        """The worker as policies see it; the same object until something visible to them changes."""
         iteration = min(self._batch.iteration_at(now), self._next_event_iteration()) if self._batch.rows else 0
         if self._description and not self._running and self._description_iteration == iteration:
             return self._description
@@ -135,7 +135,7 @@ class SimulatedWorker:
         return self._description
 
     def accept(self, assignment: Assignment, now: float) -> None:
-        """Take an assignment: rows join after the iteration that is running, a batch runs after those before it."""
+        """Take an assignment: rows join after the present iteration, a batch runs after the queued ones."""
         self._description = None
         if not assignment.joins:
             self._queue.append(assignment)
@@ -145,12 +145,12 @@ class SimulatedWorker:
         self._join_iteration = self._batch.iteration + bool(self._batch.rows and self._batch.at < now - ROUNDING_S)
 
     def resume_rows(self, rows: Sequence[RunningRow], now: float) -> None:
-        """Go on with a continuous batch that runs already."""
+        """Continue a continuous batch that is already running."""
         self._description = None
         self._batch.resume(rows, [self._generation_lengths[row.request.id] for row in rows], now)
 
     def resume_batch(self, assignment: Assignment, started_at: float, now: float) -> None:
-        """Go on with a run-to-completion batch that started before; it has not ended yet."""
+        """Continue a run-to-completion batch that has started and not ended."""
         self._description = None
         self._start_batch(assignment, started_at)
         self._running_ends_at = max(self._running_ends_at, now)
@@ -164,7 +164,7 @@ class SimulatedWorker:
         return self._batch.at if self._joining or self._queue else math.inf
 
     def advance(self, now: float) -> list[Outcome]:
-        """What has happened by `now`, which is the instant that `next_at` gave or that of an assignment."""
+        """Return the outcomes up to `now`, which is the instant of `next_at` or of an assignment."""
         self._description = None
         outcomes: list[Outcome] = []
         if self._running and self._running_ends_at <= now:
@@ -178,7 +178,7 @@ class SimulatedWorker:
         return outcomes
 
     def abandon(self) -> list[tuple[Request, int]]:
-        """Every unfinished request as it was assigned, with the tokens that it has by now, which are lost."""
+        """Return every unfinished request as assigned, with its tokens generated since, which are lost."""
         waiting = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
         requests = [(request, request.generated) for assignment in waiting for request in assignment.requests]
         requests += [(row.request, row.generated_offset + self._batch.iteration) for row in self._batch.rows.values()]
@@ -230,7 +230,7 @@ class SimulatedWorker:
         return [*outcomes, RowsJoined(assignment, batch.at, batch.length)]
 
     def _totals(self, assignment: Assignment) -> list[int]:
-        """The true generation lengths of its requests."""
+        """Return the true generation lengths of its requests."""
         return [self._generation_lengths[request.id] for request in assignment.requests]
 
     def _row_left(self, request: Request, generated: int) -> Outcome:

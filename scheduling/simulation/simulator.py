@@ -1,7 +1,7 @@
-"""Any policy over any workload on any fleet in virtual time, with the policy objects that the live planner uses.
+"""Simulates any policy on any workload and fleet in virtual time, with the live planner's policy objects.
 
-The loop does what the planner does: take note of what has happened, ask the policy, carry its decisions out. Nothing is
-stepped token by token (see `scheduling.simulation.simulated_batch`), so the cost of a simulation is that of its events.
+The loop does what the planner does: process events, ask the policy, carry out its decisions. Nothing is stepped token
+by token (see `scheduling.simulation.simulated_batch`), so a simulation's cost grows with its events.
 """
 
 import math
@@ -30,7 +30,7 @@ from scheduling.simulation.trace import SimulatedAnswer, Trace, TraceRecorder
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request, and how many tokens it will generate, which only the simulator knows."""
+    """A request with its true number of generated tokens, which only the simulator knows."""
 
     request: Request
     generation_length: int
@@ -42,7 +42,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class StartedBatch:
-    """A run-to-completion batch that a worker has; `started_at` None: it waits there."""
+    """A run-to-completion batch at a worker; `started_at` None: it waits there."""
 
     assignment: Assignment
     started_at: float | None
@@ -59,10 +59,10 @@ def simulate(
     until: float = math.inf,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Trace:
-    """Serve the arrivals; with `tick_s` the policy is asked at its multiples only, as a planner on a clock would be.
+    """Serve the arrivals; with `tick_s` the policy is asked only at its multiples, like a clocked planner.
 
-    Ends when nothing is left to happen, at `until`, or once `goes_on()` is false; a request that is then neither in
-    `answers` nor in `failed` was not served. The same arguments give the same trace.
+    Ends when no event is left, at `until`, or once `goes_on()` is false; requests that are then neither in `answers`
+    nor in `failed` were not served. The same arguments give the same trace.
     """
     simulation = Simulation(policy, arrivals, fleet, costs, seed, tick_s)
     while (now := simulation.next_at()) <= until and now < math.inf and goes_on():
@@ -93,7 +93,7 @@ class Simulation:
         self._largest_tokens = max(instance.memory.capacity_tokens for instance in fleet) * (1 + costs.headroom)
 
         requests = sorted((arrival.request for arrival in arrivals), key=lambda r: (r.arrived_at, r.id))
-        instances = sorted(fleet, key=lambda instance: instance.joins_at)  # of equal instants in the order given
+        instances = sorted(fleet, key=lambda instance: instance.joins_at)  # stable: equal instants keep the given order
         self._arrivals = Timetable((request.arrived_at, request) for request in requests)
         self._joins = Timetable((instance.joins_at, instance) for instance in instances)
         self._worker_events = WorkerEvents()
@@ -110,7 +110,7 @@ class Simulation:
         )
 
     def process_events(self, now: float) -> None:
-        """Let workers join, requests arrive, work end and workers leave, in that order."""
+        """Process joining workers, arrivals, ends of work and leaving workers, in that order."""
         for instance in self._joins.pop_due(now):
             worker = SimulatedWorker(instance, instance.engine or self._costs, self._generation_lengths, self._random)
             self._fleet.join(worker)
@@ -144,7 +144,7 @@ class Simulation:
         self._advance(worker, now)
 
     def resume(self, worker: str, rows: Sequence[RunningRow], batches: Sequence[StartedBatch], now: float) -> None:
-        """Let a worker that has joined go on with what it does already; batches in the order in which they run."""
+        """Give a new worker its running work; batches are in the order in which they run."""
         resumed = self._fleet[worker]
         if rows:
             self._recorder.assigned(Assignment(worker, tuple(row.request for row in rows), joins=True), now)
@@ -158,11 +158,11 @@ class Simulation:
         self._schedule(resumed, now)
 
     def will_generate(self, lengths: Mapping[str, int]) -> None:
-        """Set how many tokens further requests will generate, which wait in the policy or run already."""
+        """Set the true lengths of requests that already wait in the policy or run."""
         self._generation_lengths.update(lengths)
 
     def schedule_wake_up(self, now: float) -> None:
-        """After a decision: ask again when the policy wants to be asked even if nothing happens."""
+        """After a decision, schedule the next one for the instant at which the policy wants to be asked."""
         wake_at = self._policy.wake_at(now)
         if wake_at is not None and wake_at > now:
             self._decision.request(wake_at)
@@ -173,7 +173,7 @@ class Simulation:
         return self._recorder.answers
 
     def trace(self) -> Trace:
-        """What happened; to be called once, at the end."""
+        """Return the trace; call it once, at the end."""
         return self._recorder.finish(self._fleet)
 
     def _advance(self, worker: SimulatedWorker, now: float) -> None:

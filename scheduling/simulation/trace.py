@@ -131,7 +131,7 @@ class Trace:
 
 
 class TraceRecorder:
-    """Accounts for assignments and their outcomes; decides nothing."""
+    """Records assignments and their outcomes; decides nothing."""
 
     def __init__(self, first_arrival_at: float) -> None:
         self._trace = Trace(first_arrival_at=first_arrival_at)
@@ -145,21 +145,21 @@ class TraceRecorder:
         return self._trace.answers
 
     def assigned(self, assignment: Assignment, now: float) -> None:
-        """Its requests start, perhaps not for the first time and perhaps with fewer tokens than they came back with."""
+        """Record an assignment; its requests may have run before and may keep fewer tokens than they returned with."""
         for request in assignment.requests:
             self._first_started_at.setdefault(request.id, now)
             self._schedules[request.id] += 1
             self.discarded(request, self._generated.pop(request.id, 0))
 
     def discarded(self, kept: Request, generated: int) -> None:
-        """Of the tokens generated so far, those that the request does not keep count as invalid."""
+        """Count the generated tokens that the request does not keep as invalid."""
         lost = generated - kept.generated
         if lost > 0:
             useful_reads = reads(kept.prefill, lost)
             self._trace.tokens += Tokens(valid=-lost, invalid=lost, useful_reads=-useful_reads)
 
     def answered(self, done: RequestDone, worker: str, now: float) -> None:
-        """A request has its last token."""
+        """Record that a request has its last token."""
         request = done.request
         started_at, schedules = self._first_started_at.pop(request.id), self._schedules.pop(request.id)
         self._trace.answers[request.id] = SimulatedAnswer(
@@ -167,7 +167,7 @@ class TraceRecorder:
         )
 
     def requeued(self, requeued: Requeued) -> None:
-        """A request waits again with the tokens that it has."""
+        """Record that a request waits again with its generated tokens."""
         self._trace.preempted += requeued.preempted
         self._generated[requeued.request.id] = requeued.request.generated
 
@@ -189,7 +189,7 @@ class TraceRecorder:
         )
 
     def rows_joined(self, joined: RowsJoined, worker: str, now: float) -> None:
-        """A group has entered a continuous batch."""
+        """Record that a group has entered a continuous batch."""
         self._trace.batches.append(
             BatchRun(
                 worker,
@@ -205,15 +205,15 @@ class TraceRecorder:
         )
 
     def ran_out_of_memory(self) -> None:
-        """Some work did not fit its worker."""
+        """Record that some work did not fit its worker."""
         self._trace.out_of_memory += 1
 
     def failed(self, request: Request, now: float) -> None:
-        """A request fits no worker and will not be answered."""
+        """Record that a request fits no worker and will not be answered."""
         self._trace.failed[request.id] = now
 
     def finish(self, workers: Iterable[SimulatedWorker]) -> Trace:
-        """The trace, with what each worker computed; to be called once, at the end."""
+        """Return the trace with each worker's computed tokens; call it once, at the end."""
         for worker in workers:
             name = worker.instance.name
             self._trace.tokens += worker.tokens
