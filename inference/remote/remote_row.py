@@ -24,7 +24,8 @@ class RemoteRow:
     inserted_at: float
     ids: list[int] = field(default_factory=list)  # all generated, earlier slices included
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of each of the ids, if requested
-    text: str = ""  # x: int = 0  # tokens of that text
+    text: str = ""  # used if the server gives no ids
+    counted: int = 0  # tokens of that text
     first_token_at: float | None = None
     reason: FinishReason | None = None
     refusal: str = ""
