@@ -151,7 +151,7 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
     weights = np.concatenate([age_weights, np.full(known.sum(), PRIOR_WEIGHT)])
     trusted_at_first = np.concatenate([np.ones_like(age_weights), np.full(known.sum(), FIRST_PRIOR_WEIGHT)])
     coefficients = _robust_nnls(sums, seconds, weights, trusted_at_first)
-    return ServingCurves.of_coefficients(_at_level_of(coefficients, list(newest)))
+    return ServingCurves.from_coefficients(_at_level_of(coefficients, list(newest)))
 
 
 def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:
@@ -212,11 +212,12 @@ def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurv
         return {}
     windows = [one.windows for one in learned.values()]
     mean = np.average([one.curves.coefficients for one in learned.values()], axis=0, weights=windows)
-    return {name: _drawn_to(ServingCurves.of_coefficients(mean), one) for name, one in learned.items()}
+    return {name: _drawn_to(ServingCurves.from_coefficients(mean), one) for name, one in learned.items()}
 
 
 def _drawn_to(mean: ServingCurves, learned: LearnedCurves) -> ServingCurves:
     ratio = learned.curves.decode_step_s(*learned.typical) / mean.decode_step_s(*learned.typical)
     squared = math.log(ratio) ** 2
     own_share = max(0.0, 1 - learned.error**2 / squared) if squared else 0.0
-    return ServingCurves.of_coefficients(own_share * learned.curves.coefficients + (1 - own_share) * mean.coefficients)
+    drawn = own_share * learned.curves.coefficients + (1 - own_share) * mean.coefficients
+    return ServingCurves.from_coefficients(drawn)

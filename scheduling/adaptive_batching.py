@@ -163,7 +163,7 @@ class AdaptiveBatcher:
         kept = [request for request in self.take(batch) if request.id not in removed]
         return self.open_batch(kept, batch.sealed) if kept else None
 
-    def batch_of(self, request_id: str) -> AdaptiveBatch | None:
+    def batch_with(self, request_id: str) -> AdaptiveBatch | None:
         """The batch in which a request waits; None if it does not wait."""
         return self._batch_of.get(request_id)
 

@@ -38,7 +38,7 @@ class ServingCurves:
         return np.array([*self.prefill, *self.decode])
 
     @classmethod
-    def of_coefficients(cls, coefficients: Floats) -> "ServingCurves":
+    def from_coefficients(cls, coefficients: Floats) -> "ServingCurves":
         """The curves with these p1..p4 and d1..d4, (8,)."""
         p1, p2, p3, p4, d1, d2, d3, d4 = coefficients.tolist()
         return cls((p1, p2, p3, p4), (d1, d2, d3, d4))

@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.request import Request, lacking
+from scheduling.request import Request, lacking, to_retry
 
 Mode = Literal["batch", "queue", "continuous"]
 """What a policy assigns: a batch to an idle worker, batches to any worker's queue, or rows to running batches."""
@@ -126,8 +126,12 @@ class Policy(Protocol):
         ...
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Take back a batch that did not fit, split evenly into two sealed halves (Magnus III-C)."""
-        ...
+        """Take back requests that did not fit; one that did not fit alone waits again with its limit reserved.
+
+        Policies whose batches run to completion split the batch into two sealed halves instead (Magnus III-C).
+        """
+        for request in to_retry(assignment.requests):
+            self.add(request, now)
 
     def wake_at(self, now: float) -> float | None:
         """When to call `assign` again even if nothing happens; None: only after an event."""

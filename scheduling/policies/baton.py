@@ -24,7 +24,7 @@ from itertools import islice
 from scheduling.arrival_queue import ArrivalQueue
 from scheduling.kv_memory import ROW_GROWTH_TOKENS
 from scheduling.policy import Assignment, Mode, Policy, RunningRow, WaitingBatch, Worker, waiting_batch
-from scheduling.request import PRIORITY_S, Request, to_retry
+from scheduling.request import PRIORITY_S, Request
 
 
 class Baton(Policy):
@@ -72,11 +72,6 @@ class Baton(Policy):
             self._queues[request.priority].take(1)
             batch_to_join.join(request)
         return [assignment for batch in batches if (assignment := batch.assignment())]
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
-        for request in to_retry(assignment.requests):
-            self.add(request, now)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The waiting requests in serving order, in batches as large as the first worker's last one.

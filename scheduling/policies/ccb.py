@@ -14,7 +14,7 @@ from itertools import islice
 from scheduling.arrival_queue import WorkerQueues
 from scheduling.policies.vanilla import large_enough
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
-from scheduling.request import Request, to_retry
+from scheduling.request import Request
 
 
 class ConservativeContinuous(Policy):
@@ -71,11 +71,6 @@ class ConservativeContinuous(Policy):
     def slots(self, worker: Worker) -> int:
         """The number of slots: that of Eq. (1), unless it was given."""
         return self._slots or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
-        for request in to_retry(assignment.requests):
-            self._queues.add(request)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
         """The waiting requests, in batches of as many rows as the first worker has slots.

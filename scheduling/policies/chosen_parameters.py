@@ -42,43 +42,40 @@ SLICES = tuple(2**power for power in range(3, 12))  # finer steps change the tim
 MOST_PARTS = 384  # most slices that a candidate is judged by; of more slices a regular sample is taken
 
 
-class RecentRequests:
-    """The latest requests, and whether a parameter is to be chosen from them again.
+class ChosenParameter:
+    """A parameter chosen from the latest `most` requests once `fewest` were seen; until then it is the published one.
 
-    It is due every `CHOSEN_EVERY_S`, and while there are few requests, whenever their number has doubled.
+    It is chosen again every `CHOSEN_EVERY_S`, and while few requests were seen, whenever their number has doubled.
     """
 
-    def __init__(self, most: int, fewest: int) -> None:
-        self.requests: deque[Request] = deque(maxlen=most)
+    def __init__(self, published: int, most: int, fewest: int) -> None:
+        self.value = published
+        self._requests: deque[Request] = deque(maxlen=most)
         self._most, self._fewest = most, fewest
         self._due_at, self._due_after = float("-inf"), fewest
 
-    def is_due(self, now: float) -> bool:
-        """Return whether to choose now; if so, the next choice is due later."""
-        seen = len(self.requests)
-        if seen < self._due_after and (now < self._due_at or seen < self._fewest):
-            return False
-        self._due_at = now + CHOSEN_EVERY_S
-        self._due_after = 2 * seen if 2 * seen <= self._most else self._most + 1  # which is never reached
-        return True
-
-
-class ChosenThreshold:
-    """Φ, chosen from the latest requests and the costs of one worker."""
-
-    def __init__(self) -> None:
-        self.value = PUBLISHED_THRESHOLD
-        self._recent = RecentRequests(THRESHOLD_REQUESTS, LEAST_THRESHOLD_REQUESTS)
-
     def record(self, request: Request) -> None:
         """Count a request among the latest."""
-        self._recent.requests.append(request)
+        self._requests.append(request)
 
-    def choose(self, costs: ServingTime, capacity_tokens: int, max_size: int | None, now: float) -> int:
-        """Return Φ, chosen anew if that is due."""
-        if self._recent.is_due(now):
-            self.value = cheapest_threshold(self._recent.requests, self.value, costs, capacity_tokens, max_size)
+    def choose(self, cheapest: Callable[[Sequence[Request], int], int], now: float) -> int:
+        """Return the value; if a choice is due, it is what `cheapest` returns for (requests, present value)."""
+        seen = len(self._requests)
+        if seen >= self._due_after or (now >= self._due_at and seen >= self._fewest):
+            self._due_at = now + CHOSEN_EVERY_S
+            self._due_after = 2 * seen if 2 * seen <= self._most else self._most + 1  # which is never reached
+            self.value = cheapest(self._requests, self.value)
         return self.value
+
+
+def chosen_threshold() -> ChosenParameter:
+    """Return Φ for `cheapest_threshold`."""
+    return ChosenParameter(PUBLISHED_THRESHOLD, THRESHOLD_REQUESTS, LEAST_THRESHOLD_REQUESTS)
+
+
+def chosen_slice() -> ChosenParameter:
+    """Return S for `cheapest_slice`; requests that come back from an earlier slice must not be recorded."""
+    return ChosenParameter(PUBLISHED_SLICE, SLICE_REQUESTS, LEAST_SLICE_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +130,6 @@ def _packed(
     )
     seconds = float(costs.serve_many_s(*shapes.T).sum())
     return PackedTime(threshold, seconds, sum(drawn.values()) / float((shapes[:, 0] * shapes[:, 2]).sum()))
-
-
-class ChosenSlice:
-    """S, chosen from the latest requests and the costs of one worker."""
-
-    def __init__(self) -> None:
-        self.value = PUBLISHED_SLICE
-        self._recent = RecentRequests(SLICE_REQUESTS, LEAST_SLICE_REQUESTS)
-
-    def record(self, request: Request) -> None:
-        """Count a request among the latest, unless it comes back from an earlier slice."""
-        if not request.generated:
-            self._recent.requests.append(request)
-
-    def choose(self, costs: ServingTime, largest_size: Callable[[int, int], int], now: float) -> int:
-        """Return S, chosen anew if that is due; `largest_size` is a function of (batch length, slice)."""
-        if self._recent.is_due(now):
-            self.value = cheapest_slice(self._recent.requests, self.value, costs, largest_size)
-        return self.value
 
 
 def cheapest_slice(

@@ -12,13 +12,14 @@ arrived before that is, even in an overload of up to 1 / (1 - T_min/T_max) times
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import add
 
 from scheduling.adaptive_batching import AdaptiveBatch, AdaptiveBatcher
 from scheduling.batch_order import BatchScheduler, NextBatch
 from scheduling.costs import ServingTime
-from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, ChosenThreshold
+from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_threshold, chosen_threshold
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
 
@@ -39,7 +40,7 @@ class FixedSize:
     max_length: int
     max_generation_length: int
 
-    def of(self, capacity_tokens: int) -> int:
+    def batch_size_for(self, capacity_tokens: int) -> int:
         """The batch size on a worker whose key-value cache holds so many tokens, at least one."""
         return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
 
@@ -58,7 +59,7 @@ class MagnusPolicy(Policy):
         by_response_ratio: bool = True,
     ) -> None:
         self._fixed_size = fixed_size
-        self._threshold = ChosenThreshold() if wma_threshold is None else None
+        self._threshold = chosen_threshold() if wma_threshold is None else None
         self._batcher = AdaptiveBatcher(PUBLISHED_THRESHOLD if wma_threshold is None else wma_threshold)
         self._table = BatchScheduler(by_response_ratio)
         self.why_first = BY_RESPONSE_RATIO if by_response_ratio else BY_CREATION
@@ -75,7 +76,7 @@ class MagnusPolicy(Policy):
 
     def discard(self, request_id: str) -> bool:
         """Take a request out of its batch; False if it does not wait here."""
-        batch = self._batcher.batch_of(request_id)
+        batch = self._batcher.batch_with(request_id)
         if batch is None:
             return False
         self._batcher.remove_requests(batch, (request_id,))
@@ -88,8 +89,11 @@ class MagnusPolicy(Policy):
         self._costs = workers[0].costs
         idle = self._idle_by_kind(workers)
         if self._threshold:
-            limits = self._batcher.capacity_tokens or 0, self._batcher.max_size
-            self._batcher.set_threshold(self._threshold.choose(self._costs, *limits, now))
+            capacity_tokens, max_size = self._batcher.capacity_tokens or 0, self._batcher.max_size
+            cheapest = partial(
+                cheapest_threshold, costs=self._costs, capacity_tokens=capacity_tokens, max_size=max_size
+            )
+            self._batcher.set_threshold(self._threshold.choose(cheapest, now))
         undecided = [kind for kind, of_kind in idle.items() if of_kind]
         choices: dict[WorkerKind, NextBatch] = {}
         assignments: list[Assignment] = []
@@ -126,7 +130,9 @@ class MagnusPolicy(Policy):
                 of_kind.append(worker)
         self._table.keep_estimates_of(costs for costs, _ in idle)
         capacity_tokens = max(capacity_tokens for _, capacity_tokens in idle)
-        self._batcher.set_limits(capacity_tokens, self._fixed_size.of(capacity_tokens) if self._fixed_size else None)
+        self._batcher.set_limits(
+            capacity_tokens, self._fixed_size.batch_size_for(capacity_tokens) if self._fixed_size else None
+        )
         return idle
 
     def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:

@@ -18,7 +18,7 @@ from scheduling.arrival_queue import ArrivalQueue
 from scheduling.batch_partition import least_serving_time
 from scheduling.costs import ServingTime
 from scheduling.kv_memory import KvMemory
-from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, ChosenSlice
+from scheduling.policies.chosen_parameters import PUBLISHED_SLICE, cheapest_slice, chosen_slice
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, batch_shape, waiting_batch
 from scheduling.request import Request, discard_from, split
 
@@ -121,7 +121,7 @@ class SliceLevel(Policy):
         least_interval_s: float | None = None,
     ) -> None:
         self._slice_tokens = PUBLISHED_SLICE if slice_tokens is None else slice_tokens
-        self._chosen_slice = ChosenSlice() if slice_tokens is None else None
+        self._chosen_slice = chosen_slice() if slice_tokens is None else None
         self._memory_rule = memory_rule
         self._in_turn = None if max_min else RoundRobin()
         self._interval_factor = interval_factor  # λ of Eq. (12); 0: the interval is always Γ
@@ -135,8 +135,8 @@ class SliceLevel(Policy):
         return len(self._pool) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the pool."""
-        if self._chosen_slice:
+        """To the request pool."""
+        if self._chosen_slice and not request.generated:
             self._chosen_slice.record(request)
         self._pool.add(request)
 
@@ -154,7 +154,8 @@ class SliceLevel(Policy):
         costs = workers[0].costs
         if self._chosen_slice:
             largest_size = partial(self._memory_rule.largest_size, packing_memory(workers))
-            self._slice_tokens = self._chosen_slice.choose(costs, largest_size, now)
+            cheapest = partial(cheapest_slice, costs=costs, largest_size=largest_size)
+            self._slice_tokens = self._chosen_slice.choose(cheapest, now)
         batches = least_serving_time(self._pool.take(len(self._pool)), self._slice_tokens, costs, self._largest_size())
         offload = [(half, True) for half in self._halves] + [(batch, False) for batch in batches]
         offload.sort(key=lambda batch: (-costs.serve_s(*self._shape(batch[0])), min(r.arrived_at for r in batch[0])))

@@ -29,8 +29,8 @@ class VariableBatchSize:
     tokens: int = 50
     below: int = 300
 
-    def of(self, generation_length: int, fixed_size: int) -> int:
-        """B0·L0/L (4.1) for rows of L generated tokens, rounded to the nearest power of two (4.2), at least 1."""
+    def batch_size_for(self, generation_length: int, fixed_size: int) -> int:
+        """B0·L0/L (4.1) rounded to the nearest power of two (4.2), at least 1, for rows of so many generated tokens."""
         if generation_length >= self.below:
             return fixed_size
         exact = self.size * self.tokens / generation_length
@@ -159,4 +159,6 @@ class SequenceScheduling(Policy):
         return min(-(-request.remaining_upper // bins) * bins, request.limit - request.generated)
 
     def _size(self, generation_length: int) -> int:
-        return self._variable.of(generation_length, self._batch_size) if self._variable else self._batch_size
+        return (
+            self._variable.batch_size_for(generation_length, self._batch_size) if self._variable else self._batch_size
+        )

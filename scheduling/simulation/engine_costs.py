@@ -29,11 +29,9 @@ class EngineCosts:
 
     def faster(self, speed: float) -> "EngineCosts":
         """The same engine on a worker that is `speed` times as fast."""
-        p1, p2, p3, p4 = (p / speed for p in self.curves.prefill)
-        d1, d2, d3, d4 = (d / speed for d in self.curves.decode)
         return replace(
             self,
-            curves=ServingCurves((p1, p2, p3, p4), (d1, d2, d3, d4)),
+            curves=ServingCurves.from_coefficients(self.curves.coefficients / speed),
             join_s=self.join_s / speed,
             out_of_memory_s=self.out_of_memory_s / speed,
         )

@@ -127,7 +127,7 @@ class DelayedRequests:
 
 def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
     """Seconds of delay to all requests, (workers, requests), if each request joined each of these workers."""
-    size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.paging.paged[workers]
+    size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))
     d1, d2, d3, d4 = (d[workers] for d in (fleet.d1, fleet.d2, fleet.d3, fleet.d4))

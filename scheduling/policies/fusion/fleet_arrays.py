@@ -41,15 +41,16 @@ class FutureMemory:
     remaining: Floats  # (workers, rows)
     longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
     total: Floats  # (workers, rows): cached tokens of a row and of those before it
-    paging: "Paging"
+    paged: NDArray[np.bool_]  # (workers,): whether the worker's memory is paged
+    overhead: Floats  # (workers,): tokens that a row takes in paged memory beside its own
 
     @classmethod
-    def of(cls, cached: Floats, remaining: Floats, paging: "Paging") -> "FutureMemory":
-        """Sort rows given as (workers, rows) in any order; `remaining` is -inf where there is no row."""
+    def from_rows(cls, cached: Floats, remaining: Floats, paged: NDArray[np.bool_], overhead: Floats) -> "FutureMemory":
+        """Sort the rows, (workers, rows) in any order; `remaining` must be -inf where there is no row."""
         order = np.argsort(-remaining, axis=1, kind="stable")
         cached = cached[np.arange(len(order))[:, None], order]
         ordered = remaining[np.arange(len(order))[:, None], order]
-        return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paging)
+        return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paged, overhead)
 
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
         """Peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
@@ -61,26 +62,14 @@ class FutureMemory:
         rows_left = np.count_nonzero(~outlived, axis=1)  # rows that still run when the joiner ends
         longest_left = np.where(rows_left > 0, longest[np.arange(len(rows_left)), rows_left - 1], 0.0)
         at_own_end = (rows_left + 1) * (np.maximum(longest_left, cached[:, 0]) + remaining[:, 0])
-        if self.paging.paged.any():
-            paged, total, overhead = self.paging.paged[workers], self.total[workers], self.paging.overhead[workers]
+        if self.paged.any():
+            paged, total, overhead = self.paged[workers], self.total[workers], self.overhead[workers]
             paged_ends = total + outlived * cached + (count + outlived) * (rows_remaining + overhead[:, None])
             at_ends = np.where(paged[:, None], paged_ends, at_ends)
             total_left = np.where(rows_left > 0, total[np.arange(len(rows_left)), rows_left - 1], 0.0)
             paged_end = total_left + cached[:, 0] + (rows_left + 1) * (remaining[:, 0] + overhead)
             at_own_end = np.where(paged, paged_end, at_own_end)
         return np.asarray(np.maximum(np.max(at_ends, axis=1, initial=0.0), at_own_end), np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """Which workers have paged memory, and the unfilled tokens of a row's last block there, (workers,)."""
-
-    paged: NDArray[np.bool_]
-    overhead: Floats
-
-    def of(self, workers: Ints) -> "Paging":
-        """Return the values of these workers only."""
-        return Paging(self.paged[workers], self.overhead[workers])
 
 
 def peak_tokens(cached: Floats, remaining: Floats, paged: bool = False, overhead: float = 0.0) -> float:
@@ -104,10 +93,8 @@ class FleetArrays:
         self.names = [worker.name for worker in workers]
         self.capacity = np.array([worker.memory.capacity_tokens for worker in workers], np.float64)
         self.most_rows = np.array([worker.memory.most_rows for worker in workers], np.float64)
-        self.paging = Paging(
-            np.array([worker.memory.paged for worker in workers]),
-            np.array([worker.memory.row_overhead_tokens for worker in workers]),
-        )
+        self.paged = np.array([worker.memory.paged for worker in workers])
+        self.overhead = np.array([worker.memory.row_overhead_tokens for worker in workers], np.float64)
         curves = [linearized(worker.costs) for worker in workers]
         self.p1, self.p2, self.p3, self.p4 = np.array([curve.prefill for curve in curves], np.float64).T
         self.d1, self.d2, self.d3, self.d4 = np.array([curve.decode for curve in curves], np.float64).T
@@ -140,7 +127,7 @@ class FleetArrays:
     def read_length(self) -> Floats:
         """Cached tokens that an iteration reads for each row: those of the longest row, or of the mean row if paged."""
         mean = self.total / np.maximum(self.size, 1)
-        return np.asarray(np.where(self.paging.paged, mean, self.longest), np.float64)
+        return np.asarray(np.where(self.paged, mean, self.longest), np.float64)
 
     @property
     def shared_tokens(self) -> Floats:
@@ -172,12 +159,12 @@ class FleetArrays:
         return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
-        """Whether rows of these lengths, (workers, n) or (1, n), each fit beside the present rows of these workers."""
-        columns = (self.size, self.capacity, self.longest, self.most_rows, self.paging.paged)
+        """Whether a row of so many tokens, (workers, n) or (1, n), fits beside the rows of these workers now."""
+        columns = (self.size, self.capacity, self.longest, self.most_rows, self.paged)
         size, capacity, longest, most_rows, paged = (column[workers, None] for column in columns)
         tokens = (size + 1) * (np.maximum(longest, prefill) + ROW_GROWTH_TOKENS)
         if paged.any():
-            overhead = self.paging.overhead[workers, None]
+            overhead = self.overhead[workers, None]
             own = self.total[workers, None] + prefill + (size + 1) * (ROW_GROWTH_TOKENS + overhead)
             tokens = np.where(paged, own, tokens)
         fits = np.where(size > 0, tokens <= capacity, prefill < capacity)
@@ -188,19 +175,20 @@ class FleetArrays:
         size = int(self.size[worker])
         cached = np.append(self.cached[worker, :size], prefill)
         rows_remaining = np.append(self.remaining[worker, :size], remaining)
-        overhead = float(self.paging.overhead[worker])
-        return peak_tokens(cached, rows_remaining, bool(self.paging.paged[worker]), overhead)
+        overhead = float(self.overhead[worker])
+        return peak_tokens(cached, rows_remaining, bool(self.paged[worker]), overhead)
 
     @property
     def future(self) -> FutureMemory:
         """The rows of all workers in the order in which they will end; computed again only after a join."""
         if self._future is None:
-            self._future = FutureMemory.of(self.cached, self.remaining, self.paging)
+            self._future = FutureMemory.from_rows(self.cached, self.remaining, self.paged, self.overhead)
         return self._future
 
-    def future_of(self, workers: Ints) -> FutureMemory:
-        """Return the values of these workers only."""
-        return FutureMemory.of(self.cached[workers], self.remaining[workers], self.paging.of(workers))
+    def future_memory(self, workers: Ints) -> FutureMemory:
+        """Return the rows of these workers in the order in which they will end."""
+        cached, remaining = self.cached[workers], self.remaining[workers]
+        return FutureMemory.from_rows(cached, remaining, self.paged[workers], self.overhead[workers])
 
     def join(self, worker: int, request: Request) -> None:
         """Count a request among the worker's rows."""

@@ -36,8 +36,8 @@ from scheduling.policies.fusion.priority_key import (
     serving_order,
 )
 from scheduling.policies.virtual_token_counters import service_tokens
-from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
-from scheduling.request import Request, to_retry
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.request import Request
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
 # that still fits; each costs the time of a round. Not tuned.
@@ -98,11 +98,6 @@ class Fusion(Policy):
     def wake_at(self, now: float) -> float | None:
         """When the next group of buffered joiners will have waited long enough."""
         return self._join_buffer.wake_at
-
-    def out_of_memory(self, assignment: Assignment, now: float) -> None:
-        """Put the requests back; one that did not fit alone reserves memory up to its limit."""
-        for request in to_retry(assignment.requests):
-            self.add(request, now)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
         """Match requests with workers until no request fits; joins not yet worth their cost stay buffered."""

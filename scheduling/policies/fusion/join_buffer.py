@@ -44,8 +44,8 @@ class JoinerPace:
     last_at: float
     gap_s: float = 0.0
 
-    def see(self, now: float) -> None:
-        """Record a request that is assigned to the worker now."""
+    def count_arrival(self, now: float) -> None:
+        """Count one that is on its way now."""
         self.gap_s += GAP_WEIGHT * (min(now - self.last_at, LONGEST_GAP_S) - self.gap_s)
         self.last_at = now
 
@@ -69,7 +69,7 @@ class JoinBuffer:
 
     def add(self, worker: str, waiting: WaitingRequest, now: float) -> None:
         """Buffer a request on its way to a worker."""
-        self._paces.setdefault(worker, JoinerPace(now)).see(now)
+        self._paces.setdefault(worker, JoinerPace(now)).count_arrival(now)
         group = self.groups.setdefault(worker, JoinGroup(counted_at=now))
         group.count_waiting(now)
         group.joiners[waiting.request.id] = waiting

@@ -42,7 +42,7 @@ class WaitingRequest:
 BucketKey = tuple[int, int, int, bool]
 
 
-def bucket_of(request: Request, deadline_missed: bool = False) -> BucketKey:
+def bucket_key(request: Request, deadline_missed: bool = False) -> BucketKey:
     """Priority, steps of prompt and of remaining tokens, and whether the bucket is ordered by deadline."""
     return (
         request.priority,
@@ -65,8 +65,8 @@ class BucketHeads:
     work_ahead: Floats  # (features, buckets)
 
     @classmethod
-    def of(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
-        """Return heads as if each of these requests were the first of a bucket, in the given order."""
+    def from_requests(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
+        """As if each of these requests were the first of a bucket, in the order given."""
         matrix = np.array([_column(one, by_deadline=True) for one in waiting]).T
         return cls.from_matrix(matrix)
 
@@ -97,7 +97,7 @@ class LengthBuckets:
     def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
         """Put a request into its bucket; if it will miss its deadline anyway, into a bucket ordered by arrival."""
         request = waiting.request
-        bucket = bucket_of(request, deadline_missed)
+        bucket = bucket_key(request, deadline_missed)
         self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket
         first_by = request.deadline_at if bucket[3] and request.deadline_at is not None else request.arrived_at
         heap = self._heaps.setdefault(bucket, [])
@@ -132,7 +132,7 @@ class LengthBuckets:
         """The buckets in the order of the columns of `heads`, which changes when a bucket becomes empty."""
         return list(self._buckets)
 
-    def column_of(self, request_id: str) -> int | None:
+    def head_column(self, request_id: str) -> int | None:
         """The column of a request in `heads`, None if it is not the first of its bucket."""
         bucket = self._bucket_of.get(request_id)
         return self._column_of[bucket] if bucket and self._heaps[bucket][0][2] == request_id else None
@@ -230,7 +230,7 @@ class TenantQueues:
     def is_first(self, request_id: str) -> bool:
         """Whether this request waits here and is the first of its bucket."""
         tenant = self._tenant_of.get(request_id)
-        return tenant is not None and self.by_tenant[tenant].column_of(request_id) is not None
+        return tenant is not None and self.by_tenant[tenant].head_column(request_id) is not None
 
     def least_served(self, count: int) -> list[str]:
         """Up to `count` tenants that have a request waiting, the least served first."""

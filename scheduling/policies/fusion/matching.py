@@ -48,7 +48,7 @@ class WorkerReservation:
     def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
         """Set `key`, (these workers, buckets), to infinity where others would join the reserved worker."""
         if self and self.worker_in(fleet):
-            column = buckets.column_of(self._request_id)
+            column = buckets.head_column(self._request_id)
             others = np.arange(key.shape[1]) != (-1 if column is None else column)
             key[np.ix_(workers == fleet.names.index(self._worker), others)] = np.inf
 
@@ -63,10 +63,10 @@ def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
     final_lengths = np.maximum.accumulate(future.longest + future.remaining, axis=1)
     left = np.arange(1, rows + 1)
     tokens = (left + 1) * np.maximum(final_lengths, prefill + remaining)
-    if fleet.paging.paged.any():
-        overhead = fleet.paging.overhead[:, None]
+    if fleet.paged.any():
+        overhead = fleet.overhead[:, None]
         own = np.maximum.accumulate(future.total + left * (future.remaining + overhead), axis=1)
-        tokens = np.where(fleet.paging.paged[:, None], own + prefill + remaining + overhead, tokens)
+        tokens = np.where(fleet.paged[:, None], own + prefill + remaining + overhead, tokens)
     fits_beside = (tokens <= fleet.capacity[:, None]) & (left < fleet.most_rows[:, None])
     fits_beside &= future.remaining > -np.inf
     rows_left = np.count_nonzero(fits_beside, axis=1)  # more rows left need more memory, so fitting counts come first
@@ -186,7 +186,7 @@ def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candi
     """
     size, capacity = fleet.size[workers][candidates], fleet.capacity[workers][candidates]
     remaining = reserved(heads.remaining[columns], heads.remaining_upper[columns], size + 1)
-    peaks = fleet.future_of(workers).peaks_with(candidates, heads.prefill[columns], remaining)
+    peaks = fleet.future_memory(workers).peaks_with(candidates, heads.prefill[columns], remaining)
     return np.asarray((peaks <= capacity) | (size == 0), np.bool_)
 
 

@@ -105,7 +105,7 @@ def serving_order(
 def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> Iterator[Request]:
     front = buckets.first_of_each(count)
     work_s = np.array([work_features(one.request) for one in front]) @ load.seconds_per_feature
-    key = priority_keys(BucketHeads.of(front), np.maximum(work_s, MIN_WORK_S), load, now)
+    key = priority_keys(BucketHeads.from_requests(front), np.maximum(work_s, MIN_WORK_S), load, now)
     yield from (front[index].request for index in np.argsort(key, kind="stable"))
     in_front = {one.request.id for one in front}
     behind = (one.request for one in buckets if one.request.id not in in_front)

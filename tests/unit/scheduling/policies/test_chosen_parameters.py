@@ -18,12 +18,12 @@ from scheduling.policies.chosen_parameters import (
     PUBLISHED_THRESHOLD,
     SLICES,
     VALID_SHARE,
-    ChosenSlice,
-    ChosenThreshold,
     PackedTime,
     best_valid,
     cheapest_slice,
     cheapest_threshold,
+    chosen_slice,
+    chosen_threshold,
 )
 from scheduling.policies.magnus import MagnusPolicy
 from scheduling.policies.scls import MemoryRule, SliceLevel
@@ -31,6 +31,7 @@ from scheduling.request import Request
 from tests.unit.scheduling.scheduling_builders import FLAT, SLOPED, a_request, a_worker, examples
 
 CAPACITY = 2_000
+CHEAPEST_THRESHOLD = partial(cheapest_threshold, costs=FLAT, capacity_tokens=CAPACITY, max_size=None)
 
 
 def requests_of(generated: Sequence[int]) -> list[Request]:
@@ -99,34 +100,34 @@ def test_the_chosen_threshold_is_never_slower_than_what_valid_tokens_are_worth(t
 
 
 def test_while_few_requests_were_seen_it_is_chosen_again_whenever_their_number_has_doubled() -> None:
-    threshold = ChosenThreshold()
+    threshold = chosen_threshold()
     for request in requests_of([100, 500] * (LEAST_THRESHOLD_REQUESTS // 2)):
         threshold.record(request)
-    first = threshold.choose(FLAT, CAPACITY, None, 0.0)
+    first = threshold.choose(CHEAPEST_THRESHOLD, 0.0)
     for request in requests_of([5, 60] * (LEAST_THRESHOLD_REQUESTS // 2)):
         threshold.record(request)
-    assert threshold.choose(FLAT, CAPACITY, None, 1.0) != first
+    assert threshold.choose(CHEAPEST_THRESHOLD, 1.0) != first
 
 
 def test_the_published_threshold_holds_until_some_requests_were_seen() -> None:
-    threshold = ChosenThreshold()
+    threshold = chosen_threshold()
     requests = requests_of([5, 100] * LEAST_THRESHOLD_REQUESTS)
     for request in requests[: LEAST_THRESHOLD_REQUESTS - 1]:
         threshold.record(request)
-    assert threshold.choose(FLAT, CAPACITY, None, 0.0) == PUBLISHED_THRESHOLD
+    assert threshold.choose(CHEAPEST_THRESHOLD, 0.0) == PUBLISHED_THRESHOLD
     threshold.record(requests[LEAST_THRESHOLD_REQUESTS - 1])
-    assert threshold.choose(FLAT, CAPACITY, None, 0.0) < PUBLISHED_THRESHOLD
+    assert threshold.choose(CHEAPEST_THRESHOLD, 0.0) < PUBLISHED_THRESHOLD
 
 
 def test_it_follows_the_lengths_but_not_more_often_than_its_interval() -> None:
-    threshold = ChosenThreshold()
+    threshold = chosen_threshold()
     for request in requests_of([5, 100] * 128):
         threshold.record(request)
-    first = threshold.choose(FLAT, CAPACITY, None, 0.0)
+    first = threshold.choose(CHEAPEST_THRESHOLD, 0.0)
     for request in requests_of([100, 500] * 128):
         threshold.record(request)
-    assert threshold.choose(FLAT, CAPACITY, None, CHOSEN_EVERY_S - 1) == first
-    assert threshold.choose(FLAT, CAPACITY, None, CHOSEN_EVERY_S) > first
+    assert threshold.choose(CHEAPEST_THRESHOLD, CHOSEN_EVERY_S - 1) == first
+    assert threshold.choose(CHEAPEST_THRESHOLD, CHOSEN_EVERY_S) > first
 
 
 def test_uncertain_predictions_are_packed_less_strictly_than_certain_ones() -> None:
@@ -167,6 +168,7 @@ def test_magnus_without_a_threshold_separates_what_it_mixes_under_the_published_
 # a prefill takes 2 s and more, an iteration 0.1 s
 DEAR = ServingCurves(prefill=(0.01, 0.0, 0.0, 2.0), decode=(0.0, 0.0, 0.0, 0.1))
 ROWS = partial(MemoryRule().largest_size, KvMemory(theta_bytes=400, delta_bytes=1))
+CHEAPEST_SLICE = partial(cheapest_slice, costs=DEAR, largest_size=ROWS)
 
 
 def requests_with(tokens: int, count: int = LEAST_SLICE_REQUESTS, first: int = 0, spread: int = 1) -> list[Request]:
@@ -194,19 +196,18 @@ def test_a_slice_that_gains_next_to_nothing_changes_nothing(tokens: int, present
 
 
 def test_the_published_slice_holds_until_some_requests_were_seen_and_then_follows_their_lengths() -> None:
-    choice = ChosenSlice()
+    choice = chosen_slice()
     for request in requests_with(16, LEAST_SLICE_REQUESTS - 1):
         choice.record(request)
-    choice.record(a_request("comes back", predicted=10, generated=5))
-    assert choice.choose(DEAR, ROWS, 0.0) == PUBLISHED_SLICE
+    assert choice.choose(CHEAPEST_SLICE, 0.0) == PUBLISHED_SLICE
     choice.record(requests_with(16)[-1])
-    assert choice.choose(DEAR, ROWS, 0.0) == 16
+    assert choice.choose(CHEAPEST_SLICE, 0.0) == 16
     for request in requests_with(200, 90, first=100):
         choice.record(request)
-    longer = choice.choose(DEAR, ROWS, 1.0)  # their number has doubled
+    longer = choice.choose(CHEAPEST_SLICE, 1.0)  # their number has doubled
     assert longer > 16
-    assert choice.choose(DEAR, ROWS, CHOSEN_EVERY_S / 2) == longer
-    assert choice.choose(DEAR, ROWS, 2 * CHOSEN_EVERY_S) > 16
+    assert choice.choose(CHEAPEST_SLICE, CHOSEN_EVERY_S / 2) == longer
+    assert choice.choose(CHEAPEST_SLICE, 2 * CHOSEN_EVERY_S) > 16
 
 
 def test_scls_without_a_slice_cuts_its_batches_to_the_lengths_that_it_sees() -> None:
@@ -214,6 +215,15 @@ def test_scls_without_a_slice_cuts_its_batches_to_the_lengths_that_it_sees() -> 
     for request in requests_with(16):
         policy.add(request, 0.0)
     assert {one.iteration_limit for one in policy.assign([a_worker(tokens=400, costs=DEAR)], 0.0)} == {16}
+
+
+def test_a_request_that_comes_back_from_a_slice_does_not_count_for_the_choice() -> None:
+    policy = SliceLevel(None)
+    for request in requests_with(16, LEAST_SLICE_REQUESTS - 1):
+        policy.add(request, 0.0)
+    policy.add(a_request("comes back", predicted=10, generated=5), 0.0)
+    assignments = policy.assign([a_worker(tokens=400, costs=DEAR)], 0.0)
+    assert {one.iteration_limit for one in assignments} == {PUBLISHED_SLICE}
 
 
 def test_drawn_lengths_spread_as_predictions_say_and_stay_within_limits() -> None:

@@ -11,11 +11,11 @@ from tests.unit.scheduling.scheduling_builders import a_request, a_worker, add_a
     [(50, 256), (100, 128), (150, 64), (200, 64), (250, 64), (299, 32), (300, 16), (512, 16), (40_000, 16)],
 )
 def test_shorter_answers_make_larger_batches(length: int, size: int) -> None:
-    assert VariableBatchSize().of(length, 16) == size
+    assert VariableBatchSize().batch_size_for(length, 16) == size
 
 
 def test_no_batch_is_smaller_than_one() -> None:
-    assert VariableBatchSize(size=4, tokens=1, below=100).of(50, 16) == 1
+    assert VariableBatchSize(size=4, tokens=1, below=100).batch_size_for(50, 16) == 1
 
 
 def test_a_group_is_served_sorted_by_predicted_length_within_its_bins() -> None:

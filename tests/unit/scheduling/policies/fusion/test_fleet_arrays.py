@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, FutureMemory, Paging, peak_tokens, reserved
+from scheduling.policies.fusion.fleet_arrays import BUSY_SHARE, FleetArrays, FutureMemory, peak_tokens, reserved
 from scheduling.policy import RunningRow
 from tests.unit.scheduling.scheduling_builders import SLOPED, a_paged_worker, a_request, a_row, a_worker, examples
 
@@ -17,8 +17,8 @@ def future_of(*workers: list[tuple[int, int]], paged: bool = False) -> FutureMem
     for worker, rows in enumerate(workers):
         for row, (tokens, left) in enumerate(rows):
             cached[worker, row], remaining[worker, row] = tokens, left
-    return FutureMemory.of(
-        cached, remaining, Paging(np.full(len(workers), paged), np.full(len(workers), OVERHEAD * paged))
+    return FutureMemory.from_rows(
+        cached, remaining, np.full(len(workers), paged), np.full(len(workers), OVERHEAD * paged)
     )
 
 

@@ -28,7 +28,7 @@ def test_alike_requests_leave_their_bucket_in_order_of_arrival() -> None:
     assert head_ids(buckets) == {"a", "long"}
     buckets.take("a")
     assert head_ids(buckets) == {"b", "long"}
-    assert (buckets.column_of("b"), buckets.column_of("a")) == (0, None)
+    assert (buckets.head_column("b"), buckets.head_column("a")) == (0, None)
 
 
 def test_requests_with_a_deadline_leave_theirs_in_order_of_deadlines() -> None:
@@ -83,7 +83,7 @@ def test_the_heads_are_the_first_of_each_bucket_whichever_request_is_taken_out(
         assert heads.arrived_at.tolist() == [head.request.arrived_at for head in shown if head]
         assert heads.prefill.tolist() == [head.request.prefill for head in shown if head]
         first_of_all = min((request.arrived_at, request.id) for request in requests)[1]
-        assert buckets.column_of(first_of_all) is not None
+        assert buckets.head_column(first_of_all) is not None
         assert buckets.take(requests[-1].id).request == requests.pop()
         assert {waiting.request.id for waiting in buckets} == {request.id for request in requests}
     assert buckets.bucket_keys() == []

@@ -128,7 +128,7 @@ def matched(fleet: FleetArrays, buckets: LengthBuckets, key: Floats, at_most: in
 
 
 def heads_of(*requests: tuple[int, int]) -> BucketHeads:
-    return BucketHeads.of(
+    return BucketHeads.from_requests(
         [WaitingRequest(a_request(f"h{n}", length=p, predicted=r)) for n, (p, r) in enumerate(requests)]
     )
 

@@ -27,7 +27,7 @@ def key(
     request: Request, delay_s: float = 1.0, load: FleetLoad = LOAD, now: float = 0.0, ahead_tokens: float = 1e6
 ) -> float:
     waiting = WaitingRequest(request, work_ahead=(0.0, 0.0, ahead_tokens, 0.0))
-    return float(priority_keys(BucketHeads.of([waiting]), np.array([[delay_s]]), load, now)[0, 0])
+    return float(priority_keys(BucketHeads.from_requests([waiting]), np.array([[delay_s]]), load, now)[0, 0])
 
 
 def test_the_key_is_the_arrival_plus_the_logarithm_of_the_delay() -> None:
