@@ -7,7 +7,7 @@ simplify. With g = G(p), l = L(p), L = L(B), G = G(B):
 
 The first bracket, the reads of a row, depends on the batch alone; the second, the useful reads, on the request alone.
 So the WMA of a batch is its first bracket less the smallest second bracket of its requests, and the effect of one more
-request is known without looking at the others. A request q may join batch B only if
+request is known without reading the others. A request q may join batch B only if
 
     reads(L', G') - min(useful(B), useful(q)) < Φ,  with L' = max(L(B), L(q)), G' = max(G(B), G(q)).
 
@@ -22,35 +22,35 @@ from scheduling.request import Request
 
 
 def generating_waste(length: int, generation_length: int, batch_length: int) -> int:
-    """Eq. (2): reads of a request's pad tokens until its EOS."""
+    """Return the reads of a request's pad tokens until its EOS, Eq. (2)."""
     return generation_length * (batch_length - length)
 
 
 def waiting_waste(generation_length: int, batch_length: int, batch_generation_length: int) -> int:
-    """Eq. (3): reads of a finished request's tokens, padding included, while it waits for the batch to end."""
+    """Return the reads of a finished request's tokens, with padding, until its batch ends, Eq. (3)."""
     iterations = batch_generation_length - generation_length + 1
     return iterations * (generation_length + batch_generation_length) // 2 + iterations * batch_length
 
 
 def batch_reads(batch_length: int, batch_generation_length: int) -> int:
-    """The first bracket: every read that a row of such a batch makes."""
+    """Return all reads of one row of a batch: the first bracket."""
     return (batch_generation_length + 1) * batch_length + batch_generation_length * (batch_generation_length + 1) // 2
 
 
 def useful_reads(length: int, generation_length: int) -> int:
-    """The second bracket: the reads that serve the request's own answer."""
+    """Return the reads that serve the request's own answer: the second bracket."""
     return generation_length * length + generation_length * (generation_length - 1) // 2
 
 
 def wasted_memory_access(lengths: list[tuple[int, int]]) -> int:
-    """Eq. (4): the largest waste among the requests, given as (length, generation length)."""
+    """Return the largest waste of any request, Eq. (4); a request is (length, generation length)."""
     batch_length = max(length for length, _ in lengths)
     batch_generation_length = max(generation_length for _, generation_length in lengths)
     return batch_reads(batch_length, batch_generation_length) - min(useful_reads(*request) for request in lengths)
 
 
 class AdaptiveBatch:
-    """A waiting batch. Numbers grow in order of creation; lengths in tokens are maxima over the requests."""
+    """A waiting batch. Numbers grow in order of creation; lengths, in tokens, are maxima over the requests."""
 
     def __init__(self, number: int, requests: Iterable[Request], sealed: bool) -> None:
         self.number, self.sealed = number, sealed
@@ -74,14 +74,14 @@ class AdaptiveBatch:
 
     @property
     def reserved_tokens(self) -> int:
-        """Tokens of KV cache that the batch reserves: Eq. (5), with upper predictions, divided by Δ."""
+        """The tokens of KV cache that the batch reserves: Eq. (5) divided by Δ, with the upper predictions."""
         return len(self.requests) * (self.length + self.upper_generation_length)
 
 
 class AdaptiveBatcher:
     """The waiting batches by number; applies Algorithm 1 to each new request.
 
-    `changed` has the numbers of batches that were opened, changed or removed; its reader clears it.
+    `changed` has the numbers of the batches that were opened, changed or removed; its reader must clear it.
     """
 
     def __init__(self, wma_threshold: int) -> None:
@@ -98,7 +98,7 @@ class AdaptiveBatcher:
         return len(self._batch_of)
 
     def set_limits(self, capacity_tokens: int, max_size: int | None) -> None:
-        """Limit how large a batch may grow; the requests of batches beyond a lower limit are added anew."""
+        """Limit the tokens and the size of a batch; add the requests of batches that exceed a new limit again."""
         if (capacity_tokens, max_size) == (self.capacity_tokens, self.max_size):
             return
         for batch in self.batches.values():
@@ -117,7 +117,7 @@ class AdaptiveBatcher:
                     self.add(request)
 
     def set_threshold(self, wma_threshold: int) -> None:
-        """Pack by another Φ from now on; waiting requests are packed anew unless their batch is sealed."""
+        """Change Φ and pack the waiting requests anew, except those of sealed batches."""
         if wma_threshold == self.wma_threshold:
             return
         open_batches = [batch for batch in self.batches.values() if not batch.sealed]
@@ -127,7 +127,7 @@ class AdaptiveBatcher:
             self.add(request)
 
     def add(self, request: Request) -> AdaptiveBatch:
-        """Algorithm 1: the request joins the batch whose WMA would be least, if that is below Φ, else a new batch."""
+        """Add a request to the batch whose WMA would be least, or to a new one if no WMA is below Φ (Algorithm 1)."""
         batch = self._least_wasteful_batch(request)
         if batch is None:
             return self.open_batch((request,), sealed=False)
@@ -139,7 +139,7 @@ class AdaptiveBatcher:
         return batch
 
     def open_batch(self, requests: Iterable[Request], sealed: bool) -> AdaptiveBatch:
-        """A new batch of these requests; no request may join a sealed one (Magnus III-C)."""
+        """Open a batch of these requests; no other request may join it if it is sealed (Magnus III-C)."""
         batch = AdaptiveBatch(self._created, requests, sealed)
         self._created += 1
         self.batches[batch.number] = batch
@@ -149,7 +149,7 @@ class AdaptiveBatcher:
         return batch
 
     def take(self, batch: AdaptiveBatch) -> tuple[Request, ...]:
-        """Remove a batch; its requests."""
+        """Remove a batch and return its requests."""
         self._remove_from_bucket(batch)
         del self.batches[batch.number]
         self.changed.add(batch.number)
@@ -158,13 +158,13 @@ class AdaptiveBatcher:
         return tuple(batch.requests.values())
 
     def remove_requests(self, batch: AdaptiveBatch, request_ids: Iterable[str]) -> AdaptiveBatch | None:
-        """Replace a batch by a new one without these requests; None if no request is left."""
+        """Replace a batch by a new one without these requests; return None if no request is left."""
         removed = set(request_ids)
         kept = [request for request in self.take(batch) if request.id not in removed]
         return self.open_batch(kept, batch.sealed) if kept else None
 
     def batch_with(self, request_id: str) -> AdaptiveBatch | None:
-        """The batch in which a request waits; None if it does not wait."""
+        """Return the batch in which a request waits, or None."""
         return self._batch_of.get(request_id)
 
     def _least_wasteful_batch(self, request: Request) -> AdaptiveBatch | None:

@@ -12,14 +12,14 @@ import numpy as np
 from scheduling.adaptive_batching import AdaptiveBatch
 from scheduling.costs import Floats, ServingTime
 
-SHORTEST_S = 1e-9  # keeps response ratios finite; any value far below an iteration's time works
+SHORTEST_S = 1e-9  # least divisor of a response ratio; any value far below the time of an iteration works
 
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """The batch that a kind of worker would serve next; between two kinds the greater `priority` goes first.
+    """The batch that a worker of one kind would serve next; of two workers' batches the greater `priority` goes first.
 
-    `priority` sorts by waiting time or by response ratio, then by shorter serving time.
+    `priority` is (response ratio or waiting time, estimated serving time with a minus sign).
     """
 
     batch: AdaptiveBatch
@@ -29,14 +29,14 @@ class NextBatch:
 
 @dataclass(slots=True)
 class ServingTimeColumn:
-    """Estimated serving times on one kind of worker; includes the changes of rows up to `up_to_change`."""
+    """The serving times on one kind of worker; valid for rows whose last change is not after `up_to_change`."""
 
     serve_s: Floats
     up_to_change: int
 
 
 class BatchScheduler:
-    """Magnus's batch scheduler: a table of the waiting batches. An unused row has an infinite arrival."""
+    """Magnus's batch scheduler: a table of the waiting batches. An unused row has an infinite arrival time."""
 
     def __init__(self, by_response_ratio: bool) -> None:
         self._by_response_ratio = by_response_ratio
@@ -52,7 +52,7 @@ class BatchScheduler:
         self._estimates: dict[ServingTime, ServingTimeColumn] = {}
 
     def update(self, changed: Iterable[int], batches: Mapping[int, AdaptiveBatch]) -> None:
-        """Write the rows of the batches of these numbers; clear those of batches that are not in `batches` any more."""
+        """Update the rows of the batches with these numbers; clear the rows of batches that are not in `batches`."""
         self._changes += 1
         for number in sorted(changed):
             batch = batches.get(number)
@@ -74,7 +74,7 @@ class BatchScheduler:
     def next_batch(
         self, costs: ServingTime, capacity_tokens: float, now: float, whole: bool = True
     ) -> NextBatch | None:
-        """The next batch that fits a worker of such costs and capacity, or unless `whole`, has a request that fits."""
+        """Return the next batch that fits the capacity; without `whole` it is enough that one of its requests fits."""
         if not self._batches:
             return None
         priorities = self._priorities(costs, now)
@@ -87,7 +87,7 @@ class BatchScheduler:
         return NextBatch(self._batches[row], estimated_s, (float(best), -estimated_s))
 
     def serving_order(self, costs: ServingTime, now: float) -> list[tuple[AdaptiveBatch, float, float]]:
-        """Every batch with its estimated serving time and response ratio, in serving order."""
+        """Return every batch with its estimated serving time and response ratio, in serving order."""
         priorities = self._priorities(costs, now)
         serve_s = self._estimates[costs].serve_s
         rows = sorted(self._batches, key=lambda row: (-priorities[row], *self._tie_break(row)))
@@ -131,7 +131,7 @@ class BatchScheduler:
         self._free.append(row)
 
     def _grow(self) -> int:
-        """Double the rows; returns the first new row, which counts as used from now on."""
+        """Double the rows; return the number of the first new row, which the caller uses."""
         used = len(self._arrived_at)
         more = max(64, used)
         self._arrived_at = np.concatenate([self._arrived_at, np.full(more, np.inf)])

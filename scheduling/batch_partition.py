@@ -6,8 +6,8 @@ longest of them, padded to the longest. Memory bounds s, so this is a window ove
 
 `prefill_groups` and `groups_by_padding` choose which joiners of a continuous batch are prefilled together. One more
 group costs one more forward pass, one group fewer costs padding. A simulated engine compares the two in seconds, from
-the longest prompt down; our own engine compares them in tokens, from the shortest up. The groups can differ: of many
-prompts of evenly spaced lengths the simulated engine makes more and smaller ones.
+the longest prompt down; our own engine compares them in tokens, from the shortest up. The results can differ: from
+many prompts of evenly spaced lengths, the simulated engine makes more and smaller groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from scheduling.request import Request
 def least_serving_time(
     requests: Sequence[Request], slice_tokens: int, costs: ServingTime, largest_size: Callable[[int], int]
 ) -> list[tuple[Request, ...]]:
-    """The partition into batches of at most `largest_size(batch length)` requests that takes the least time in all."""
+    """Return the batches of at most `largest_size(batch length)` requests that take the least time in total."""
     ordered = sorted(requests, key=lambda request: (request.prefill, request.arrived_at, request.id))
     total_s = np.zeros(len(ordered) + 1)
     sizes = np.zeros(len(ordered) + 1, dtype=np.int64)
@@ -34,7 +34,7 @@ def least_serving_time(
             serve_s[length] = costs.serve_many_s(every_size, *shape)
         most = min(i, len(serve_s[length]))
         candidates = total_s[i - most : i][::-1] + serve_s[length][:most]
-        best = int(candidates.argmin())  # argmin takes the smallest of equally good batches
+        best = int(candidates.argmin())  # the first minimum, so the smallest of equally good batches
         total_s[i], sizes[i] = candidates[best], best + 1
     batches = []
     end = len(ordered)
@@ -45,10 +45,10 @@ def least_serving_time(
 
 
 def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[tuple[Request, ...]]:
-    """Groups on an engine of these curves, the longest prompts first; at least one request.
+    """Return the groups for an engine with these curves, the longest prompts first; needs at least one request.
 
-    A group ends where padding all shorter prompts to the group's longest would take longer than the fixed part of Eq.
-    (3) that another prefill costs.
+    A group ends where padding all shorter prompts to the group's longest one would take longer than the fixed cost of
+    another prefill, which is the part of Eq. (3) that does not depend on the batch size.
     """
     token_s, _, length_s, fixed_s = curves.prefill
     by_length = sorted(requests, key=lambda request: (-request.prefill, request.arrived_at, request.id))
@@ -63,9 +63,9 @@ def prefill_groups(requests: Sequence[Request], curves: ServingCurves) -> list[t
 
 
 def groups_by_padding(lengths: Sequence[int], max_padding: int) -> list[list[int]]:
-    """Groups as indices into the prompt lengths, the shortest first, each with at most `most_padding` pad tokens."""
+    """Return groups of indices into `lengths`, the shortest first, each with at most `max_padding` pad tokens."""
     groups: list[list[int]] = []
-    tokens = 0  # tokens of the last group's prompts
+    tokens = 0  # the sum of the last group's prompts
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         length = lengths[index]
         if groups and len(groups[-1]) * length - tokens <= max_padding:

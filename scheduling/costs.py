@@ -12,54 +12,54 @@ Ints = NDArray[np.int64]
 
 
 class ServingTime(Protocol):
-    """Estimates the seconds that a batch takes on one worker; hashable; equal estimators give equal estimates."""
+    """An estimator of the seconds that a batch takes on one worker; equal (and hashable) ones give equal estimates."""
 
     def __hash__(self) -> int: ...
 
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
-        """Seconds to serve `size` rows padded to `length` tokens for `generation_length` iterations."""
+        """Return the seconds to serve `size` rows padded to `length` tokens for `generation_length` iterations."""
         ...
 
     def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
-        """`serve_s` of many batches at once, element by element."""
+        """Return `serve_s` of many batches, element by element."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServingCurves:
-    """Fitted curves of one worker and model, seconds; p1..p4 of Eq. (3), d1..d4 of Eq. (4)."""
+    """The cost curves of one worker and model, in seconds: p1..p4 of Eq. (3) and d1..d4 of Eq. (4)."""
 
     prefill: tuple[float, float, float, float]
     decode: tuple[float, float, float, float]
 
     @property
     def coefficients(self) -> Floats:
-        """p1..p4 and d1..d4, (8,)."""
+        """The coefficients p1..p4 and d1..d4, (8,)."""
         return np.array([*self.prefill, *self.decode])
 
     @classmethod
     def from_coefficients(cls, coefficients: Floats) -> "ServingCurves":
-        """The curves with these p1..p4 and d1..d4, (8,)."""
+        """Return the curves with these coefficients p1..p4 and d1..d4, (8,)."""
         p1, p2, p3, p4, d1, d2, d3, d4 = coefficients.tolist()
         return cls((p1, p2, p3, p4), (d1, d2, d3, d4))
 
     def prefill_s(self, size: int, length: int) -> float:
-        """Eq. (3): prefill of `size` rows padded to `length` tokens."""
+        """Return the seconds of the prefill of `size` rows padded to `length` tokens, Eq. (3)."""
         p1, p2, p3, p4 = self.prefill
         return max(0.0, p1 * size * length + p2 * size + p3 * length + p4)
 
     def decode_step_s(self, size: float, cached: float) -> float:
-        """Eq. (4): one iteration of `size` rows over `cached` tokens each."""
+        """Return the seconds of one iteration of `size` rows with `cached` tokens each, Eq. (4)."""
         d1, d2, d3, d4 = self.decode
         return max(0.0, d1 * size * cached + d2 * size + d3 * cached + d4)
 
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
-        """Eq. (1) and (2); the sum over l = 1..Lo of a linear function is Lo times its value at the mean length."""
+        """Return the seconds of Eq. (1) and (2); the sum of Lo iterations is Lo times an iteration of mean length."""
         mean_cached = length + (generation_length + 1) / 2
         return self.prefill_s(size, length) + generation_length * self.decode_step_s(size, mean_cached)
 
     def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
-        """Eq. (1) and (2), element by element."""
+        """Return the seconds of Eq. (1) and (2), element by element."""
         p1, p2, p3, p4 = self.prefill
         d1, d2, d3, d4 = self.decode
         cached = lengths + (generation_lengths + 1) / 2
@@ -68,8 +68,8 @@ class ServingCurves:
         return np.asarray(prefill_s + generation_lengths * step_s, dtype=np.float64)
 
 
-# Sampled batch sizes, batch lengths and iterations. A linear estimator gives the same curves for any samples; for
-# others the curves are exact at these points. They span small to ordinary batches and are not tuned.
+# The points at which an estimator is sampled: batch sizes, batch lengths, iterations. A linear estimator gives the same
+# curves at any points; the curves of any other are exact only at these. They span small to ordinary batches; not tuned.
 SIZES = (1, 33)
 LENGTHS = (32, 544)
 ITERATIONS = (1, 65)
@@ -79,7 +79,7 @@ Coefficients = tuple[float, float, float, float]
 
 @lru_cache(maxsize=4096)  # more than the workers of any fleet, each with an estimator of its own
 def linearized(costs: ServingTime) -> ServingCurves:
-    """The curves of SCLS Eq. (3) and (4) through an estimator's values at the sampled points; never falling."""
+    """Return the curves of SCLS Eq. (3) and (4) through an estimator's values at the sampled points; none falls."""
     if isinstance(costs, ServingCurves):
         return costs
     sizes, lengths = np.repeat(SIZES, 2), np.tile(LENGTHS, 2)
@@ -92,7 +92,7 @@ def linearized(costs: ServingTime) -> ServingCurves:
 
 
 def _bilinear_fit(values: Floats, lengths: Floats) -> Coefficients:
-    """(a, b, c, d) of a·n·l + b·n + c·l + d through the values at both sizes and both lengths; none is negative."""
+    """Fit a·n·l + b·n + c·l + d to the values at both sizes and both lengths; return (a, b, c, d), none negative."""
     (few, many), (short, long) = SIZES, lengths[:2]
     few_short, few_long, many_short, many_long = values.tolist()
     a = (many_long - many_short - few_long + few_short) / ((many - few) * (long - short))
@@ -104,10 +104,10 @@ def _bilinear_fit(values: Floats, lengths: Floats) -> Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCurves:
-    """Curves measured before any traffic: by `magnus profile`, or briefly when a worker starts."""
+    """Curves that were measured before any traffic, by `magnus profile` or while the worker started."""
 
     curves: ServingCurves
-    quick: bool = False  # measured briefly at the worker's start
+    quick: bool = False  # measured in the seconds of the worker's start
 
 
 @dataclass(frozen=True, slots=True)

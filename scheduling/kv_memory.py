@@ -14,7 +14,7 @@ class KvMemory:
 
     Rectangular memory holds rows times the tokens of the longest row; `paged` memory holds the sum over rows, each in
     blocks of `block_tokens`. Run-to-completion batches are rectangles in both. At most `max_rows` rows run at once.
-    Raises ValueError if Θ is negative, or if one of the others is not positive.
+    Raises ValueError if Θ is negative, or if Δ, `block_tokens` or `max_rows` is not positive.
     """
 
     theta_bytes: int
@@ -38,27 +38,27 @@ class KvMemory:
 
     @property
     def row_overhead_tokens(self) -> float:
-        """Tokens that a row takes beyond its own: its last block is half empty on average."""
+        """The memory that a row takes beyond its own tokens, in tokens: on average half of its last block is empty."""
         return (self.block_tokens - 1) / 2 if self.paged else 0.0
 
     @property
     def most_rows(self) -> int:
-        """The most rows at once: `max_rows`, or an unreachable number without it."""
+        """`max_rows`, or a number above any worker's rows if they are not limited."""
         return sys.maxsize if self.max_rows is None else self.max_rows
 
     def rows_tokens(self, rows: int, longest: int, total: int) -> float:
-        """Memory in tokens of `size` rows whose longest has `longest` tokens and which have `total` tokens together."""
+        """Return the tokens that `rows` rows take; the longest has `longest` tokens, all together have `total`."""
         return total + rows * self.row_overhead_tokens if self.paged else rows * longest
 
     def batch_bytes(self, size: int, length: int, generation_length: int) -> int:
-        """Magnus Eq. (5): every row holds the batch length and the batch generation length."""
+        """Return the bytes of a batch, Magnus Eq. (5): each row holds the batch length and generation length."""
         return size * (length + generation_length) * self.delta_bytes
 
     def fits(self, size: int, length: int, generation_length: int) -> bool:
-        """Whether such a batch stays within Θ and the worker's rows."""
+        """Return whether a batch of this size and these lengths stays within Θ and `max_rows`."""
         return self.batch_bytes(size, length, generation_length) <= self.theta_bytes and size <= self.most_rows
 
     def fixed_batch_size(self, max_length: int, max_generation_length: int) -> int:
-        """Magnus Eq. (1): ⌊Θ / ((Lmax + Gmax)·Δ)⌋, at least one, at most the worker's rows."""
+        """Return ⌊Θ / ((Lmax + Gmax)·Δ)⌋, Magnus Eq. (1); at least one, at most the worker's rows."""
         size = self.theta_bytes // ((max_length + max_generation_length) * self.delta_bytes)
         return min(max(1, size), self.most_rows)

@@ -35,13 +35,14 @@ MOST_EXPONENT = 600.0  # of e; a float can still hold the result, and lengths ar
 
 
 def drawn_lengths(requests: Iterable[Request]) -> dict[str, int]:
-    """Draw a remaining length for each request, by id, at successive levels of the van der Corput sequence."""
+    """Return a remaining length of each request by id: its quantile at the next van der Corput level."""
     return {request.id: drawn_length(request, van_der_corput(number)) for number, request in enumerate(requests, 1)}
 
 
 def drawn_length(request: Request, level: float, generated: int | None = None) -> int:
-    """The quantile at `level` of the remaining tokens: log-normal through the predicted median and upper quantile. For
-    a running row that has `generated` tokens, the quantile among longer answers.
+    """Return the remaining tokens at this quantile of a log-normal through predicted median and upper quantile.
+
+    For a running row with `generated` tokens, it is the quantile among the answers that are longer than that.
     """
     median, upper = min(request.predicted, request.limit), min(request.predicted_upper, request.limit)
     done = request.generated if generated is None else generated
@@ -56,12 +57,12 @@ def drawn_length(request: Request, level: float, generated: int | None = None) -
 
 
 def log_spread(median: float, upper: float) -> float:
-    """Standard deviation of the logarithm of a length that is log-normal through its median and upper quantile."""
+    """Return the standard deviation of ln(length) for a log-normal with this median and upper quantile."""
     return max(0.0, math.log(upper / median)) / UPPER_Z
 
 
 def van_der_corput(number: int) -> float:
-    """The number's binary digits mirrored at the point: a sequence in (0, 1) that covers it evenly from the start."""
+    """Return the number's binary digits mirrored at the point; 1 to n give values spread evenly over (0, 1)."""
     return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
 
 
@@ -72,7 +73,7 @@ CERTAIN_LOGISTIC_SPREAD = 0.01
 
 
 def conditional_totals(predicted: Floats, upper: Floats, generated: Floats) -> tuple[Floats, Floats]:
-    """Median and upper quantile of rows' total generation lengths, given the tokens generated so far.
+    """Return median and upper quantile of the total generation length of rows that have `generated` tokens.
 
     Elementwise over rows, in tokens; `predicted` and `upper` are the prediction's median and upper quantile. Both
     results are at least `generated` + 1.

@@ -6,15 +6,15 @@ A policy keeps the waiting requests and returns decisions as values. It never ca
 The runner's side of the contract:
 
 1. `add` each request that waits, once predicted; again when it comes back unfinished (`generated` > 0) or is retried.
-2. Describe every live worker as a `Worker`, busy ones too (a policy learns from them what memory the fleet has), call
-   `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one worker
-   run one after the other, in the order given.
+2. Describe every live worker as a `Worker`, busy ones included (a policy learns from them how much memory the fleet
+   has), call `assign`, carry out each `Assignment` or hand its requests back with `add`. Several assignments for one
+   worker run one after the other, in the order given.
 3. Report each batch that ran out of memory with `out_of_memory`, and each cancel of a waiting request with `discard`.
    A request that ran out of memory alone comes back through `add` with `outgrew_tokens`, or fails if no worker is
    larger. In continuous batching, report the joiners that do not fit with `out_of_memory`; when the running rows
    outgrow the memory, the row that joined last leaves and comes back through `add`.
 4. Ask again when something changed, or at `wake_at`; a policy of mode `batch` only while some worker is idle.
-5. A request in an assignment says how many of its tokens to keep: with `generated` 0 it starts anew.
+5. Keep `generated` tokens of each request in an assignment; with `generated` 0 the request starts anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker as it is now.
+    """The state of a worker when a decision is made.
 
     `rows` are those of its running continuous batch and those about to join it; `queued` counts its run-to-completion
     batches that have not ended; `busy_s` is the estimated time until all of that has ended.
@@ -53,7 +53,7 @@ class Worker:
     busy_s: float = 0.0
     queued: int = 0
     lacks: frozenset[str] = frozenset()  # what its engine cannot do, by name
-    prefix_cache: bool = False  # its engine caches prefixes of prompts
+    prefix_cache: bool = False  # whether its engine reuses the cached beginning of an earlier prompt
 
     @property
     def idle(self) -> bool:
@@ -61,11 +61,11 @@ class Worker:
         return not self.rows and not self.queued
 
     def can_serve(self, requests: Iterable[Request]) -> bool:
-        """Whether its engine can do what these requests need."""
+        """Return whether the engine has every ability that these requests need."""
         return not any(lacking(request.needs, self.lacks) for request in requests)
 
     def given(self, assignment: "Assignment", now: float) -> "Worker":
-        """The worker as it will be with this assignment added."""
+        """Return the worker as it will be once it has this assignment, too."""
         if not assignment.joins:
             return replace(self, queued=self.queued + 1, busy_s=self.busy_s + assignment.estimated_s)
         stay = tuple(row for row in self.rows if row.request.id not in assignment.preempts)
@@ -104,7 +104,7 @@ class WaitingBatch:
 
 
 class Policy(Protocol):
-    """What every policy does; the module's docstring has the runner's side.
+    """What every policy does; the module's docstring says what its caller must do.
 
     `why_first` explains to an operator why the first waiting batch is first. It may contain {ratio}, {waited} and
     {seconds}: that batch's response ratio, and the seconds that it has waited and that it will take.
@@ -118,11 +118,11 @@ class Policy(Protocol):
         ...
 
     def discard(self, request_id: str) -> bool:
-        """Remove a waiting request (cancelled, expired, deleted); False if it does not wait here."""
+        """Remove a waiting request (cancelled, expired, deleted); return False if it does not wait here."""
         ...
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Decide which waiting requests go to which of these workers now; they stop waiting."""
+        """Decide which waiting requests go to which of these workers now; these requests stop waiting."""
         ...
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
@@ -134,23 +134,23 @@ class Policy(Protocol):
             self.add(request, now)
 
     def wake_at(self, now: float) -> float | None:
-        """When to call `assign` again even if nothing happens; None: only after an event."""
+        """Return when to call `assign` again even if nothing happens; None if only an event is a reason to call it."""
         return None
 
     def set_rank_correlation(self, tau: float | None) -> None:
-        """Use this Kendall's tau of recent predictions and answers; None while it is unknown."""
+        """Set Kendall's tau of recent predicted and true generation lengths; None while it is unknown."""
         return None
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Use these tenants' weights; tenants without an entry have weight 1."""
+        """Set the tenants' weights; a tenant that is not named has weight 1."""
         return None
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests as batches, in the order in which they would be served now."""
+        """Return the waiting requests, in batches in the order in which they would be served now."""
         ...
 
     def __len__(self) -> int:
-        """The number of requests that wait."""
+        """Return the number of waiting requests."""
         ...
 
 

@@ -13,25 +13,25 @@ ANSWERS_BETWEEN_UPDATES = 64
 
 
 class RankCorrelation:
-    """Kendall's tau of the latest predicted and true generation lengths, recomputed every few answers."""
+    """Kendall's tau of the latest predicted and true generation lengths, recomputed at intervals."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_ANSWERS)
         self._answers = 0
 
     def update(self, predicted: int, generated: int) -> float | None:
-        """Count an answer; returns the recent tau at every `ANSWERS_BETWEEN_UPDATES`-th answer, else None."""
+        """Count an answer; after every `ANSWERS_BETWEEN_UPDATES` answers return tau of the recent ones, else None."""
         self._recent.append((predicted, generated))
         self._answers += 1
         return kendall_tau(*np.array(self._recent).T) if self._answers % ANSWERS_BETWEEN_UPDATES == 0 else None
 
 
 def kendall_tau(first: np.ndarray, second: np.ndarray) -> float:
-    """Kendall's tau-b of two rows of numbers; 0 where it is undefined (a side without two different values).
+    """Return Kendall's tau-b of two arrays of numbers; 0 where it is undefined (all values of an array are equal).
 
     (C - D) / √((P - T1)·(P - T2)) with P pairs, of which C are in the same order on both sides, D in opposite order,
     and T1 and T2 are ties of one side. Knight's method: D are the inversions of the second side once the pairs are
-    sorted by the first, so the pairs need not be looked at one by one.
+    sorted by the first, so the pairs need not be compared one by one.
     """
     untied = math.sqrt((_pairs(first) - _ties(first)) * (_pairs(second) - _ties(second)))
     if not untied:
@@ -52,7 +52,7 @@ def _ties(values: np.ndarray) -> int:
 
 
 def _inversions(values: list[float]) -> int:
-    """Pairs of which the earlier one is larger."""
+    """Return the number of pairs of which the earlier value is larger."""
     inversions, smaller_first = 0, list[float]()
     for count, value in enumerate(values):
         inversions += count - bisect_right(smaller_first, value)

@@ -1,29 +1,29 @@
-"""A request as policies see it (lengths and instants, never a text), and its return after memory ran out."""
+"""What a policy knows of a request: lengths and instants, never a text; how batches are split when memory runs out."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-# Seconds of waiting that equal one level of priority: a request overtakes those one level lower that arrived at most
-# this long before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper names
-# a value; this one was chosen, not tuned.
+# Seconds of waiting that one level of priority is worth: a request overtakes those of the level below that arrived at
+# most PRIORITY_S before it. A larger value favours high priorities, a smaller one bounds the wait of low ones. No paper
+# names a value; this one was chosen, not tuned.
 PRIORITY_S = 300.0
 
 
 # The level of the upper quantile of a predicted generation length: the share of answers that should end at or below it.
 # The higher it is, the fewer batches outgrow the memory reserved for them, and the fewer rows fit. Not tuned.
 COVERAGE = 0.9
-# Added to the priority of background requests, which get only spare capacity. Any value works that exceeds the range of
-# clients' priorities, -100 to 100.
+# Added to the priority of background requests, which are served with the capacity that other requests leave. Any value
+# below -200 does, because clients' priorities lie between -100 and 100.
 BACKGROUND_PRIORITY = -1000
 
 
 def is_background(priority: int) -> bool:
-    """Whether a request of this priority is served only with capacity that others leave."""
+    """Return whether a request of this priority is served only with capacity that others leave."""
     return priority < BACKGROUND_PRIORITY / 2
 
 
 def lacking(needs: Iterable[str], lacks: Collection[str]) -> list[str]:
-    """The abilities that a request needs and an engine lacks, by name and in the order of `needs`."""
+    """Return the abilities that a request needs and an engine lacks, by name and in the order of `needs`."""
     return [ability for ability in needs if ability in lacks]
 
 
@@ -31,7 +31,7 @@ def lacking(needs: Iterable[str], lacks: Collection[str]) -> list[str]:
 class Request:
     """One request as policies see it; lengths in tokens, instants in seconds of one clock.
 
-    Raises ValueError if the prompt or the limit is empty, or if as many tokens were generated as the limit allows.
+    Raises ValueError if `length` or `limit` is below 1, or if `generated` is not below the limit.
     """
 
     id: str
@@ -39,13 +39,13 @@ class Request:
     length: int  # L(p): tokens of the whole prompt, instruction included
     limit: int  # most tokens that it may generate in all
     predicted: int  # G'(p): median of the predicted generation length, in all
-    predicted_upper: int  # its upper quantile, of level COVERAGE, which memory is reserved for
+    predicted_upper: int  # its upper quantile, of level COVERAGE, for which memory is reserved
     generated: int = 0  # tokens that earlier slices generated already; a prefill then covers length + generated
     priority: int = 0  # higher values go first under policies that honour priorities
     tenant: str = ""
     deadline_at: float | None = None
     application: str = ""
-    needs: frozenset[str] = frozenset()  # names of required abilities that some workers lack
+    needs: frozenset[str] = frozenset()  # names of the abilities that it needs and some workers lack
     outgrew_tokens: int = 0  # capacity of the largest worker on which it ran out of memory alone; 0: none
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ class Request:
 
 
 def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
-    """Split a batch evenly into two, keeping requests of similar predicted length together.
+    """Split a batch evenly into two, requests of similar predicted generation length together.
 
-    A batch of one comes back as `to_retry` returns it. A request therefore runs out of memory at most
+    A batch of one request is returned as by `to_retry`. A request therefore runs out of memory at most
     ⌈log2(batch size)⌉ + 1 times wherever a worker exists that holds its limit.
     """
     if len(requests) == 1:
@@ -91,7 +91,7 @@ def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """Return the requests in the form in which they wait again after they did not fit.
+    """Return requests that did not fit as they must wait again.
 
     A request that did not fit alone was predicted too short: its limit becomes its prediction, so that it goes to a
     worker with that much memory.
@@ -100,12 +100,12 @@ def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
 
 
 def reserve_limit(request: Request) -> Request:
-    """The same request, predicted to generate as many tokens as its limit allows."""
+    """Return the request with its limit as its predicted generation length."""
     return replace(request, predicted=request.limit, predicted_upper=request.limit)
 
 
 def discard_from(halves: list[tuple[Request, ...]], request_id: str) -> bool:
-    """Remove a request from its half, and the half if it is then empty; returns False if the request is in none."""
+    """Remove a request from the half in which it waits, and an emptied half; return False if it is in no half."""
     for index, half in enumerate(halves):
         others = tuple(request for request in half if request.id != request_id)
         if len(others) < len(half):

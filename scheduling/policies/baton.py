@@ -4,12 +4,12 @@ Joiners are prefilled beside the batch, in groups of similar length, and their k
 running batch's cache, so that a join adds no padding to the running rows (4.2). The paper aligns a joiner's tokens with
 the end of the cache and releases the front padding that all rows have in common (4.1). The engine here
 (`inference.local.kv_cache`) lets every row start at column 0 instead: no front padding arises, so none has to be
-released. This policy counts what the worker says that it holds: rows × tokens of the longest row, as in the paper, or
-in paged memory each row's own tokens.
+released. This policy counts memory as the worker does: rows × tokens of the longest row, as in the paper, or, in paged
+memory, each row's own tokens.
 
 The batch grows while memory is below one threshold and shrinks above another. A waiting request may take the place of a
-running one of lower priority (4.3): the row of the lowest priority that joined last leaves, keeps its generated tokens
-and waits again.
+running one of lower priority (4.3): of the rows of the lowest priority, the one that joined last leaves, keeps its
+generated tokens and waits again.
 
 Starvation: none is possible. Requests go by arrival, and a level of priority counts as PRIORITY_S seconds of waiting,
 so a request n levels higher overtakes only those that arrived at most n · PRIORITY_S before it. A row that has come
@@ -48,15 +48,15 @@ class Baton(Policy):
         return sum(len(queue) for queue in self._queues.values())
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the queue of its priority, by arrival."""
+        """Add a request to the queue of its priority, in order of arrival."""
         self._queues.setdefault(request.priority, ArrivalQueue()).add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         return any(queue.discard(request_id) for queue in self._queues.values())
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Shrink batches that outgrow their memory, let requests join the others, and preempt where none can join."""
+        """Shrink batches that outgrow their memory, let requests join the others, and preempt rows if none can join."""
         batches = [BatonBatch(worker) for worker in workers if not worker.queued]
         if not batches:
             return []
@@ -74,9 +74,9 @@ class Baton(Policy):
         return [assignment for batch in batches if (assignment := batch.assignment())]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests in serving order, in batches as large as the first worker's last one.
+        """Return the waiting requests in serving order, in batches as large as the first worker's last batch.
 
-        Rows really join one by one; batches of that size take about as long.
+        Requests really join one by one; batches of that size take about the same time.
         """
         costs = self._first_worker.costs if self._first_worker else None
         size = self._batch_size or max(1, len(self._first_worker.rows) if self._first_worker else 1)
@@ -94,10 +94,10 @@ class Baton(Policy):
     def _fewest_rows(
         self, batches: Sequence["BatonBatch"], smallest: list[tuple[int, int]], request: Request
     ) -> "BatonBatch | None":
-        """The smallest batch that the request may join; None if there is none.
+        """Return the batch with the fewest rows that the request may join, or None.
 
-        `smallest` is a heap of (rows, index of the batch). A batch without memory for one more token is dropped until
-        the next decision.
+        `smallest` is a heap of (rows, index of the batch). A batch that could not take even a prompt of one token is
+        dropped from it until the next decision.
         """
         passed_over, found = [], None
         while smallest and not found:
@@ -112,7 +112,7 @@ class Baton(Policy):
         return found
 
     def _may_join(self, batch: "BatonBatch", prefill: int) -> bool:
-        """Whether a row of this length keeps the batch below its threshold; an empty batch takes any row that fits."""
+        """Return whether the batch stays below its threshold with this joiner; an empty one need only hold it."""
         if batch.size >= min(self._batch_size or sys.maxsize, batch.worker.memory.most_rows):
             return False
         if not batch.size:
@@ -120,8 +120,9 @@ class Baton(Policy):
         return batch.tokens_with(prefill) <= self._grow_below * batch.capacity_tokens
 
     def _preempt(self, batches: Sequence["BatonBatch"], request: Request) -> "BatonBatch | None":
-        """Preempts a row of lower priority so that the request can join; returns its batch. None if no batch has such a
-        row, or if losing one brings none below its threshold.
+        """Preempt a row of lower priority so that the request can join; return that row's batch.
+
+        Returns None if no batch has such a row, or if losing one brings no batch below its threshold.
         """
         candidates = [(row, batch) for batch in batches if (row := batch.first_to_leave(below=request.priority))]
         for row, batch in sorted(candidates, key=lambda candidate: _preemption_order(candidate[0])):
@@ -132,7 +133,7 @@ class Baton(Policy):
 
 
 class BatonBatch:
-    """A worker's rows as they will be once the decisions made so far are carried out."""
+    """A worker's rows as they will be once the decisions made until now are carried out."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -149,7 +150,7 @@ class BatonBatch:
         return len(self._rows) + len(self._joiners)
 
     def tokens_with(self, prefill: int = 0, without: RunningRow | None = None) -> float:
-        """Cached tokens with padding after a joiner of `prefill` tokens has joined and row `without` has left."""
+        """Return the tokens in memory after the next join, with a joiner of `prefill` tokens and `without` a row."""
         longest = self._longest_without(without) if without else self._longest
         total = self._total + prefill - (_cached(without) if without else 0)
         rows = self.size + bool(prefill) - bool(without)
@@ -157,14 +158,15 @@ class BatonBatch:
         return self.worker.memory.rows_tokens(rows, max(prefill, longest) + growth, total + rows * growth)
 
     def first_to_leave(self, below: int) -> RunningRow | None:
-        """The row to preempt for a request of priority `below`: the last joined of the lowest priority. None if no row
-        has a lower priority. Rows that were preempted before are skipped.
+        """Return the row to preempt for a request of priority `below`: of the lowest priority, the last to join.
+
+        Returns None if no row has a lower priority. Rows that were preempted before are not preempted again.
         """
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
         return min(rows, key=_preemption_order, default=None)
 
     def shrink(self, share: float) -> None:
-        """Preempt rows, the lowest priority and the latest joiner first, until the others fit this share of memory."""
+        """Preempt rows, lowest priority and last to join first, until the others fit this share of the memory."""
         while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
             self.leave(min(self._rows, key=_preemption_order))
 
@@ -175,23 +177,23 @@ class BatonBatch:
         self._measure()
 
     def join(self, request: Request) -> None:
-        """Count a request among the rows."""
+        """Add a joiner to the rows."""
         self._joiners.append(request)
         self._longest = max(self._longest, request.prefill)
         self._total += request.prefill
 
     def _measure(self) -> None:
-        """Cached tokens of the longest row and of all rows, joiners included."""
+        """Count the cached tokens of the longest row and of all rows, joiners included."""
         self._longest = self._longest_without(None)
         self._total = sum(map(_cached, self._rows)) + sum(request.prefill for request in self._joiners)
 
     def _longest_without(self, row: RunningRow | None) -> int:
-        """Cached tokens of the longest row or joiner except one row."""
+        """Return the cached tokens of the longest row or joiner other than `row`."""
         cached = [_cached(other) for other in self._rows if other is not row]
         return max(cached + [request.prefill for request in self._joiners], default=0)
 
     def assignment(self) -> Assignment | None:
-        """The rows that leave and the requests that join; None if there are neither.
+        """Return which rows leave and which requests then join, or None if nothing changes.
 
         The worker itself prefills joiners of similar length together.
         """

@@ -20,7 +20,7 @@ from scheduling.request import Request
 class ConservativeContinuous(Policy):
     """Uses no predicted lengths: every row counts as Lmax prompt and Gmax generated tokens.
 
-    A worker that could not hold one such row gets no rows while a larger worker lives.
+    A worker that could not hold one such row gets no rows while there is a larger worker.
     """
 
     mode: Mode = "continuous"
@@ -38,15 +38,15 @@ class ConservativeContinuous(Policy):
         return len(self._queues)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the queue by its arrival."""
+        """Add a request to the queue, in order of arrival."""
         self._queues.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         return self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Assign the earliest requests to free slots, each to the worker with the most free slots."""
+        """Give the earliest requests to the free slots, each to the worker that then has the most free slots."""
         if not workers or not len(self._queues):
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
@@ -69,13 +69,13 @@ class ConservativeContinuous(Policy):
         return [Assignment(name, tuple(requests), joins=True) for name, requests in joining.items() if requests]
 
     def slots(self, worker: Worker) -> int:
-        """The number of slots: that of Eq. (1), unless it was given."""
+        """Return the number of slots: the batch size of Eq. (1), unless it was given."""
         return self._slots or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests, in batches of as many rows as the first worker has slots.
+        """Return the waiting requests in batches as large as the first worker's slots.
 
-        Rows really join one by one; batches of that size take about as long.
+        Requests really join one by one; batches of that size take about the same time.
         """
         costs = self._first_worker.costs if self._first_worker else None
         requests = iter(self._queues)

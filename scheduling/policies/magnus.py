@@ -23,9 +23,9 @@ from scheduling.policies.chosen_parameters import PUBLISHED_THRESHOLD, cheapest_
 from scheduling.policy import Assignment, Policy, WaitingBatch, Worker, batch_shape
 from scheduling.request import Request, split
 
-WorkerKind = tuple[ServingTime, int]  # costs and capacity in tokens: the same batch suits workers of one kind best
+WorkerKind = tuple[ServingTime, int]  # costs, capacity in tokens; the same batch is best for all workers of a kind
 
-# Why the first batch is first, with the response ratio and without.
+# Why the first batch is first, with and without the response ratio.
 BY_RESPONSE_RATIO = (
     "Its response ratio is the highest: it waited {waited} s for {seconds} s of work, so (waited + work) / work is "
     "{ratio}. Short batches go early, and waiting raises every batch's ratio."
@@ -41,7 +41,7 @@ class FixedSize:
     max_generation_length: int
 
     def batch_size_for(self, capacity_tokens: int) -> int:
-        """The batch size on a worker whose key-value cache holds so many tokens, at least one."""
+        """Return the batch size on a worker whose KV cache holds `capacity_tokens`, at least one."""
         return max(1, capacity_tokens // (self.max_length + self.max_generation_length))
 
 
@@ -49,7 +49,8 @@ class MagnusPolicy(Policy):
     """Packs each request on arrival (Algorithm 1); idle workers get the batch with the highest response ratio.
 
     On a fleet of unequal memory batches grow to what the largest worker holds. A smaller worker takes batches that fit
-    it or, rather than idle, the part of one that fits. Without a threshold Φ is chosen from recent requests.
+    it; if no batch fits, it takes the part of one that fits. If `wma_threshold` is None, Φ is chosen from recent
+    requests.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class MagnusPolicy(Policy):
         self._batcher.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a request out of its batch; False if it does not wait here."""
+        """Remove a request from its batch; return False if it does not wait here."""
         batch = self._batcher.batch_with(request_id)
         if batch is None:
             return False
@@ -83,7 +84,7 @@ class MagnusPolicy(Policy):
         return True
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Assign each idle worker a batch; the kind of worker whose best batch has the highest priority goes first."""
+        """Give one batch to each idle worker, first to the kind whose best batch has the highest priority."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -115,14 +116,14 @@ class MagnusPolicy(Policy):
             self._batcher.open_batch(half, sealed=True)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting batches in the order in which the first worker of the last decision would serve them."""
+        """Return the waiting batches in the order in which the first worker of the last decision would serve them."""
         if self._costs is None:
             return [_described(batch, 0.0, 1.0) for batch in self._batcher.batches.values()]
         self._table.update(self._changed(), self._batcher.batches)
         return (_described(*row) for row in self._table.serving_order(self._costs, now))
 
     def _idle_by_kind(self, workers: Sequence[Worker]) -> dict[WorkerKind, deque[Worker]]:
-        """Return the idle workers by kind; also limits batches to the largest worker's memory."""
+        """Return the idle workers by kind, and limit the batches to the memory of the fleet's largest worker."""
         idle: dict[WorkerKind, deque[Worker]] = {}
         for worker in workers:
             of_kind = idle.setdefault((worker.costs, worker.memory.capacity_tokens), deque())
@@ -136,8 +137,9 @@ class MagnusPolicy(Policy):
         return idle
 
     def _choose(self, costs: ServingTime, capacity_tokens: int, now: float) -> NextBatch | None:
-        """Return the best batch that fits, else one that fits in part; on the largest workers the best in any case.
-        Otherwise a request that may exceed the largest workers' memory would wait as long as any other waits.
+        """Return the best batch that fits, else one that fits in part; for the largest workers the best of all.
+
+        Otherwise a request that may need more than the largest workers hold would wait until no other batch is left.
         """
         if capacity_tokens == self._batcher.capacity_tokens:
             return self._table.next_batch(costs, float("inf"), now)
@@ -161,7 +163,7 @@ class MagnusPolicy(Policy):
 
 
 def _part_that_fits(batch: AdaptiveBatch, capacity_tokens: int) -> tuple[Request, ...]:
-    """As many of the requests as fit together, those that need the least memory first; at least one."""
+    """Return the requests that fit together, those that need the least memory first; at least one."""
     ordered = sorted(
         batch.requests.values(), key=lambda request: (request.prefill + request.remaining_upper, request.arrived_at)
     )

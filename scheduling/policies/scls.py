@@ -24,7 +24,7 @@ from scheduling.request import Request, discard_from, split
 
 
 class RoundRobin:
-    """Workers take turns; skips workers whose memory is too small for the batch."""
+    """Offloads batches to the workers in turn; skips a worker whose memory is too small for the batch."""
 
     def __init__(self) -> None:
         self._workers: Sequence[Worker] = ()
@@ -36,7 +36,7 @@ class RoundRobin:
         return self
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The next worker whose memory holds the batch; if none does, the one with the most memory."""
+        """Return the next worker whose memory holds the batch, or the largest worker, and the serving time there."""
         turn = self._placed % len(self._workers)
         self._placed += 1
         in_turn = [*self._workers[turn:], *self._workers[:turn]]
@@ -46,10 +46,10 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Each batch goes to the worker where it ends first: the least loaded one if all are equal (Eq. 11).
+    """Offloads each batch to the worker where it ends first; of equal workers that is the least loaded one (Eq. 11).
 
     With the longest batches first this is SCLS's max-min offloading. Workers of equal costs and memory are one kind,
-    kept in a heap by load, so that a batch is compared once for each kind.
+    kept in a heap by load, so that a batch's serving time is computed once for each kind.
     """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
@@ -60,7 +60,10 @@ class LeastLoaded:
             heapq.heapify(kind)
 
     def place(self, size: int, length: int, generation_length: int) -> tuple[Worker, float]:
-        """The worker with the least load after this batch, among those that hold it, else among the largest."""
+        """Return the worker whose load is least with the batch, of those that hold it, and the serving time there.
+
+        If no worker holds the batch, the largest workers are considered.
+        """
         fitting = [kind for kind in self._kinds if kind[1].fits(size, length, generation_length)]
         if not fitting:
             largest = max(memory.capacity_tokens for _, memory in self._kinds)
@@ -83,14 +86,14 @@ class LeastLoaded:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRule:
-    """How many rows of a batch fit: ζ of Eq. (9), and an engine's own limits as in Algorithm 2."""
+    """Limits the rows of a batch: ζ of Eq. (9), and an engine's own limits as in Algorithm 2."""
 
     usable_share: float = 0.9  # ζ, the paper's for Hugging Face transformers (5.1)
-    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens a row exceeds, rows at most then), most tokens first
+    most_rows: tuple[tuple[int, int], ...] = ()  # (tokens of a row, most rows if it is longer), longest first
     cap: int | None = None  # the ablation PM's fixed batch size
 
     def largest_size(self, memory: KvMemory, length: int, slice_tokens: int) -> int:
-        """Nmax of Eq. (8) with ζ, further bounded by `most_rows` and `cap`; at least 1."""
+        """Return Nmax of Eq. (8) with ζ, bounded by `most_rows` and `cap`; at least 1."""
         row_tokens = length + slice_tokens
         size = int(self.usable_share * memory.capacity_tokens) // row_tokens
         size = min([size, *(rows for tokens, rows in self.most_rows if row_tokens > tokens)][:2])
@@ -103,7 +106,8 @@ DEEPSPEED_RULE = MemoryRule(1.0, ((1024, 12), (512, 22), (0, 28)))  # the limits
 class SliceLevel(Policy):
     """Offloads everything that waits at the end of each interval, in batches of least total serving time.
 
-    The slice of 128 tokens and λ = 0.5 are the paper's (5.1). Without a slice it is chosen from lengths and costs seen.
+    The slice of 128 tokens and λ = 0.5 are the paper's (5.1). Without `slice_tokens` the slice is chosen from
+    recent lengths and costs.
     """
 
     mode: Mode = "queue"
@@ -135,17 +139,17 @@ class SliceLevel(Policy):
         return len(self._pool) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """To the request pool."""
+        """Add a request to the request pool."""
         if self._chosen_slice and not request.generated:
             self._chosen_slice.record(request)
         self._pool.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         return self._pool.discard(request_id) or discard_from(self._halves, request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """After the interval, assign all waiting requests to the workers' queues, the longest batches first."""
+        """Once the interval is over, offload all waiting requests in batches, the longest serving time first."""
         if not workers:
             return []
         self._fleet = workers
@@ -168,7 +172,10 @@ class SliceLevel(Policy):
         return assignments
 
     def wake_at(self, now: float) -> float | None:
-        """The end of the interval, even without requests here: a wrapping policy may hold some. None: it is over."""
+        """Return the end of the interval, or None if it is over.
+
+        The end matters even if nothing waits here, because a policy that wraps this one may hold requests back.
+        """
         return self._next_at if self._next_at > now else None
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
@@ -176,10 +183,9 @@ class SliceLevel(Policy):
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches that ran out of memory, then the pool by arrival, in batches that fit a worker.
+        """Yield halves of batches that did not fit, then the pool in order of arrival, in batches that fit a worker.
 
-        The batches that are really offloaded are formed only at the end of the interval; these are as large and take
-        about as long.
+        The batches to offload are formed only at the end of the interval; these are about as large.
         """
         costs = self._fleet[0].costs if self._fleet else None
         largest_size = self._largest_size() if self._fleet else lambda length: 1
@@ -197,7 +203,7 @@ class SliceLevel(Policy):
             yield waiting_batch(batch, costs, now, self._slice_tokens)
 
     def _largest_size(self) -> Callable[[int], int]:
-        """Return a function from batch length to the largest batch size on the fleet of the last decision."""
+        """Return the function from a batch length to the most rows, for the fleet of the last decision."""
         memory = packing_memory(self._fleet)
         return lambda length: self._memory_rule.largest_size(memory, length, self._slice_tokens)
 
@@ -206,14 +212,15 @@ class SliceLevel(Policy):
         return Assignment(worker.name, batch, self._slice_tokens, sealed=sealed, estimated_s=estimated_s)
 
     def _shape(self, batch: tuple[Request, ...]) -> tuple[int, int, int]:
-        """Size, length and iterations of a batch; its slice is assumed to run to its end (4.2)."""
+        """Return size, length and iterations of a batch, whose slice is assumed to run to its end (4.2)."""
         size, length, _ = batch_shape(batch)
         return size, length, self._slice_tokens
 
 
 def packing_memory(workers: Sequence[Worker]) -> KvMemory:
-    """The memory that batches are sized for: the Θ that maximizes n · Θ, with n workers of at least that Θ. On an
-    unequal fleet full batches of that size fill the most memory.
+    """Return the memory for which batches are sized: that with the largest n · Θ, where n workers have at least Θ.
+
+    On a fleet of unequal memory, full batches of that size fill the most memory in total.
     """
     memories = sorted((worker.memory for worker in workers), key=lambda memory: -memory.capacity_tokens)
     return max(enumerate(memories, start=1), key=lambda ranked: ranked[0] * ranked[1].capacity_tokens)[1]

@@ -2,12 +2,12 @@
 
 A group is formed of the requests that wait, at most 256. Predictions are rounded up to bins of 50 tokens (binning),
 batches of shorter answers are larger (VBS), and a batch runs for no more iterations than were predicted: requests that
-are not done by then are failures, collected and run again after the other batches of the group (FCR). Each of the three
-can be switched off. The default sizes are the paper's (4.1 and 4.2).
+are unfinished by then are failures, collected and run again after the other batches of the group (FCR). Each of the
+three can be switched off. The default sizes are the paper's (4.1 and 4.2).
 
 Starvation: none is possible. Groups form in order of arrival, and a request is overtaken by at most 255 others of its
-group. Failures run up to their limits before the next group forms; those that come back only after that run before the
-group after the next.
+group. Failures run up to their limits before the next group forms; a failure that comes back after the next group has
+formed runs right after that group.
 """
 
 import sys
@@ -30,7 +30,7 @@ class VariableBatchSize:
     below: int = 300
 
     def batch_size_for(self, generation_length: int, fixed_size: int) -> int:
-        """B0·L0/L (4.1) rounded to the nearest power of two (4.2), at least 1, for rows of so many generated tokens."""
+        """Return B0·L0/L (4.1), L the generation length, rounded to the nearest power of two (4.2); at least 1."""
         if generation_length >= self.below:
             return fixed_size
         exact = self.size * self.tokens / generation_length
@@ -50,7 +50,7 @@ class SequenceScheduling(Policy):
         bin_tokens: int | None = 50,  # None: no binning
         variable: VariableBatchSize | None = VariableBatchSize(),
         collect_failures: bool = True,
-        resume_failures: bool = True,  # False: as published, a failure's generated tokens are dropped
+        resume_failures: bool = True,  # False: a failure's generated tokens are discarded, as published
     ) -> None:
         self._group_size, self._batch_size = group_size, batch_size
         self._bin_tokens, self._variable = bin_tokens, variable
@@ -66,7 +66,7 @@ class SequenceScheduling(Policy):
         return len(self._queue) + len(self._group) + len(self._failures) + sum(map(len, self._halves))
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the queue; one that has generated tokens before counts as a failure."""
+        """Add a request to the queue from which groups are formed, or to the failures if it has generated tokens."""
         if request.generated:
             kept = request if self._resume_failures else replace(request, generated=0)
             self._failures.append(reserve_limit(kept))
@@ -74,7 +74,7 @@ class SequenceScheduling(Policy):
             self._queue.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         for requests in (self._group, self._failures):
             for request in requests:
                 if request.id == request_id:
@@ -83,7 +83,7 @@ class SequenceScheduling(Policy):
         return discard_from(self._halves, request_id) or self._queue.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Assign each idle worker the next batch that fits it, in the order of the workers."""
+        """Give each idle worker the next batch that fits it, in the order of the workers."""
         if not workers:
             return []
         self._costs = workers[0].costs
@@ -97,7 +97,7 @@ class SequenceScheduling(Policy):
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """Halves of batches that ran out of memory, then batches of the group, of its failures and of later groups."""
+        """Yield halves of batches that did not fit, then batches of the group, of its failures and of later groups."""
         for half in self._halves:
             yield waiting_batch(half, self._costs, now, sealed=True)
         coming = iter(self._queue)
@@ -124,8 +124,9 @@ class SequenceScheduling(Policy):
         return sorted(requests, key=lambda request: (self._predicted(request), request.arrived_at, request.id))
 
     def _first_batch(self, requests: list[Request], capacity_tokens: int, is_largest: bool) -> tuple[Request, ...]:
-        """Take as many of the first requests as fit the memory and the batch size. Skips a request that does not fit
-        alone, but the largest worker takes it as a batch of one.
+        """Return the first requests that fit the memory and the batch size.
+
+        A request that does not fit alone is skipped, except that the largest worker takes it as a batch of one.
         """
         batch: list[Request] = []
         length = generation_length = 0
@@ -154,7 +155,7 @@ class SequenceScheduling(Policy):
         return max(self._predicted(request) for request in requests) if self._collect_failures else None
 
     def _predicted(self, request: Request) -> int:
-        """The upper prediction of the remaining tokens, rounded up to its bin ("predicting the max length", 4.1)."""
+        """Return the upper prediction of the remaining tokens, rounded up to its bin ("the max length", 4.1)."""
         bins = self._bin_tokens or 1
         return min(-(-request.remaining_upper // bins) * bins, request.limit - request.generated)
 

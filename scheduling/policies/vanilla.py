@@ -3,8 +3,8 @@
 VSQ is the same policy over a quantized engine, whose Θ and hence batch size are larger. SLS deals the requests out to
 the workers round robin as they come; SCLS's ablation SO also cuts the generation into slices.
 
-Starvation: none is possible. A request is served once those that arrived before it have been, with round robin those of
-its own worker only. With slices it is served once each of those has had at most ⌈limit / slice⌉ slices.
+Starvation: none is possible. A request is served after those that arrived before it (with round robin, only those of
+its own worker). With slices, each of those is served at most ⌈limit / slice⌉ times before it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from scheduling.request import Request, discard_from, split
 
 
 def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
-    """The workers whose memory holds this many tokens; if none does, those with the most memory."""
+    """Return the workers whose memory holds `tokens`; if there is no such worker, those with the most memory."""
     largest = max(worker.memory.capacity_tokens for worker in workers)
     least = min(tokens, largest)
     return [worker for worker in workers if worker.memory.capacity_tokens >= least]
@@ -25,7 +25,7 @@ def large_enough(workers: Sequence[Worker], tokens: int) -> Sequence[Worker]:
 class Vanilla(Policy):
     """Uses no predicted lengths: every request counts as Lmax prompt and Gmax generated tokens.
 
-    A worker that could not hold one such request gets none while a larger worker lives.
+    A worker that could not hold one such request gets no requests while there is a larger worker.
     """
 
     why_first = "First come, first served: it arrived first."
@@ -49,15 +49,15 @@ class Vanilla(Policy):
         return len(self._queues) + sum(len(half) for half in self._halves)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to the queue by its arrival."""
+        """Add a request to the queue, in order of arrival."""
         self._queues.add(request)
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         return discard_from(self._halves, request_id) or self._queues.discard(request_id)
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
-        """Assign each idle worker the next batch by arrival; halves of batches that ran out of memory go first."""
+        """Give each idle worker the next batch in order of arrival; halves of a batch that did not fit go first."""
         if not workers:
             return []
         workers = large_enough(workers, self._max_length + self._max_generation_length)
@@ -74,7 +74,7 @@ class Vanilla(Policy):
         return assignments
 
     def batch_size(self, worker: Worker) -> int:
-        """The batch size of Eq. (1), unless it was given."""
+        """Return the batch size of Eq. (1), unless it was given."""
         return self._batch_size or worker.memory.fixed_batch_size(self._max_length, self._max_generation_length)
 
     def out_of_memory(self, assignment: Assignment, now: float) -> None:
@@ -82,7 +82,7 @@ class Vanilla(Policy):
         self._halves += split(assignment.requests)
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests, cut into batches of the first worker's batch size."""
+        """Return the waiting requests in batches of the first worker's batch size."""
         costs = self._first_worker.costs if self._first_worker else None
         for half in self._halves:
             yield waiting_batch(half, costs, now, self._slice_tokens, sealed=True)

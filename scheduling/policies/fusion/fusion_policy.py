@@ -81,7 +81,7 @@ class Fusion(Policy):
         self._queues.add(WaitingRequest(request, work_ahead))
 
     def discard(self, request_id: str) -> bool:
-        """Take a waiting request out; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         if request_id in self._queues:
             self._queues.take(request_id)
             return True
