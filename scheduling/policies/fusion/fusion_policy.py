@@ -36,7 +36,7 @@ from scheduling.policies.fusion.priority_key import (
     serving_order,
 )
 from scheduling.policies.virtual_token_counters import service_tokens
-from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker
+from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
 # Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
