@@ -16,12 +16,12 @@ instead of s(n, L). That delays
 - the joiner itself, by its prefill and by r of the longer iterations;
 - the n rows beside it, by its prefill and by what r iterations have become longer, padding to a longer row included;
 - all requests that run or wait anywhere, by the worker's time that the joiner takes: its own share of the iterations,
-  padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. The
-  fixed time of an iteration is charged by the share of memory, since memory limits the rows that it is divided among.
+  padded up to the upper edge of the worker's band, and the padding that it causes if it is longer than the band. Each
+  row bears the share of an iteration's fixed time that it has of the memory, since memory limits the number of rows.
 
 All of this is linear in 1, p, r and r²/2, except for two products: of r with the tokens by which p exceeds L, and of r
 with the tokens by which p + r exceeds the band. So one matrix product prices every request on every worker. Paged
-memory pads nothing: an iteration reads each row's own tokens, and a joiner takes its own in place of the band's.
+memory has no padding: an iteration reads each row's own tokens, and the joiner's tokens replace the band's edge.
 """
 
 import math
@@ -46,42 +46,42 @@ UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # tokens
 
 
 def work_features(request: Request) -> WorkFeatures:
-    """The features of one request that is about to be prefilled."""
+    """Return the features of one request that is about to be prefilled."""
     prefill, remaining = request.prefill, request.remaining
     return 1.0, prefill, remaining, remaining * (prefill + remaining / 2)
 
 
 def seconds_per_feature(fleet: FleetArrays) -> Floats:
-    """Seconds that one unit of each feature takes on the fleet's mean worker, (features,).
+    """Return the seconds that one unit of each feature takes on the fleet's mean worker, (features,).
 
-    The fixed time of an iteration is charged to rows by their share of the memory, since memory is what limits the
-    number of rows among which it is divided.
+    Each row bears the share of an iteration's fixed time that it has of the memory, since memory limits the number of
+    rows.
     """
     cached_token_s = fleet.d1 + fleet.d4 / fleet.shared_tokens
     return np.array([fleet.p2.mean(), fleet.p1.mean(), fleet.d2.mean(), cached_token_s.mean()])
 
 
 class Backlog:
-    """The summed features of the requests that wait, in all and by the length that each row will have at its end."""
+    """The summed features of the waiting requests, in total and by the length of each row at its end."""
 
     def __init__(self) -> None:
         self._by_length = np.zeros((LENGTH_STEPS, 4))
         self._total = NO_WORK
 
     def add(self, request: Request) -> None:
-        """Count a request."""
+        """Add the features of a request."""
         self._count(request, 1)
 
     def remove(self, request: Request) -> None:
-        """Count a request no more."""
+        """Subtract the features of a request."""
         self._count(request, -1)
 
     def total(self) -> WorkFeatures:
-        """The features of all requests that wait."""
+        """Return the summed features of all waiting requests."""
         return self._total
 
     def work_s(self, fleet: FleetArrays) -> Floats:
-        """Seconds of work for the fleet's mean worker, by length step."""
+        """Return the seconds of work for the fleet's mean worker, (length steps,)."""
         return np.asarray(self._by_length @ seconds_per_feature(fleet), np.float64)
 
     def _count(self, request: Request, sign: int) -> None:
@@ -126,7 +126,7 @@ class DelayedRequests:
 
 
 def delay_s(fleet: FleetArrays, delayed: DelayedRequests, workers: Ints, prefill: Floats, remaining: Floats) -> Floats:
-    """Seconds of delay to all requests, (workers, requests), if each request joined each of these workers."""
+    """Return the seconds by which each request would delay all others on each worker, (workers, requests)."""
     size, longest, paged = fleet.size[workers], fleet.read_length[workers], fleet.paged[workers]
     edge = np.where(paged, 0.0, delayed.band_edges[workers])
     p1, p2, p3, p4 = (p[workers] for p in (fleet.p1, fleet.p2, fleet.p3, fleet.p4))

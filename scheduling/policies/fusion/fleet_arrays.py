@@ -1,10 +1,10 @@
-"""The workers and their running rows as arrays, what joins them while a decision is made, and their memory to come.
+"""The workers and their running rows as arrays, the joiners of the present decision, and the predicted peak of memory.
 
 The peak of a continuous batch's memory over its predicted future is Past-Future's. All rows grow by one token in each
-iteration, and a row's memory is free once it ends. So memory is largest just before some row ends. With c cached and r
-remaining tokens a row and rows in order r1 ≥ r2 ≥ …, k rows are left when the k-th ends. In rectangular memory, rows
-times the tokens of the longest, that has max(c1..ck) + rk tokens cached; paged memory holds each row's own tokens, and
-o tokens of a last block that is not full:
+iteration, and a row's memory is free once it ends. So memory is largest just before some row ends. Let row i have ci
+cached and ri remaining tokens, with r1 ≥ r2 ≥ …. When the k-th row ends, k rows are left. Rectangular memory then holds
+k times the tokens of the longest, max(c1..ck) + rk; paged memory holds each row's own tokens and o unused tokens of its
+last block:
 
     rectangular: peak = max over k of k · (max(c1..ck) + rk)
     paged:       peak = max over k of c1 + … + ck + k · (rk + o)
@@ -31,18 +31,18 @@ from scheduling.request import Request
 # ends first.
 BUSY_SHARE = 7 / 8
 LEAST_ROWS = 16  # minimum of a busy worker, even if its fitted costs say fewer
-TINY_S = 1e-12  # keeps a row that costs nothing from a division by zero
+TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs nothing
 
 
 @dataclass(frozen=True, slots=True)
 class FutureMemory:
-    """The rows of several workers in order of remaining tokens, most first; where a worker has no row, -inf remain."""
+    """The rows of several workers by remaining tokens, most first; `remaining` is -inf where there is no row."""
 
     remaining: Floats  # (workers, rows)
     longest: Floats  # (workers, rows): most cached tokens of a row and of those before it in that order
     total: Floats  # (workers, rows): cached tokens of a row and of those before it
     paged: NDArray[np.bool_]  # (workers,): whether the worker's memory is paged
-    overhead: Floats  # (workers,): tokens that a row takes in paged memory beside its own
+    overhead: Floats  # (workers,): unused tokens of a row's last block in paged memory
 
     @classmethod
     def from_rows(cls, cached: Floats, remaining: Floats, paged: NDArray[np.bool_], overhead: Floats) -> "FutureMemory":
@@ -73,7 +73,7 @@ class FutureMemory:
 
 
 def peak_tokens(cached: Floats, remaining: Floats, paged: bool = False, overhead: float = 0.0) -> float:
-    """The peak of one worker's rows."""
+    """Return the peak of the memory of one worker's rows, in tokens."""
     order = np.argsort(-remaining, kind="stable")
     count, remaining, cached = np.arange(1, len(order) + 1), remaining[order], cached[order]
     if paged:
@@ -106,7 +106,7 @@ class FleetArrays:
         return len(self.workers)
 
     def _read_rows(self) -> None:
-        """Cached and reserved remaining tokens of every row, (workers, rows); -inf remaining where there is no row."""
+        """Set the cached and the reserved remaining tokens of every row, (workers, rows); without a row -inf remain."""
         rows = [row for worker in self.workers for row in worker.rows]
         requests = [row.request for row in rows]
         shape = len(self), int(self.size.max()) + 1
@@ -143,7 +143,7 @@ class FleetArrays:
         self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
 
     def step_s(self) -> Floats:
-        """Seconds of each worker's next iteration, taken to have one row at least."""
+        """Return the seconds of each worker's next iteration, with at least one row."""
         size, length = np.maximum(self.size, 1), self.read_length
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
 
@@ -159,7 +159,7 @@ class FleetArrays:
         return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
-        """Whether a row of so many tokens, (workers, n) or (1, n), fits beside the rows of these workers now."""
+        """Return whether rows of `prefill` tokens, (workers, n) or (1, n), fit now beside the rows of these workers."""
         columns = (self.size, self.capacity, self.longest, self.most_rows, self.paged)
         size, capacity, longest, most_rows, paged = (column[workers, None] for column in columns)
         tokens = (size + 1) * (np.maximum(longest, prefill) + ROW_GROWTH_TOKENS)
@@ -180,18 +180,18 @@ class FleetArrays:
 
     @property
     def future(self) -> FutureMemory:
-        """The rows of all workers in the order in which they will end; computed again only after a join."""
+        """The rows of all workers by remaining tokens; computed again only after a join."""
         if self._future is None:
             self._future = FutureMemory.from_rows(self.cached, self.remaining, self.paged, self.overhead)
         return self._future
 
     def future_memory(self, workers: Ints) -> FutureMemory:
-        """Return the rows of these workers in the order in which they will end."""
+        """Return the rows of these workers by remaining tokens."""
         cached, remaining = self.cached[workers], self.remaining[workers]
         return FutureMemory.from_rows(cached, remaining, self.paged[workers], self.overhead[workers])
 
     def join(self, worker: int, request: Request) -> None:
-        """Count a request among the worker's rows."""
+        """Add a request to the worker's rows."""
         row, prefill = int(self.size[worker]), request.prefill
         remaining = reserved(request.remaining, request.remaining_upper, row + 1)
         if row == self.cached.shape[1]:

@@ -39,14 +39,14 @@ from scheduling.policies.virtual_token_counters import service_tokens
 from scheduling.policy import Assignment, Mode, Policy, WaitingBatch, Worker, waiting_batch
 from scheduling.request import Request
 
-# Least served tenants that a decision tries, before the fleet counts as full. With more tenants one may have a request
-# that still fits; each costs the time of a round. Not tuned.
+# How many of the least served tenants a decision tries before the fleet counts as full. A further tenant might have a
+# request that still fits, but each costs the time of a round. Not tuned.
 TENANTS_TRIED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionState:
-    """What one decision is based on. Requests that join are added to `fleet`; the rest stays as it was at the start."""
+    """The inputs of one decision. Joiners are added to `fleet`; the other fields stay as at the start."""
 
     fleet: FleetArrays
     load: FleetLoad
@@ -55,7 +55,7 @@ class DecisionState:
 
 
 class Fusion(Policy):
-    """Looks at the first request of each length bucket only, so a decision takes the same time however many wait."""
+    """Considers only the first request of each length bucket, so more waiting requests do not slow a decision."""
 
     mode: Mode = "continuous"
     why_first = (
@@ -69,7 +69,7 @@ class Fusion(Policy):
         self._reservation = WorkerReservation()
         self._prediction_weight = 1.0
         self._fleet: FleetArrays | None = None  # of the last decision
-        self._in_background = False  # whether only background requests come
+        self._in_background = False  # whether the latest request is a background request
 
     def __len__(self) -> int:
         return len(self._queues) + len(self._join_buffer)
@@ -96,7 +96,7 @@ class Fusion(Policy):
         self._queues.counters.set_weights(weights)
 
     def wake_at(self, now: float) -> float | None:
-        """When the next group of buffered joiners will have waited long enough."""
+        """Return when the next group of buffered joiners is to join."""
         return self._join_buffer.wake_at
 
     def assign(self, workers: Sequence[Worker], now: float) -> list[Assignment]:
@@ -122,7 +122,7 @@ class Fusion(Policy):
         return [_assignment(fleet, worker, joiners) for worker, joiners in joining]
 
     def waiting(self, now: float) -> Iterable[WaitingBatch]:
-        """The waiting requests in the order in which they would be served, in batches of what fits one worker."""
+        """Return the waiting requests in serving order, in batches that fit one worker."""
         if not self._fleet:
             every = sorted((one.request for one in self._queues), key=lambda request: (request.arrived_at, request.id))
             return (waiting_batch((request,), None, now) for request in every)
@@ -135,9 +135,9 @@ class Fusion(Policy):
         return FleetLoad(float(seconds @ self._queues.backlog.total()), float(fleet.step_s().mean()), seconds)
 
     def _join_buffered(self, fleet: FleetArrays) -> None:
-        """Count the buffered joiners among their worker's rows.
+        """Add the buffered joiners to their worker's rows.
 
-        A joiner whose worker is gone, or has too little memory left since its rows have grown, waits again.
+        A joiner waits again if its worker is gone, or if the worker's rows have grown so that it no longer fits.
         """
         worker_of = {name: worker for worker, name in enumerate(fleet.names)}
         for name, waiting in list(self._join_buffer):
@@ -149,7 +149,7 @@ class Fusion(Policy):
                 fleet.join(worker, waiting.request)
 
     def _join_some(self, state: DecisionState) -> bool:
-        """Let requests of the least served tenant of which any fits join; returns whether any joined."""
+        """Let requests join of the least served tenant that has one that fits; return whether any joined."""
         reservation = self._reservation
         # a new prediction may have moved the reserving request back, so that nothing could join the worker
         if reservation and not (self._queues.is_first(reservation.request_id) and reservation.worker_in(state.fleet)):
@@ -172,9 +172,9 @@ class Fusion(Policy):
         return False
 
     def _join_from(self, buckets: LengthBuckets, tenant: str, until: float, state: DecisionState) -> bool:
-        """Let requests of one tenant join, smallest key first, until its counter is above `until`.
+        """Let requests of one tenant join, smallest key first, until its counter exceeds `until`.
 
-        Returns whether any joined.
+        Return whether any joined.
         """
         fleet, load, counters = state.fleet, state.load, self._queues.counters
         heads = buckets.heads()

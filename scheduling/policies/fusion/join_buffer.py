@@ -1,7 +1,7 @@
-"""When requests join a running batch: together, once their waiting has cost half of what one join costs.
+"""Decides when requests join a running batch: together, once they have waited for half of what one join costs.
 
-Every join stops the running rows for the fixed time of a prefill, however many requests join at once. Joining at once
-spends that time on few of them; waiting wastes the joiners' time and the memory that is free for them. So joiners are
+Every join stops the running rows for the fixed time of a prefill, however many requests join together. To join each
+request alone spends that time often; to wait costs the joiners' time and leaves memory unused. So joiners are
 buffered until the seconds that they have waited, summed, are half of the seconds that the running rows would lose: the
 ski-rental rule, rent, then buy. Under steady arrivals that gives the group size of the square-root rule (economic order
 quantity).
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from scheduling.policies.fusion.length_buckets import WaitingRequest
 
 LONGEST_GAP_S = 10.0  # longer gaps count as this, so that an idle hour is soon forgotten; above the cost of most joins
-GAP_WEIGHT = 0.25  # of the last gap in their mean. Simulated, 0.1 and 1 give means within 2 % of it
+GAP_WEIGHT = 0.25  # of the last gap in the mean gap. Simulated, 0.1 and 1 give mean response times within 2 % of it
 
 
 @dataclass(slots=True)
 class JoinGroup:
-    """The buffered joiners of one worker, and the seconds that they have waited in all up to an instant."""
+    """The buffered joiners of one worker, and the seconds that they have waited in total up to `counted_at`."""
 
     joiners: dict[str, WaitingRequest] = field(default_factory=dict)
     waited_s: float = 0.0
@@ -39,13 +39,13 @@ class JoinGroup:
 
 @dataclass(slots=True)
 class JoinerPace:
-    """The mean time between requests on their way to one worker; until two have come, company is expected."""
+    """The mean gap between joiners of one worker; before the second one it is 0, so the first one waits."""
 
     last_at: float
     gap_s: float = 0.0
 
     def count_arrival(self, now: float) -> None:
-        """Count one that is on its way now."""
+        """Update the mean gap with a joiner that arrives now."""
         self.gap_s += GAP_WEIGHT * (min(now - self.last_at, LONGEST_GAP_S) - self.gap_s)
         self.last_at = now
 
@@ -62,20 +62,20 @@ class JoinBuffer:
         return sum(len(group.joiners) for group in self.groups.values())
 
     def __iter__(self) -> Iterator[tuple[str, WaitingRequest]]:
-        """The name of a worker and a request that is to join it, for every buffered request."""
+        """Yield (worker, request) for every buffered request."""
         for worker, group in self.groups.items():
             for waiting in group.joiners.values():
                 yield worker, waiting
 
     def add(self, worker: str, waiting: WaitingRequest, now: float) -> None:
-        """Buffer a request on its way to a worker."""
+        """Buffer a request that is to join this worker."""
         self._paces.setdefault(worker, JoinerPace(now)).count_arrival(now)
         group = self.groups.setdefault(worker, JoinGroup(counted_at=now))
         group.count_waiting(now)
         group.joiners[waiting.request.id] = waiting
 
     def remove(self, request_id: str) -> WaitingRequest | None:
-        """Take a request out; None if it is not buffered."""
+        """Remove a request and return it; return None if it is not buffered."""
         for worker, group in self.groups.items():
             if waiting := group.joiners.pop(request_id, None):
                 if not group.joiners:
@@ -84,7 +84,7 @@ class JoinBuffer:
         return None
 
     def release(self, join_cost_s: Mapping[str, float], now: float) -> dict[str, list[WaitingRequest]]:
-        """Take out the groups that join now, by worker; `join_cost_s` is what a join costs each worker's rows."""
+        """Remove and return the groups that join now, by worker; `join_cost_s` is what a join costs a worker's rows."""
         released = {}
         self.wake_at = None
         for worker, group in list(self.groups.items()):

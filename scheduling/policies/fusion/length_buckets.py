@@ -2,7 +2,7 @@
 
 Requests of the same priority whose prompt and predicted remaining tokens lie within the same steps of 25 % share a
 bucket and leave it in order of arrival. Those with a deadline have buckets of their own, in order of their deadlines. A
-decision looks at the first request of each bucket; some hundred buckets occur, however many requests wait.
+decision considers only the first request of each bucket; there are some hundred buckets, however many requests wait.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from scheduling.request import Request
 # request of each bucket on every worker. Not tuned.
 BUCKET_STEP = math.log(1.25)
 SCALAR_FIELDS = 6  # rows of the matrix behind `BucketHeads` that come before those of `work_ahead`
-INITIAL_COLUMNS = 64  # doubled whenever more buckets occur, so any positive number does
+INITIAL_COLUMNS = 64  # doubled when more are needed, so any positive number works
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ BucketKey = tuple[int, int, int, bool]
 
 
 def bucket_key(request: Request, deadline_missed: bool = False) -> BucketKey:
-    """Priority, steps of prompt and of remaining tokens, and whether the bucket is ordered by deadline."""
+    """Return priority, length steps of prompt and remaining tokens, and whether the bucket is ordered by deadline."""
     return (
         request.priority,
         int(math.log(request.prefill) / BUCKET_STEP),
@@ -54,7 +54,7 @@ def bucket_key(request: Request, deadline_missed: bool = False) -> BucketKey:
 
 @dataclass(frozen=True, slots=True)
 class BucketHeads:
-    """The first request of each bucket, one array for each field, (buckets,); without a deadline it is infinite."""
+    """The first request of each bucket, one array for each field, (buckets,); infinity stands for no deadline."""
 
     arrived_at: Floats
     deadline_at: Floats
@@ -66,7 +66,7 @@ class BucketHeads:
 
     @classmethod
     def from_requests(cls, waiting: Sequence[WaitingRequest]) -> "BucketHeads":
-        """As if each of these requests were the first of a bucket, in the order given."""
+        """Make a column of each of these requests, in the order given."""
         matrix = np.array([_column(one, by_deadline=True) for one in waiting]).T
         return cls.from_matrix(matrix)
 
@@ -78,7 +78,7 @@ class BucketHeads:
 
 
 class LengthBuckets:
-    """Waiting requests by bucket; the first of each bucket is kept as a column of a matrix, ready for a decision."""
+    """Waiting requests by bucket; the first of each bucket is also kept as a column of a matrix, for decisions."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingRequest] = {}
@@ -125,20 +125,20 @@ class LengthBuckets:
         return [waiting for of_bucket in firsts for waiting in of_bucket]
 
     def heads(self) -> BucketHeads:
-        """The first request of each bucket; the arrays are views that change with the buckets."""
+        """Return the first request of each bucket; the arrays are views that change with the buckets."""
         return BucketHeads.from_matrix(self._matrix[:, : len(self._buckets)])
 
     def bucket_keys(self) -> list[BucketKey]:
-        """The buckets in the order of the columns of `heads`, which changes when a bucket becomes empty."""
+        """Return the buckets in the order of the columns of `heads`, which changes when a bucket becomes empty."""
         return list(self._buckets)
 
     def head_column(self, request_id: str) -> int | None:
-        """The column of a request in `heads`, None if it is not the first of its bucket."""
+        """Return the column of a request in `heads`, or None if it is not the first of its bucket."""
         bucket = self._bucket_of.get(request_id)
         return self._column_of[bucket] if bucket and self._heaps[bucket][0][2] == request_id else None
 
     def first(self, bucket: BucketKey) -> WaitingRequest | None:
-        """The first request of a bucket, None if it is empty."""
+        """Return the first request of a bucket, or None if the bucket is empty."""
         return self._waiting[self._heaps[bucket][0][2]] if bucket in self._heaps else None
 
     def _in_order(self, bucket: BucketKey) -> Iterator[WaitingRequest]:
@@ -190,7 +190,7 @@ def _column(waiting: WaitingRequest, by_deadline: bool) -> tuple[float, ...]:
 
 
 class TenantQueues:
-    """Each tenant's waiting requests, the tenants' counters, and the work that waits in all."""
+    """Each tenant's waiting requests, the tenants' counters, and the total waiting work."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, LengthBuckets] = {}  # only tenants that have a request waiting
@@ -209,7 +209,7 @@ class TenantQueues:
             yield from buckets
 
     def add(self, waiting: WaitingRequest) -> None:
-        """Put a request into its tenant's queue."""
+        """Add a request to its tenant's queue."""
         request = waiting.request
         if request.tenant not in self.by_tenant:
             self.counters.activate(request.tenant, list(self.by_tenant))
@@ -219,7 +219,7 @@ class TenantQueues:
         self.backlog.add(request)
 
     def take(self, request_id: str) -> WaitingRequest:
-        """Take a request out; KeyError if it does not wait here."""
+        """Remove a request and return it; raise KeyError if it does not wait here."""
         tenant = self._tenant_of.pop(request_id)
         waiting = self.by_tenant[tenant].take(request_id)
         if not len(self.by_tenant[tenant]):
@@ -228,15 +228,15 @@ class TenantQueues:
         return waiting
 
     def is_first(self, request_id: str) -> bool:
-        """Whether this request waits here and is the first of its bucket."""
+        """Return whether this request waits here and is the first of its bucket."""
         tenant = self._tenant_of.get(request_id)
         return tenant is not None and self.by_tenant[tenant].head_column(request_id) is not None
 
     def least_served(self, count: int) -> list[str]:
-        """Up to `count` tenants that have a request waiting, the least served first."""
+        """Return up to `count` tenants that have a waiting request, the least served first."""
         return self.counters.least_served(self.by_tenant)[:count]
 
     def mean_remaining(self) -> float:
-        """Mean of the predicted remaining tokens of the waiting requests, at least 1."""
+        """Return the mean of the predicted remaining tokens of the waiting requests, at least 1."""
         rows, _, tokens, _ = self.backlog.total()
         return max(1.0, tokens / max(1.0, rows))

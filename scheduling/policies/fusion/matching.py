@@ -3,7 +3,7 @@
 Admission: a request may join a worker that accepts another row if all rows fit its memory at the join, and if the
 predicted peak of their memory (see `FutureMemory`) stays within the worker's capacity. Matching: of the pairs of worker
 and request that are admitted, the one with the smallest key joins first. Reservation: a request that is due and fits
-nowhere gets a worker that no other request may join, so that shorter ones do not overtake it for ever.
+nowhere reserves a worker that no other request may join, so that shorter ones cannot overtake it for ever.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class WorkerReservation:
 
     @property
     def request_id(self) -> str:
-        """The request that the worker is reserved for; empty if no worker is reserved."""
+        """The id of the request for which a worker is reserved; empty if no worker is reserved."""
         return self._request_id
 
     def reserve(self, fleet: FleetArrays, request: Request) -> None:
@@ -38,11 +38,11 @@ class WorkerReservation:
         self._worker, self._request_id = fleet.workers[worker].name, request.id
 
     def release(self) -> None:
-        """Reserve no worker any more."""
+        """End the reservation."""
         self._worker = self._request_id = ""
 
     def worker_in(self, fleet: FleetArrays) -> bool:
-        """Whether the reserved worker is in the fleet."""
+        """Return whether the reserved worker is in the fleet."""
         return self._worker in fleet.names
 
     def exclude_others(self, fleet: FleetArrays, workers: Ints, buckets: LengthBuckets, key: Floats) -> None:
@@ -54,9 +54,9 @@ class WorkerReservation:
 
 
 def fits_soonest(fleet: FleetArrays, prefill: float, remaining: float) -> int:
-    """The worker that must run for the fewest iterations until this request fits beside the rows that are then left.
+    """Return the worker that needs the fewest iterations until this request fits beside the rows that are then left.
 
-    Only workers that could hold the request alone are considered, or the largest if none could.
+    Only workers that can hold the request alone are considered, or the largest ones if none can.
     """
     future = fleet.future
     rows = future.remaining.shape[1]
@@ -85,8 +85,8 @@ ROWS_PER_JOINER = 4  # a round adds at most a quarter to a worker's rows, so tha
 
 Booleans = NDArray[np.bool_]
 Join = Callable[[int, WaitingRequest], bool]
-"""Carries one join out: takes the request out of the buckets and adds it to the fleet's rows of that worker (an index
-into the fleet), both before it returns. Returns whether the round may go on."""
+"""Carries out one join: removes the request from the buckets and adds it to the rows of that worker (an index into the
+fleet). Returns whether the round may go on."""
 
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
@@ -100,7 +100,7 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
 
 
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
-    """Let requests join workers, the smallest key first, each by a call of `join`; returns whether any joined.
+    """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
     `key`, (these workers, buckets), is that of each bucket's first request; infinite: it must not join. A request
     behind it has the same key plus the difference of their arrivals. The round ends when `join` returns False, or when
@@ -161,7 +161,7 @@ def _admitted_pairs(
 
 
 def _smallest(key: Floats) -> Ints:
-    """The columns of the smallest keys of each worker."""
+    """Return the columns of the KEYS_TRIED smallest keys of each worker."""
     if key.shape[1] <= KEYS_TRIED:
         return np.broadcast_to(np.arange(key.shape[1]), key.shape)
     return np.argpartition(key, KEYS_TRIED, axis=1)[:, :KEYS_TRIED]
@@ -180,7 +180,7 @@ def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
 
 
 def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candidates: Ints, columns: Ints) -> Booleans:
-    """Whether the predicted peak stays within memory, (pairs,), for pairs that fit now.
+    """Return whether the predicted peak stays within memory, (pairs,), for pairs that fit now.
 
     A pair is an index into `workers` and the column of a head.
     """
@@ -191,7 +191,7 @@ def fits_to_the_end(fleet: FleetArrays, heads: BucketHeads, workers: Ints, candi
 
 
 def admits(fleet: FleetArrays, worker: int, request: Request) -> bool:
-    """`fits_now` and `fits_to_the_end` for one worker, with all that joined it in this round, and one request."""
+    """Return `fits_now` and `fits_to_the_end` for one request and one worker with its joiners of this round."""
     size, capacity = int(fleet.size[worker]), fleet.capacity[worker]
     if not fleet.fits_one_more(worker, request.prefill):
         return False

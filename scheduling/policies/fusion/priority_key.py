@@ -28,7 +28,7 @@ from scheduling.policies.virtual_token_counters import VirtualTokenCounters, ser
 from scheduling.policy import WaitingBatch, waiting_batch
 from scheduling.request import PRIORITY_S, Request
 
-# How many times its first-come-first-served time a request waits at most before it is due. Lower values shorten the
+# The multiple of its first-come-first-served time that a request waits before it is due. Lower values shorten the
 # waits of long requests, higher ones let short requests overtake for longer. Chosen, not tuned.
 MAX_FCFS_RATIO = 4.0
 # The least scale in seconds, so that the delay still decides between workers when nothing else waits. Any value far
@@ -50,7 +50,7 @@ class FleetLoad:
 
 
 def priority_keys(heads: BucketHeads, delay_s: Floats, load: FleetLoad, now: float) -> Floats:
-    """Keys (workers, requests) in seconds relative to `now`, from delays (workers, requests) in seconds."""
+    """Return keys, (workers, requests), in seconds relative to `now`, from delays, (workers, requests), in seconds."""
     scale_s = max(MIN_SCALE_S, load.drain_s)
     arrived_s = heads.arrived_at - now - PRIORITY_S * heads.priority
     keys = arrived_s + scale_s * np.log(delay_s)
@@ -82,10 +82,10 @@ def prediction_weight(tau: float | None) -> float:
     return math.sin(math.pi / 2 * tau) if tau >= MIN_TAU else 0.0
 
 
-# Requests that are put in order by their keys; those behind them follow by arrival. More cost time in every forecast:
-# with 100,000 waiting the front takes 14 ms (docs/results/control-plane.md).
+# How many requests are sorted by their keys; the others follow by arrival. More take more time in every forecast: with
+# 100,000 waiting requests this takes 14 ms (docs/results/control-plane.md).
 REQUESTS_BY_KEY = 2000
-MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; any value below a real request's does
+MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; any value below a real request's works
 
 
 def serving_order(
@@ -113,11 +113,10 @@ def _by_key(buckets: LengthBuckets, count: int, load: FleetLoad, now: float) -> 
 
 
 def in_batches(requests: Iterable[Request], fleet: FleetArrays, now: float) -> Iterator[WaitingBatch]:
-    """The requests in their order, cut into batches of what fits a worker of mean capacity at once.
+    """Yield the requests in their order, in batches that fit a worker of mean capacity.
 
-    All workers count as the first one does, rectangular or paged.
-
-    Rows really come and go one by one; a batch of that size takes about as long as they do.
+    Memory is counted as on the first worker, rectangular or paged. Rows really join and leave one by one; a batch of
+    that size takes about the same time.
     """
     capacity, most_rows = float(fleet.capacity.mean()), float(fleet.most_rows.mean())
     memory, costs = fleet.workers[0].memory, fleet.workers[0].costs
