@@ -14,8 +14,8 @@ from tasks.app import app, database_url
 
 __all__ = ["app"]  # what `celery -A tasks.beat_process beat` runs
 
-# Beat sends two ticks every MAGNUS_TICK_S; a turn that takes longer than this hangs. A frozen broker blocks it for some
-# times BROKER_TIMEOUT_S. Not tuned otherwise.
+# Beat sends two ticks every MAGNUS_TICK_S; a turn that takes longer than this counts as hanging. A frozen broker blocks
+# it for some times BROKER_TIMEOUT_S. Not tuned otherwise.
 HANGS_AFTER_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Beat's scheduler: it keeps the schedule in memory, sleeps until a tick is due, and sends none on top of another.
+"""Beat's scheduler: it keeps the schedule in memory, sleeps until a tick is due, and queues no second tick of a kind.
 
 Celery's own scheduler wakes up 10 ms early and then polls. With two ticks every 0.1 s, the polling was most of beat's
 CPU time.
@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
-    """Sends the ticks; entries need no history, so that they start anew with the process. Any number may run."""
+    """Sends the ticks; entries need no history, so they restart with the process. Any number may run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,7 +46,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # celery is untyped
         return n
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a tick, unless one still waits in its queue, because ticks that nobody takes would pile up.
+        """Send a tick unless one still waits in its queue, so that untaken ticks do not pile up.
 
         Expiring ticks would need a clock: a host whose clock is ahead would drop them unread.
         """

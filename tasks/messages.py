@@ -1,7 +1,6 @@
-"""What processes send each other through the broker: batch ids and kicks, each of which may be lost without harm.
+"""Messages between processes through the broker: batch ids and kicks, each of which may be lost without harm.
 
-A broker that is away is not an error: beat's ticks do what lost kicks would have done, and the reconciler sends
-batches again that no worker took.
+An unreachable broker is not an error: beat's ticks replace lost kicks, and the reconciler sends untaken batches again.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,15 +16,15 @@ from kombu.exceptions import OperationalError
 from celery_config import EXCHANGE, gpu_queue
 from processes.broker import broker_client
 
-KICK_KEY = "kicked"  # in Redis, behind the installation's prefix, while a kick is on its way to the planner
+KICK_KEY = "kicked"  # in Redis with the installation's prefix, while a kick is on its way to the planner
 # The channel of kicks, behind the same prefix. A message of Celery's takes 20 times the CPU.
 KICKS = "kicks"
 NO_BATCH = 0  # the batch id of a probe: a worker that takes it shows that its queue reaches it
-# If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks plan meanwhile, so the value
-# matters little; it must exceed the time that a kick waits for its step, 0.06 s. Not tuned.
+# If the broker loses a kick, its key blocks later kicks for this long. Beat's ticks cause steps meanwhile, so the value
+# matters little; it must exceed a kick's wait for its step, 0.06 s. Not tuned.
 KICK_EXPIRES_MS = 2000
-# After a failure nothing is sent for this long, because each try may block for BROKER_TIMEOUT_S. A longer pause costs
-# latency once the broker is back, a shorter one costs the sender time while it is away. Not tuned.
+# After a failure nothing is sent for this long, because each try may block for BROKER_TIMEOUT_S. A longer pause adds
+# latency once the broker is back, a shorter one costs the sender time before that. Not tuned.
 PAUSE_S = 2.0
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A model with its version; `until` is when the newest outcome ended that it was fitted on, seconds since epoch."""
+    """A model with its version; `until` is the end of the newest outcome in its fit, seconds since epoch."""
 
     version: str
     model: Any

@@ -19,12 +19,12 @@ from tasks.chores.upkeep import do_upkeep
 from tasks.chores.webhook_sender import WebhookSender
 from webapp.limits.prompt_limits import PromptLimits, prompt_limits_of
 
-# Between two looks at bulk jobs while one has not ended: its next lines and its counts wait this long. Not tuned.
+# Seconds between two checks of bulk jobs while one has not ended: its next lines and counts wait this long. Not tuned.
 LOOK_EVERY_S = 1.0
-# Between two looks while there is none: a new job, which has hours, waits this long for its first line, and a service
-# without jobs pays a short query. Not tuned.
+# Seconds between two checks without a job: a new job, which has hours, waits this long for its first line, and a
+# service without jobs runs a short query. Not tuned.
 IDLE_LOOK_EVERY_S = 2.5
-FEED_FOR_S = 10.0  # of one look; well below what counts as hanging. Not tuned otherwise
+FEED_FOR_S = 10.0  # longest time of one check; well below the time that counts as hanging. Not tuned otherwise
 PROGRESS_FOR_S = 5.0
 # Lines are read within a transaction that has their job's row; on a busy machine that takes seconds.
 IDLE_IN_TRANSACTION_S = 60.0
@@ -48,14 +48,14 @@ feeder = LineFeeder(
 
 
 def do_all_upkeep() -> None:
-    """Do each part of the upkeep for a while."""
+    """Do each part of the upkeep for a bounded time."""
     do_upkeep(upkeep_database, settings.retention_s)
     if settings.traces_url is not None:
         export_traces(upkeep_database, settings.traces_url)
 
 
 def work_on_bulk_jobs() -> None:
-    """Queue lines, then count ends; without a job one short query."""
+    """Queue lines, then count ended ones; without a job this is one short query."""
     # one statement: without round trips for begin and end
     with bulk_database.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         busy = any_unended(connection)
@@ -66,13 +66,13 @@ def work_on_bulk_jobs() -> None:
 
 
 upkeep_loop = Loop("upkeep", do_all_upkeep, 3 * UPKEEP_EVERY_S)
-# No task of Celery: nothing announces lines, and a look that takes long must not delay the upkeep's ticks.
+# Not a Celery task: nothing announces lines, and a long check must not delay the upkeep's ticks.
 bulk_loop = Loop("bulk work", work_on_bulk_jobs, LOOK_EVERY_S)
 
 
 @app.task(name="tasks.upkeep", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def upkeep() -> None:
-    """The upkeep, at one of beat's ticks."""
+    """Do the upkeep at one of beat's ticks."""
     upkeep_loop.step()
 
 

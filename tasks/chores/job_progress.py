@@ -13,7 +13,7 @@ from models.session import make_sessions
 from tasks.chores.upkeep import repeat
 from webapp.bulk.result_lines import EndingJob, result_lines
 
-STOP_FOR_S = 5.0  # longest that one look cancels requests, 2,000 at a time; the next look goes on. Not tuned
+STOP_FOR_S = 5.0  # longest time to cancel requests, 2,000 at a time; the next check continues. Not tuned
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ def update_next_job(engine: Engine) -> bool:
         status = next_status(job, counts)
         if status is BulkStatus.completed and job.status is not BulkStatus.finalizing:
             bulk_progress.set_status(connection, job.id, job.status, BulkStatus.finalizing)
-            return True  # the next look ends it
+            return True  # the next check ends it
     if status is None:
         if job.stopped:
             repeat(partial(_stop_some, engine, job.id), STOPPED_AT_ONCE, STOP_FOR_S)

@@ -111,7 +111,7 @@ class LineFeeder:
 
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
     """Read the next lines of a claimed job and store their requests, as far as they fit; returns how many."""
-    most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # more would be read in vain
+    most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # further lines could not be queued
     lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job, most)}
     named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]
     taken = bulk_feed.taken_names(connection, job.id, named)

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 def export_traces(engine: Engine, url: str) -> None:
-    """Send the requests that ended since the last time; those that the collector does not take are sent again."""
+    """Send the requests that ended since the last call; those that the collector refuses are sent again."""
     try:
         with httpx.Client(timeout=ANSWER_WITHIN_S, trust_env=False) as collector:
             repeat(partial(_export_some, engine, collector, url), AT_ONCE, PART_FOR_S)

@@ -18,8 +18,8 @@ from models.webhooks import webhook_deliveries
 # chunks of 2,000 and of 5,000, at most 0.25 and 0.45 s each on a machine with a load of 20.
 DELETED_AT_ONCE = 2000
 FOLDED_AT_ONCE = 10_000  # entries of usage; a worker writes up to fifty a second. Not tuned.
-# Seconds of each tick's 10 that one part may take: what is left waits for the next tick, so that a backlog after a
-# pause piles no ticks up. Not tuned otherwise.
+# Most seconds of a part of the upkeep, of the 10 between ticks: the rest waits for the next tick, so that ticks do not
+# pile up behind a backlog. Not tuned otherwise.
 PART_FOR_S = 2.0
 # A worker that stopped a day ago is dropped from the table; until then the dashboard still shows it. Not tuned.
 FORGET_WORKERS_AFTER_S = 86_400.0

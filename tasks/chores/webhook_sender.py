@@ -18,7 +18,7 @@ from models.webhooks import webhook_deliveries
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
 from tasks.chores.webhook_delivery import CheckedBackend, deliver
 
-LOOK_EVERY_S = 1.0  # for events that are due: one statement. An event waits half of it. Not tuned otherwise.
+LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half of it on average. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
 MOST_NAMES = 64  # resolved at once; a silent name server keeps a thread until the resolver's time-out
 EACH, EACH_FAILING = 16, 1  # in flight to one endpoint, and to one whose last answer was a failure. Not tuned.
@@ -104,5 +104,5 @@ class WebhookSender(Thread):
         try:
             with self._database.begin() as connection:
                 webhook_deliveries.write_results(connection, results, GIVE_UP_AFTER_S)
-        except SQLAlchemyError as error:  # they are due again once their claims end, under the same ids
+        except SQLAlchemyError as error:  # after their claims end they are due again, under the same ids
             log.warning("webhook results not written", results=len(results), error=str(error))

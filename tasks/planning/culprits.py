@@ -1,4 +1,4 @@
-"""Which queued requests make a policy fail: they are set aside, so that one of them does not stop all planning."""
+"""Finds queued requests that make a policy fail, so that one request does not stop all planning."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -17,7 +17,7 @@ def culprits(
     workers: Mapping[str, Sequence[Worker]],
     now: float,
 ) -> list[QueuedRequest]:
-    """Those with which a fresh policy fails even if nothing else waits, found in halves; empty if only several do."""
+    """Returns the requests with which a fresh policy fails even alone, found by bisection; empty if only several do."""
     if not fails(policy, settings, queued, workers, now):
         return []
     if len(queued) == 1:
@@ -44,6 +44,6 @@ def fails(
         for model, one in policies:
             one.assign(workers.get(model, ()), now)
             list(islice(one.waiting(now), MOST_BATCHES))
-    except Exception:  # whatever it is: that is the question
+    except Exception:  # any error counts as a failure
         return True
     return False

@@ -29,7 +29,7 @@ class InFlightBatch:
 
 
 class FleetView:
-    """The batches in flight, and the workers as described by them."""
+    """The batches in flight, and the workers that serve them as policies see them."""
 
     def __init__(self) -> None:
         self._in_flight: dict[int, InFlightBatch] = {}
@@ -63,7 +63,7 @@ class FleetView:
                 self._in_flight[batch.id] = InFlightBatch(assignment, {r.id: r for r in assignment.requests})
 
     def update(self, open_batches: Sequence[OpenBatch]) -> dict[int, InFlightBatch]:
-        """Take over which batches are open now; returns those that were in flight and have ended, by batch id."""
+        """Set the batches that are open now; returns those that were in flight and have ended, by batch id."""
         self._open = open_batches
         open_ids = {batch.id for batch in open_batches}
         ended = {batch_id: batch for batch_id, batch in self._in_flight.items() if batch_id not in open_ids}
@@ -127,8 +127,8 @@ class FleetView:
     def _rows(self, batch: OpenBatch, now: float) -> Iterable[RunningRow]:
         """The running rows of a batch that joined.
 
-        The last heartbeat says how many tokens each has gained. If the batch's estimate says that it should have gained
-        more by now, that counts instead.
+        The last heartbeat has the tokens that each row has gained. If the batch's estimate gives more by now, that is
+        used.
         """
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
@@ -145,7 +145,7 @@ def _remaining_s(batch: OpenBatch, now: float) -> float:
 
 
 def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
-    """The same assignments with their serving times estimated, where the policy did not."""
+    """Return the assignments, with estimated serving times where the policy gave none."""
     by_name = {worker.name: worker for worker in workers}
     return [
         assignment if assignment.estimated_s or not assignment.requests else _with_estimate(assignment, by_name)
@@ -154,7 +154,7 @@ def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker])
 
 
 def _with_estimate(assignment: Assignment, workers: Mapping[str, Worker]) -> Assignment:
-    """Joiners are assumed to decode together with all rows that run now."""
+    """Estimate one assignment; joiners are assumed to decode together with all rows that run now."""
     worker = workers[assignment.worker]
     length = max(request.prefill for request in assignment.requests)
     generation_length = max(request.remaining for request in assignment.requests)

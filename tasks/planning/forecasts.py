@@ -1,4 +1,4 @@
-"""Forecasts beside the planner's decisions: one after the other, in pieces, in less than a twentieth of its time."""
+"""Computes forecasts beside the planner's decisions, one at a time, in pieces, in under a twentieth of its time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,32 +13,32 @@ from scheduling.forecast.forecast import ExpectedAnswer, Forecast, PresentWork, 
 from scheduling.forecast.forecast_inputs import RecentArrivals, copy_of
 from scheduling.policy import Policy
 
-# Of the planner's time, in CPU seconds, since others may have the CPU meanwhile. With the snapshots' own fortieth it
-# leaves nineteen twentieths for decisions. Not tuned.
+# Share of the planner's time for forecasts, in CPU seconds because other processes may run meanwhile. With the fortieth
+# for snapshots, nineteen twentieths are left for decisions. Not tuned.
 SHARE = 0.03
-AT_ONCE_S = 0.02  # in one step: a tenth of what a client notices, and more than most single decisions
-# What a new planner, or one that had nothing to forecast, may spend in its next steps, so that ETAs are there within a
-# second. Without a bound, an idle hour would be spent on forecasts in the busy minutes after it.
+AT_ONCE_S = 0.02  # in one step: a tenth of a noticeable delay, and longer than most single decisions
+# Most time saved up by a new or idle planner for its next steps, so that ETAs exist within a second. Without a bound,
+# the share of an idle hour would be spent in the busy minutes after it.
 SAVED_S = 0.2
-EVERY_S = 0.5  # between two forecasts' beginnings: snapshots are no more frequent
-MOST_S = 1.0  # of computing for one forecast; what is not played by then is expected at the rate of what was. Not tuned
-# An older forecast still says when each place in the queue has its turn, but not which request has that place: others
-# have come and gone ahead meanwhile. Two snapshots long; not tuned.
+EVERY_S = 0.5  # between the starts of two forecasts: snapshots are no more frequent
+MOST_S = 1.0  # of computing for one forecast; the rest is extrapolated at the simulated rate. Not tuned
+# An older forecast still gives the time of each place in the queue, but not the request at that place, because other
+# requests may have overtaken it. Two snapshots long; not tuned.
 FRESH_S = 1.0
-MOST_WAITING = 1000  # requests at the front of the queue that a forecast names; of others a client learns less
-# Forecasts of one request that are compared with its answer, each when it has waited this much longer than at the last.
-# A long job would otherwise count as often as it was forecast. Not tuned.
+MOST_WAITING = 1000  # requests at the front of the queue with forecasts of their own
+# A request's forecast is kept for comparison with its answer if it has waited this many times as long as at the last
+# one. Otherwise a long job would count once for each forecast. Not tuned.
 MOST_JUDGED, LONGER = 3, 2.0
 MOST_REMEMBERED = 4000  # requests with forecasts that have not come true yet
 
-# When requests were answered, by id; None for one that failed or was cancelled; those that have not ended are left out.
+# Times of requests' answers by id: None for failed and cancelled requests, no entry for unfinished ones.
 EndsOf = Callable[[Sequence[str]], Mapping[str, float | None]]
 WorkByModel = Mapping[str, Sequence[PresentWork]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A forecast of one request, to be compared with its answer."""
+    """A request's forecast, kept for comparison with its answer."""
 
     stage: Stage
     at: float
@@ -48,7 +48,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """The ids at the front of a model's queue, in the order in which they would be served now, and how many wait."""
+    """The ids at the front of a model's queue in the present order of service, and the number of waiting requests."""
 
     ids: Sequence[str] = ()
     total: int = 0
@@ -56,7 +56,7 @@ class QueueFront:
 
 @dataclass(frozen=True)
 class _Concluded:
-    """A forecast as it is told: what is expected of each request, in seconds from `at`."""
+    """A calibrated forecast: the expected answer of each request, in seconds from `at`."""
 
     at: float
     line: ResponseLine | None
@@ -65,11 +65,11 @@ class _Concluded:
 
     @cached_property
     def turns(self) -> Sequence[Expectation]:
-        """What is expected of each place in the queue, the first one first."""
+        """The expectation for each place in the queue, the first place first."""
         return tuple(self.waiting.values())
 
     def of_queue(self, order: Sequence[str], now: float) -> Iterator[tuple[str, Expectation]]:
-        """What is expected, in seconds from now, of the requests that wait now, in the order of service."""
+        """Return the expected answers of the present queue, in seconds from now, in the order of service."""
         age_s = now - self.at
         for place, request_id in enumerate(order, start=1):
             if age_s <= FRESH_S and request_id in self.waiting:
@@ -78,7 +78,7 @@ class _Concluded:
                 yield request_id, turn
 
     def turn(self, place: int) -> Expectation | None:
-        """Seconds to the answer of a request that has this place in the queue now; 1 is next. None: nothing waited."""
+        """Return the seconds to the answer at this place in the present queue (1 is next); None if nothing waited."""
         if place <= len(self.turns):
             return self.turns[place - 1]
         return self.turns[-1].scaled(place / len(self.turns)) if self.turns else None
@@ -86,12 +86,12 @@ class _Concluded:
 
 @dataclass(slots=True)
 class _OfModel:
-    """What is known of one model's requests."""
+    """The forecasts of one model's requests."""
 
     arrivals: RecentArrivals = field(default_factory=RecentArrivals)
     calibration: IntervalCalibration = field(default_factory=IntervalCalibration)
     made: dict[str, list[_Made]] = field(default_factory=dict)
-    running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # the rows that run, as of the last snapshot
+    running: dict[str, ExpectedAnswer] = field(default_factory=dict)  # running rows at the last snapshot
     concluded: _Concluded | None = None  # the last forecast
     begun: int = 0
     due_at: float = 0.0
@@ -115,7 +115,7 @@ class Forecasts:
         self._saved_at: float | None = None
 
     def see(self, queued: Iterable[QueuedRequest], now: float) -> None:
-        """Take note of requests that were handed to the policies."""
+        """Record requests that were handed to the policies."""
         for one in queued:
             self._of(one.model).arrivals.see(one.request, now)
 
@@ -125,9 +125,8 @@ class Forecasts:
         work: Callable[[], WorkByModel],
         now: float,
     ) -> None:
-        """If none is in progress and there is time, begin the forecast that is due for longest.
-
-        What the policies have assigned must be in `work`: it waits no more.
+        """Begin the longest overdue forecast if none is in progress and there is time. `work` must include what the
+        policies have just assigned.
         """
         if self._in_progress is not None or self._left_s(now) <= 0:
             return
@@ -150,7 +149,7 @@ class Forecasts:
         self._spend(self._clock() - began)
 
     def advance(self, ends_of: EndsOf, now: float) -> None:
-        """Play on for as long as the share of time allows; once a forecast is complete, learn from its predecessors."""
+        """Simulate while the share of time allows; when a forecast is complete, learn from earlier ones."""
         playing, left_s = self._in_progress, self._left_s(now)
         if playing is None or left_s <= 0:
             return
@@ -164,11 +163,11 @@ class Forecasts:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of CPU so far."""
+        """CPU seconds spent on forecasts so far."""
         return self._spent_s
 
     def described(self, work: WorkByModel, queues: Mapping[str, QueueFront], now: float) -> dict[str, ModelForecast]:
-        """What is expected of each model's requests, for the planner's snapshot."""
+        """Return each model's forecast for the planner's snapshot."""
         began = self._clock()
         described = {}
         for model in dict.fromkeys([*self._models, *work]):
@@ -183,7 +182,7 @@ class Forecasts:
         return self._models.setdefault(model, _OfModel())
 
     def _left_s(self, now: float) -> float:
-        """Save up for the time since the last call; what may be spent in this step."""
+        """Add the share of the time since the last call; return the seconds that this step may spend."""
         since = now if self._saved_at is None else self._saved_at
         self._saved_s, self._saved_at = min(SAVED_S, self._saved_s + SHARE * (now - since)), now
         return min(AT_ONCE_S, self._saved_s)
@@ -193,7 +192,7 @@ class Forecasts:
         self._saved_s -= seconds
 
     def _conclude(self, ends_of: EndsOf, playing: _InProgress) -> None:
-        """Compare earlier forecasts with the answers that have come, and describe this one with what that taught."""
+        """Compare earlier forecasts with the answers since, and calibrate the new forecast with the errors."""
         of, began_at = self._models[playing.model], playing.forecast.began_at
         expected = playing.forecast.expected()
         _learn(ends_of, of, expected)
@@ -209,7 +208,7 @@ class Forecasts:
 
 
 def _described(of: _OfModel, queue: QueueFront, now: float) -> ModelForecast:
-    """The last forecast for those that wait and run now; rows of continuous batches by their progress."""
+    """Return the last forecast for waiting and running requests; rows of continuous batches by their progress."""
     last = of.concluded
     jobs: dict[str, AnswerForecast] = {}
     for name, answer in of.running.items():
@@ -235,11 +234,11 @@ def _job(place: int | None, expected: Expectation) -> AnswerForecast:
 
 
 def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]) -> None:
-    """Requests that are awaited no more have ended, or wait again behind all that a forecast names."""
+    """Learn from requests that are no longer awaited: they ended, or wait again behind the forecast front."""
     gone = [request_id for request_id in of.made if request_id not in expected and request_id not in of.running]
     ends = ends_of(gone) if gone else {}
-    # In the order of the answers. In that of the forecasts the newest scores, which are kept, would be those of quick
-    # answers alone: the slow ones of the same forecasts have not come yet.
+    # Sorted by answer time. Sorted by forecast time, the newest scores, which are kept, would all be of quick answers:
+    # the slow answers to the same forecasts have not come yet.
     for request_id in sorted(ends, key=lambda one: ends[one] or 0.0):
         ended_at = ends[request_id]
         for made in of.made.pop(request_id):
@@ -248,7 +247,7 @@ def _learn(ends_of: EndsOf, of: _OfModel, expected: Mapping[str, ExpectedAnswer]
 
 
 def _remember(made: dict[str, list[_Made]], request_id: str, forecast: _Made) -> None:
-    """Keep a forecast to be judged, if the request has waited notably longer than at the last one that is kept."""
+    """Keep a forecast for comparison if the request has waited notably longer than at the last kept one."""
     kept = made.setdefault(request_id, [])
     waited_s = forecast.at - kept[0].at if kept else 0.0
     longer = not kept or waited_s >= LONGER * (kept[-1].at - kept[0].at) + EVERY_S

@@ -13,21 +13,21 @@ log = structlog.get_logger()
 
 
 class Leader:
-    """Takes the lead when it is free and keeps it until an error; the step after an error begins a new term."""
+    """Takes the lead when it is free and keeps it until an error; the step after an error starts a new term."""
 
     def __init__(self, engine: Engine, rules: PlannerRules) -> None:
         self._engine, self._rules = engine, rules
         self._connection: Connection | None = None
-        self._lead: Lead | None = None  # the last one that this process had
+        self._lead: Lead | None = None  # the last lead of this process
         self._planner: Planner | None = None  # None unless this process leads
-        self._failed = self._careful = False  # whether the last step, the last two steps had an unforeseen error
+        self._failed = self._careful = False  # unforeseen error in the last step, in the last two steps
         self.stands_by = False  # whether another process led when this one last asked
 
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
 
-        `sent` and `send` as in `Planner.step`. After any error, which it raises again, the next
-        step begins a new term; after an unforeseen one that recurs, by looking for its cause in the queue.
+        `sent` and `send` as in `Planner.step`. Raises any error again; the next step then starts a new term. After a
+        repeated unforeseen error it first searches the queue for the cause.
         """
         try:
             planner = self._planner or self._take_the_lead()
@@ -61,7 +61,7 @@ class Leader:
         return self._planner.due_in_s if self._planner else None
 
     def resign(self) -> None:
-        """Let another process lead, and drop the planner with all that it has in memory."""
+        """Give up the lead, and drop the planner with its state in memory."""
         if self._planner is not None and self._connection is not None and self._lead is not None:
             try:
                 self._connection.rollback()
@@ -78,7 +78,7 @@ class Leader:
             connection.close()
 
     def _take_the_lead(self) -> Planner | None:
-        """A new term with a new planner; None while another process leads."""
+        """Start a term with a new planner; returns None while another process leads."""
         connection = self._connection or self._engine.connect()
         self._connection = connection
         with connection.begin():

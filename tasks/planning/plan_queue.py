@@ -1,4 +1,4 @@
-"""Whether this process consumes the queue of ticks: only while it leads."""
+"""Makes this process consume the queue of ticks only while it leads."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ QUEUE = "plan"
 
 
 class PlanQueue:
-    """Celery's consumer of this process, or what stands for it until there is one; any thread may call `set`."""
+    """Starts and stops this process's consumption, also before Celery's consumer exists; any thread may call `set`."""
 
     def __init__(self) -> None:
         self.consumer: Any = None  # celery.worker.consumer.Consumer, which is untyped
@@ -14,11 +14,11 @@ class PlanQueue:
 
     @property
     def consumes(self) -> bool:
-        """Whether it does, or soon will."""
+        """Whether it consumes the queue, or soon will."""
         return self._consumes
 
     def set(self, consume: bool) -> None:
-        """Consume the queue, or stop to; done by Celery's own thread, soon."""
+        """Start or stop consuming the queue; Celery's own thread does it soon afterwards."""
         if self.consumer is None or consume == self._consumes:
             return
         self._consumes = consume

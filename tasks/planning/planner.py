@@ -1,7 +1,7 @@
 """The planner: feeds queued requests to the policy, asks it for assignments, and claims them before they are sent.
 
-Whatever it has in memory (the policies with their queued requests, the batches in flight) is a cache of Postgres. After
-an error, a lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
+Its state in memory (the policies with their queued requests, the batches in flight) is a cache of Postgres. After an
+error, a lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
 """
 
 from collections import defaultdict
@@ -34,13 +34,13 @@ from tasks.planning.queue_description import describe_queues
 from tasks.planning.serving_estimates import ServingEstimates
 from tasks.planning.typical_batch import TypicalBatch
 
-# The next snapshot waits this many times as long as the last one took, so that snapshots of a long queue take at most a
-# fortieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not tuned.
+# The pause after a snapshot as a multiple of its duration, so that snapshots of a long queue take at most a fortieth of
+# the planner's time. A lower value shows a fresher queue, a higher one leaves more time for decisions. Not tuned.
 SNAPSHOT_SPACING = 40
-# The simplest policy, for a term after the one in force failed and no single request was the cause.
+# The simplest policy, used for a term if the policy in force failed and no single request was the cause.
 FALLBACK_POLICY = "vs"
-# Messages about one batch before its worker counts as unable to receive any: it has had 8 s by then, by default.
-# More delays the batch, fewer suspects workers that are only busy. Not tuned.
+# Sends of one batch before its worker counts as unreachable, by default after 8 s. More sends delay the batch, fewer
+# suspect workers that are only busy. Not tuned.
 MOST_SENDS = 4
 
 Send = Callable[[list[tuple[int, str]]], None]
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 
 def leave_to_caller(batches: list[tuple[int, str]]) -> None:
-    """Send nothing: the caller does."""
+    """Send nothing, because the caller sends the batches."""
 
 
 class Planner:
@@ -58,18 +58,18 @@ class Planner:
     def __init__(
         self, connection: Connection, lead: Lead, epoch: int, rules: PlannerRules, *, careful: bool = False
     ) -> None:
-        """`careful`: the last term ended with an unforeseen error, so that its cause is looked for in the queue."""
+        """`careful`: the last term ended with an unforeseen error, so search the queue for its cause."""
         self._careful = careful
         self._connection, self._lead, self._epoch, self._rules = connection, lead, epoch, rules
         self._policies = PoliciesByModel(rules.policy, rules.settings)
-        self._refused_policy: str | None = None  # set in the database, but unknown here
+        self._refused_policy: str | None = None  # a policy set in the database but unknown here
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
         self._live: list[LiveWorker] = []
         self._typical, self._decision_s = TypicalBatch(), 0.0
         self._leading_since: float | None = None
         self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
-        self._largest_tokens: dict[str, int] = {}  # by model: what the key-value cache of its largest worker holds
+        self._largest_tokens: dict[str, int] = {}  # by model: KV cache tokens of its largest worker
         self._lacking: dict[str, Lacking] = {}  # by model
         self.has_work = False  # whether anything waited or was in flight, at the last step
         self.all_joinable = False  # whether every worker had rows that others may join, at the last step
@@ -78,8 +78,8 @@ class Planner:
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name).
 
-        `sent`: whether the broker took what the last step returned. `send` gets the batches once they are committed:
-        workers need not wait for forecast and snapshot. Raises LeadLost.
+        `sent`: whether the broker accepted the last step's batches. `send` is called with the batches once they are
+        committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
             began = perf_counter()
@@ -89,7 +89,7 @@ class Planner:
             if inputs.now - self._renewed_at > self._rules.renew_every_s:
                 self._renew(inputs.now)
             batches = self.decide(inputs)
-            if perf_counter() - began > self._rules.renew_every_s:  # nobody could take over meanwhile, nor shall now
+            if perf_counter() - began > self._rules.renew_every_s:  # nobody could take over during the step
                 self._renew(inputs.now)
         send(batches)
         with self._connection.begin():
@@ -101,13 +101,13 @@ class Planner:
         self._renewed_at = now
 
     def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Adopt, recover, feed, settle, assign, publish; the batches to send once the transaction is committed."""
+        """Adopt, recover, feed, settle, assign, publish; returns the batches to send after the commit."""
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
-            self._read_abilities(inputs.tau)  # a worker came that differs from those before
+            self._read_abilities(inputs.tau)  # a worker with other abilities has appeared
         self._estimates.pool(live)
         self._feed(live, now)
         self._settle()
@@ -121,7 +121,7 @@ class Planner:
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _look_ahead(self, now: float) -> None:
-        """Forecast for a while, and write the queue as clients and the dashboard see it, if either is due."""
+        """Advance the forecast and write the queue's snapshot, if either is due."""
         workers = cache(lambda: self._fleet.workers(self._live, self._serving_time_of, now, self._rules.lookahead_s))
         self._forecasts.begin(self._policies, lambda: self._present_work(workers()), now)
         self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
@@ -154,7 +154,7 @@ class Planner:
         self._begin_with(policies, inputs.tau)
 
     def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
-        """Have every queued request fed again, to these policies."""
+        """Start an epoch with these policies: every queued request is fed again."""
         policies.set_rank_correlation(tau)
         policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
@@ -164,7 +164,7 @@ class Planner:
     ) -> list[QueuedRequest]:
         """Fail the requests that make the policy fail; if no single one does, this term plans with FALLBACK_POLICY."""
         policy, settings, self._careful = self._policies.policy, self._rules.settings, False
-        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all of them idle
+        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all workers, as idle
         ids = {one.request.id for one in culprits(policy, settings, queued, workers, now)}
         kept = [one for one in queued if one.request.id not in ids]
         for request_id in sorted(ids):
@@ -183,7 +183,7 @@ class Planner:
             return []
         self._recovered_at = inputs.now
         if inputs.now - (self._leading_since or inputs.now) > rules.alive_s:
-            # not sooner: while the database was away, no worker could renew its leases
+            # not earlier, because no worker could renew its leases while the database was away
             lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
             if lost:
                 log.warning("batches lost", requests=len(lost))
@@ -192,16 +192,16 @@ class Planner:
         reconciler.expire_deadlines(connection)
         self._read_largest_workers()
         self._read_abilities(inputs.tau)
-        # Five intervals, so that a request that ended just after one look is still found at the next ones.
+        # Five intervals, so that a request that ended just after one query is still found by the next ones.
         self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
         return self._messages_to_send_again(inputs.now)
 
     def _messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
-        """Batches that were sent and not taken, and a probe for each worker that took none of several messages."""
+        """Return batches that were sent but not taken, and a probe for each unreachable worker."""
         rules, connection = self._rules, self._connection
         deaf: list[str] = []
         if now - self._unsent_at > MOST_SENDS * (rules.resend_s + rules.recover_every_s):
-            # not sooner: what did not reach the broker is no fault of a worker's
+            # not earlier: messages that did not reach the broker are not the worker's fault
             deaf = reconciler.withdraw_untaken_batches(connection, rules.resend_s, MOST_SENDS, rules.max_attempts)
         for name in deaf:
             log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
@@ -209,7 +209,7 @@ class Planner:
         return reconciler.batches_to_resend(connection, rules.resend_s, rules.on_time_s) + probes
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Give the policies what came since the last step; what fits no worker fails at once."""
+        """Give the policies the new requests since the last step; requests that fit no worker fail at once."""
         queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
         for worker in live:
             largest = self._largest_tokens.get(worker.model, 0)
@@ -226,7 +226,7 @@ class Planner:
         self._forecasts.see(queued, now)
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
-        """Whether the prompt leaves no place for a token on the largest worker, or outgrew it alone."""
+        """Whether the prompt leaves no space for a token on the largest worker, or the request outgrew it alone."""
         largest_tokens = self._largest_tokens.get(one.model)
         return largest_tokens is not None and max(one.request.prefill, one.request.outgrew_tokens) >= largest_tokens
 
@@ -236,7 +236,7 @@ class Planner:
         return failed
 
     def _read_largest_workers(self) -> None:
-        """Which worker of each model is the largest; where it has become smaller, what waits may now fit nowhere."""
+        """Update each model's largest worker; if it has become smaller, fail waiting requests that now fit nowhere."""
         before = self._largest_tokens
         self._largest_tokens = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
         for model, tokens in self._largest_tokens.items():
@@ -244,7 +244,7 @@ class Planner:
                 self._fail_too_large(model)
 
     def _read_abilities(self, tau: float | None) -> None:
-        """What each model's workers lack; where they differ in something else than before, needs count anew."""
+        """Update the abilities that each model's workers lack; if they differ in new ones, regroup requests."""
         self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
         uneven = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
         if uneven != self._policies.uneven:

@@ -26,17 +26,16 @@ from tasks.planning.plan_queue import PlanQueue
 from tasks.planning.planner_rules import PlannerRules
 from tasks.planning.step_pacer import StepPacer
 
-# A kick waits at most this long for its step, or STEP_SPACING times as long as the last decision took in CPU time. So
-# kicks that keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not
-# tuned.
+# A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So under
+# constant kicks the planner is idle for seven eighths of the time, for any number of workers. Not tuned.
 STEP_INTERVAL_S = 0.02
 STEP_SPACING = 8
 # While every worker decodes rows that others may join: joins become fewer and larger, and each join costs a message, a
 # transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
-# (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for what is left of the interval.
+# (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the interval.
 JOINING_INTERVAL_S = 0.06
-# Between two steps while anything waits or runs: what nobody kicks for, such as a lost lease or a deadline that has
-# passed, is found within this time. Without work beat's ticks are enough. Not tuned.
+# Seconds between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed
+# deadline, are noticed within this time. Without work beat's ticks are enough. Not tuned.
 BUSY_STEP_S = 1.0
 # Without a tick for this many times MAGNUS_TICK_S the planner steps by itself, and a stand-by looks whether the lead is
 # free. Not tuned.
@@ -45,7 +44,7 @@ MISSING_TICKS = 1.5
 # predictor, which without beat looks every MISSING_TICKS, would count as dead; more delay requests while there is none.
 # Not tuned.
 MISSED_TICKS = 2
-STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, in which the lead is given up as well
+STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, enough to give up the lead as well
 
 
 class PlannerLoop:
@@ -92,13 +91,13 @@ class PlannerLoop:
             self._pacer.lengthen(JOINING_INTERVAL_S)
 
     def on_kick(self) -> None:
-        """Step, unless this process stands by: the planner that leads hears the kick, too."""
+        """Step, unless this process stands by: the leading planner also gets the kick."""
         if self._queue.consumes:
             self.loop.step()
 
 
 def planner_rules() -> PlannerRules:
-    """The rules that the settings make."""
+    """Return the planner's rules from the settings."""
     return PlannerRules(
         policy=settings.policy,
         settings=PolicySettings(

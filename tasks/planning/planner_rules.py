@@ -1,4 +1,4 @@
-"""What a planner is told at its start: policy, bounds and intervals."""
+"""The settings of a planner: policy, bounds and intervals."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class PlannerRules:
     policy: str  # in force until `magnus policy set` names another
     settings: PolicySettings
     alive_s: float = 4.0  # a worker without a heartbeat for this long gets no new batch
-    on_time_s: float = 2.0  # a worker whose heartbeat is older lacks CPU; that it takes no message then proves nothing
+    on_time_s: float = 2.0  # a worker with an older heartbeat lacks CPU, so untaken messages do not make it unreachable
     lease_s: float = 10.0
     resend_s: float = 2.0
     max_attempts: int = 3

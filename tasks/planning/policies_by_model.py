@@ -1,4 +1,4 @@
-"""One policy object for each model, all of the policy in force, with its queued requests. No queries, no clock."""
+"""One object of the policy in force for each model, with its queued requests. No queries, no clock."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +18,10 @@ class PoliciesByModel:
     def __init__(
         self, policy: str, settings: PolicySettings, uneven: Mapping[str, frozenset[str]] = MappingProxyType({})
     ) -> None:
-        """No requests yet; raises UnknownPolicy.
+        """Begins without requests; raises UnknownPolicy.
 
-        `uneven` has by model what some of its workers can do and others cannot. What all can do needs no choice, and
-        what none can do is refused by whichever worker gets the request.
+        `uneven` has, by model, the abilities that only some of its workers have. Needs that all workers meet restrict
+        no choice, and needs that none meets are refused by the worker that gets the request.
         """
         self.continuous = make_policy(policy, settings).mode == "continuous"  # rows join and leave
         self.policy, self.uneven, self._settings = policy, uneven, settings
@@ -36,7 +36,7 @@ class PoliciesByModel:
         return sum(len(policy) for policy in self._by_model.values())
 
     def of(self, model: str) -> IsolatingPolicy:
-        """The policy of a model, made when it is first asked for."""
+        """Return the policy of a model; the first call makes it."""
         if model not in self._by_model:
             self._by_model[model] = make_policy(self.policy, self._settings)
             self._by_model[model].set_rank_correlation(self._tau)
@@ -44,10 +44,10 @@ class PoliciesByModel:
         return self._by_model[model]
 
     def feed(self, queued: Iterable[QueuedRequest], now: float) -> None:
-        """Add requests, in place of those with the same ids that were predicted anew while they waited.
+        """Add requests; replaces waiting requests with the same ids, which have a new prediction.
 
-        Those left of one batch that ran out of memory are handed over together, to be split, and so are those that were
-        served together when an engine failed.
+        The remaining requests of a batch that ran out of memory are passed on together, to be split; so are requests
+        that were served together when an engine failed.
         """
         sealed: dict[tuple[str, str], list[Request]] = defaultdict(list)
         suspects: dict[tuple[str, str], list[Request]] = defaultdict(list)

@@ -8,8 +8,8 @@ from models.planning.queue_snapshot import BatchInQueue
 from scheduling.adaptive_batching import wasted_memory_access
 from scheduling.policy import Policy, WaitingBatch, Worker
 
-# The snapshot names this many requests at the front of the queue and this many batches; of all others a client learns
-# how many are ahead. More costs the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
+# The snapshot names this many requests at the front of the queue and this many batches; clients of all others only
+# learn the queue's length. More would cost the planner time: describing the front of 100,000 requests takes 3 to 18 ms,
 # depending on the policy (docs/results/control-plane.md). Not tuned otherwise.
 MOST_IDS = 1000
 MOST_BATCHES = 200
@@ -18,7 +18,7 @@ MOST_BATCHES = 200
 def describe_queues(
     policies: Iterable[tuple[str, Policy]], workers: Mapping[str, Sequence[Worker]], now: float
 ) -> tuple[dict[str, list[BatchInQueue]], float]:
-    """The queue of each model described, and the longest time that one of them takes."""
+    """Return the described queue of each model, and the longest time until one of them is served."""
     described = {
         model: describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies
     }
@@ -29,7 +29,7 @@ def describe_queues(
 def describe_queue(
     waiting: Iterable[WaitingBatch], total: int, workers: Sequence[Worker]
 ) -> tuple[list[BatchInQueue], float]:
-    """The first waiting batches described, and the seconds until a request behind all `total` requests could start.
+    """Describe the first waiting batches; also returns the seconds until a request behind all `total` could start.
 
     Each batch in turn starts on the worker that is free first, as if nothing else arrived. The requests that are not
     described are assumed to need as many seconds each as those that are.

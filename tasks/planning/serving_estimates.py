@@ -1,8 +1,8 @@
 """Serving times of each worker: the trainer's estimator of whole batches, or the curves that the worker learned.
 
-Where rows join and leave, a batch's seconds say little about the next one's, and no estimator is fitted to them. There
-the curves count that workers fit to their own steps, those of one model put together as far as they agree. Where
-batches run to completion, a worker's own are what the trainer's estimator corrects.
+Under continuous batching a batch's seconds say little about the next one's, so no estimator is fitted to them. There
+the curves that workers fit to their own steps are used, pooled over the model's workers as far as they agree. For
+run-to-completion batches the trainer's estimator corrects the worker's own curves.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ class ServingEstimates:
         self._pooled: dict[tuple[str, str], ServingCurves] = {}
 
     def adopt(self, connection: Connection, version: str | None) -> None:
-        """Load the active version if it is not the one in use; if it cannot be read, the last one that can."""
+        """Load the active version unless it is in use; if it is unreadable, load the last readable one."""
         if version == self._version:
             return
         published = load_active(connection, "serving_time") if version else None
@@ -37,7 +37,7 @@ class ServingEstimates:
         self._of_worker.clear()
 
     def pool(self, live: Iterable[LiveWorker]) -> None:
-        """Put together what these workers have learned of their steps, anew if it has changed."""
+        """Pool the costs that these workers have learned from their steps, if they have changed."""
         learned = {
             (worker.model, worker.name): worker.curves for worker in live if isinstance(worker.curves, LearnedCurves)
         }
@@ -51,12 +51,12 @@ class ServingEstimates:
             self._pooled |= {(model, name): curves for name, curves in pooled_curves(of_model).items()}
 
     def of(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
-        """How long batches take on this worker; where rows join and leave (`joins`), by what `pool` put together."""
+        """Return the estimator for this worker; for continuous batches (`joins`) the curves of `pool`."""
         if joins and (pooled := self._pooled.get((worker.model, worker.name))):
             return pooled
         key = (worker.name, worker.model, repr(worker.curves), joins)
         if key not in self._of_worker:
-            # what is learned of one worker may change every few seconds
+            # a worker's learned curves may change every few seconds
             self._of_worker = {other: times for other, times in self._of_worker.items() if other[0] != worker.name}
             curves = worker.curves.curves if worker.curves else None
             learned = curves if joins else None

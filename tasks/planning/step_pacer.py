@@ -25,5 +25,5 @@ class StepPacer:
         self._next_at = self._began_at + self._interval_s
 
     def lengthen(self, interval_s: float) -> None:
-        """Let the next step, and it alone, begin at least `interval_s` after the last one began."""
+        """Delay only the next step until `interval_s` after the start of the last one."""
         self._next_at = max(self._next_at, self._began_at + interval_s)

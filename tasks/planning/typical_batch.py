@@ -1,4 +1,4 @@
-"""How long batches took lately: what an ETA at an idle service is made of."""
+"""The typical serving time of recent batches, which ETAs of an idle service use."""
 
 from collections.abc import Iterable
 
@@ -11,18 +11,18 @@ NEWEST_WEIGHT = 0.1
 
 
 class TypicalBatch:
-    """The moving average of the serving times of batches that finished, read when it is asked for."""
+    """The moving average of finished batches' serving times, read from the database on demand."""
 
     def __init__(self) -> None:
-        self._ended: list[int] = []  # since it was last read
+        self._ended: list[int] = []  # batches that ended since the last read
         self._mean_s = 0.0
 
     def note(self, batch_ids: Iterable[int]) -> None:
-        """These have ended."""
+        """Record that these batches have ended."""
         self._ended += batch_ids
 
     def serving_s(self, connection: Connection) -> float:
-        """Seconds; 0 before the first batch finished."""
+        """Return the average in seconds; 0 before the first batch finished."""
         endings = live_fleet.batch_endings(connection, self._ended) if self._ended else {}
         self._ended.clear()
         for ending in endings.values():

@@ -1,7 +1,7 @@
-"""The log of outcomes as predictors read it: each outcome once, in the form in which they learn from it.
+"""Reads the log of outcomes for predictors: each outcome once, in the form that they learn from.
 
-A row of the log carries the instant at which the engine ended the request, but it becomes visible only when the result
-writer commits it, perhaps after rows that ended later. Therefore reads overlap, and leave out the ids already read.
+A row of the log has the instant at which the engine ended the request, but becomes visible when the result writer
+commits it, perhaps after rows that ended later. So reads overlap, and skip ids that were read before.
 """
 
 from collections.abc import Collection
@@ -9,9 +9,9 @@ from collections.abc import Collection
 from learning.predictors.length_predictor import Outcome, Prompt
 from models.training_log import FinishedRequest
 
-# How much later than its end an outcome may be committed and still be read. A worker that cannot write for
-# MAGNUS_LEASE_S, 10 s, loses its lease and writes nothing, so any value above that does. Larger only makes the query
-# leave out more ids: 3,000 at 100 requests a second.
+# Longest time from an outcome's end to its commit after which it is still read. A worker that cannot write for
+# MAGNUS_LEASE_S, 10 s, loses its lease and writes nothing, so any value above that works. A larger one only makes the
+# query skip more ids: 3,000 at 100 requests a second.
 OVERLAP_S = 30.0
 # Reads come every second. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
 # workers write what they kept as soon as they reach it again. Any value between some reads and OVERLAP_S does.
@@ -19,11 +19,11 @@ OUTAGE_S = 5.0
 
 
 class OutcomeCursor:
-    """Which outcomes the next read takes: those that ended later than `after`, seconds since the epoch, and are new."""
+    """Selects the outcomes of the next read: new ones that ended later than `after`, seconds since the epoch."""
 
     def __init__(self, after: float = 0.0) -> None:
         self.after = after
-        self._ended_at: dict[str, float] = {}  # when the requests read so far ended, by id
+        self._ended_at: dict[str, float] = {}  # ends of the requests read so far, by id
         self._advanced_at: float | None = None
         self._overlap_all_until = 0.0
 

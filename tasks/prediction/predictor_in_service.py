@@ -18,12 +18,12 @@ from settings import Settings
 from tasks.prediction.outcomes import OutcomeCursor, outcome_of
 from tasks.published_models import load_active
 
-# Outcomes that one read takes; of more, the newest. A bound for the first read after a start, which finds an hour of
-# them; the calibration itself keeps 200 of each application. Not tuned.
+# Most outcomes of one read, the newest ones. Bounds the first read after a start, which finds an hour of them; the
+# calibration itself keeps 200 of each application. Not tuned.
 MOST_OBSERVED = 1000
 OBSERVED_AGE_S = 3600.0  # a first read goes back this far: older outcomes say little about present errors. Not tuned.
-# Requests that one transaction claims and predicts: whoever comes meanwhile waits for them. A larger chunk costs a bulk
-# job's lines fewer transactions: with 256, which take 0.15 s on a busy machine, others waited for twice as long.
+# Requests that one transaction claims and predicts: later requests wait for them. A larger chunk needs fewer
+# transactions for a bulk job's lines; with 256, which take 0.15 s on a busy machine, others waited twice as long.
 CHUNK = 64
 OUTDATED_CHUNK = 64  # requests predicted again at once: the planner may want to claim these rows meanwhile. Not tuned.
 ALL_RUNNING_VERSIONS = "running-~"  # sorts behind every running version
@@ -66,8 +66,8 @@ class PredictorInService:
             self._predictor, self._version = RunningRegression(), running_version(0)
         else:
             self._predictor, self._version = CalibratedPredictor(untrained), untrained.name
-        self._answers = self._answers_in_version = 0  # that the running regression has seen
-        self._outdated_before: str | None = None  # running versions below it are to be replaced in waiting requests
+        self._answers = self._answers_in_version = 0  # answers that the running regression has seen
+        self._outdated_before: str | None = None  # predictions of older running versions are renewed
         self._outcomes = OutcomeCursor()
         self._check_at = 0.0
 

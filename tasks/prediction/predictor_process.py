@@ -19,12 +19,12 @@ from tasks.prediction.predictor_in_service import PredictorInService, make_confi
 
 MISSING_TICKS = 1.5  # without a tick for this many times MAGNUS_TICK_S the predictor looks by itself. Not tuned.
 POLL_BEHIND_POOLER_S = (
-    0.1  # between two looks where a pooler keeps announcements away: a lone request then waits half of it
+    0.1  # between two checks if a pooler blocks announcements: a lone request waits half of it on average
 )
-# Between two looks, so that requests that arrive close together are predicted together. It is the mean wait that a tick
-# every 0.1 s would cost a request, and only requests that follow another one pay it. Not tuned otherwise.
+# Seconds between two checks, so that requests that arrive close together are predicted together. It equals the mean
+# wait for a tick every 0.1 s, and only a request close behind another one waits. Not tuned otherwise.
 SPACING_S = 0.05
-STOP_WITHIN_S = 1.0  # how long the listener may take to notice a stop; any value that a stop may take does
+STOP_WITHIN_S = 1.0  # longest time until the listener notices a stop; any short time works
 # A chunk of texts is encoded within a transaction that locks their rows: on a CPU a large encoder takes many seconds.
 IDLE_IN_TRANSACTION_S = 60.0
 MODEL_CHUNK = 16  # requests and outcomes that a language model reads at once: some seconds of one core. Not tuned
@@ -48,7 +48,7 @@ def look() -> None:
 
 
 def on_predicted() -> None:
-    """Have the planner step, and report progress: 50,000 lines of a bulk job are not a process that hangs."""
+    """Kick the planner, and report progress, so that predicting 50,000 lines does not look like a hang."""
     messages.kick_planner()
     loop.report_progress()
 

@@ -1,4 +1,4 @@
-"""What is stored of an ended row: status, text, and log probabilities as OpenAI's API shows them. Pure."""
+"""Makes the stored form of an ended row: status, text, and log probabilities in OpenAI's form. Pure."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +40,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens)
         error = {"code": event.code, "message": event.message}
         return Answer(event.lease, event.request_id, RequestStatus.failed, None, 0, None, now - event.at, error)
     ended = event.ended
-    # a server's detokenizer writes the end of sequence out
+    # a server's detokenizer also writes the end-of-sequence token
     ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
     decode = partial(tokens.decode, continues=event.continues)
     answer = decode(ids) if ended.text is None else ended.text
@@ -86,7 +86,7 @@ def shown(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Jso
 
 
 def logprobs_of_text(ended: FinishedSequence, text: str, decode: Decode) -> tuple[TokenLogprob, ...]:
-    """Returns those of the text's tokens: without the end of sequence and the tokens that a stop string cut off."""
+    """Returns the text's log probabilities, without the end of sequence and tokens cut off by a stop string."""
     kept = len(ended.generated_ids)
     if ended.reason == "eos":
         kept -= 1

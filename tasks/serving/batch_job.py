@@ -36,7 +36,7 @@ class BatchJob:
     preempts: tuple[str, ...]
     sequences: tuple[Sequence, ...]
     unservable: tuple[Unservable, ...] = ()
-    streamed: frozenset[str] = frozenset()  # requests whose answers somebody reads while they are generated
+    streamed: frozenset[str] = frozenset()  # requests whose answers are read while they are generated
     closed: Event = field(default_factory=Event)  # set once the batch's results are written or its lease is lost
 
 
@@ -89,7 +89,7 @@ def prepare(
 
 
 def cache_salt(tenant: str, key: str) -> str:
-    """What keeps a server from sharing one tenant's cached prompts with another: it does not tell who the tenant is."""
+    """Returns the cache salt that keeps a server from sharing cached prompts between tenants; it hides the tenant."""
     return blake2b(tenant.encode(), key=key.encode()[:64], digest_size=16).hexdigest()
 
 
@@ -106,7 +106,7 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
         priority=request.priority,
         format=required_format(body),
         top_logprobs=body.top_logprobs,
-        # of those tokens that the planner lets it keep
+        # log probabilities of the tokens that the request keeps
         logprobs=unpacked(request.logprobs or ())[: len(request.generated_ids)],
         cache_salt=cache_salt(request.tenant, salt_key),
         prompt_logprobs="prompt_logprobs" in body.needs,

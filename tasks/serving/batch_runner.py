@@ -20,7 +20,7 @@ from tasks.serving.lease_heartbeat import LeaseHeartbeat, LeaseTerms, OpenJobs
 from tasks.serving.live_tokens import LiveRows
 from tasks.serving.result_writer import ResultWriter
 
-# How long a stopping worker waits for the database to take its last results; what is not written by then is generated
+# Seconds for which a stopping worker waits for the database to store its last results; unwritten results are generated
 # again. Longer than a transaction, and with DRAIN_S of the worker's process shorter than a supervisor's patience.
 WRITE_WITHIN_S = 5.0
 
@@ -84,7 +84,7 @@ class BatchRunner:
             return
         try:
             job = prepare(batch, self._format, self._engine.max_positions, self._lacks, self._salt_key)
-        except TokenizerAway:  # its server is away, too, and no work of this batch was done
+        except TokenizerAway:  # the tokenizer's server is unreachable, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return
         except Exception as error:  # whatever is wrong with the batch, it must reach a final state

@@ -56,7 +56,7 @@ class ContinuousBatches:
             self._row_left(request_id)
         alone = not self._batch_of_row
         if alone:
-            self._reported = _Reported()  # the engine counts anew from its first joiner on
+            self._reported = _Reported()  # an empty engine restarts its counts at the next joiner
         began_at, iterations = monotonic(), 0 if alone else self._engine.figures.iterations
         self._seconds.advance(began_at)
         try:
@@ -66,7 +66,7 @@ class ContinuousBatches:
             if alone and len(rows) == 1:
                 (row,) = job.sequences
                 self._record(RowReturned(job.lease, row.id, row.generated_ids, True, row.logprobs))
-            # what joins an empty engine and does not fit would not fit the next time either, unless it is divided
+            # a batch too large for an empty engine must be split before it is tried again
             failure = Failure(job.lease.batch_id, OutOfMemory.__name__) if alone else None
             self._record(BatchEnded(job.lease, BatchStatus.out_of_memory, monotonic(), failure=failure))
             return
@@ -98,7 +98,7 @@ class ContinuousBatches:
                 self._answer(row, monotonic())
 
     def abandon(self, batch_ids: frozenset[int]) -> None:
-        """Drop the rows of these batches, whose leases are lost, so that nothing of them is written any more."""
+        """Drop the rows of these batches, whose leases are lost, without writing any results."""
         for batch in [batch for batch in self.open if batch.job.lease.batch_id in batch_ids]:
             for request_id in list(batch.rows):
                 self._engine.remove(request_id)

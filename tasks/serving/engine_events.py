@@ -78,7 +78,7 @@ EngineEvent = BatchBegan | RowEnded | RowReturned | RowFailed | BatchEnded
 
 def event_of_row(lease: Lease, asked: Sequence, row: FinishedSequence, at: float, gpu_s: float) -> EngineEvent:
     """Returns the event of a row that its engine has finished with; `asked` is the row as it entered the engine."""
-    if row.reason == "unfinished":  # its server is away or full
+    if row.reason == "unfinished":  # its server is unreachable or full
         return RowReturned(lease, row.id, row.generated_ids, logprobs=row.logprobs, gpu_s=gpu_s)
     if row.reason == "refused":
         return RowFailed(lease, row.id, REFUSED, row.refusal, at)

@@ -22,8 +22,8 @@ from tasks.serving.engine_events import BatchBegan, BatchEnded, Record, RowEnded
 from tasks.serving.live_tokens import LiveRows
 from tasks.serving.static_batch import StaticBatch
 
-# After a failure a new engine must serve this row before any request: a prefill and a decode step. It cannot if CUDA
-# keeps the error for the rest of the process.
+# After a failure a new engine must first serve this row: a prefill and a decode step. It fails if the CUDA context is
+# broken for the rest of the process.
 TRIAL = Sequence("trial", prompt_ids=(0,), limit=2, turns=(("user", "."),))
 
 log = structlog.get_logger()
@@ -44,8 +44,8 @@ class EngineThread(Thread):
         self._removals: SimpleQueue[frozenset[str]] = SimpleQueue()
         self._abandoned: SimpleQueue[frozenset[int]] = SimpleQueue()
         self._stop_at: float | None = None
-        self._ended = False  # whether this thread serves nothing any more
-        self._running: list[BatchJob] = []  # begun since the engine was last empty
+        self._ended = False  # whether this thread has stopped serving
+        self._running: list[BatchJob] = []  # jobs begun since the engine was last empty
         self.max_positions = self._engine.max_positions
         self.steps = 0
         self.last_step_at: float | None = None  # None while there is nothing to serve
@@ -95,7 +95,7 @@ class EngineThread(Thread):
         return None
 
     def _give_back_queued(self) -> None:
-        """Give queued jobs back without having begun them; from now on submitted ones are given back at once."""
+        """Give back queued jobs that have not begun; from now on give back submitted jobs at once."""
         with self._changed:
             self._ended = True
             for job in self._queue:
@@ -120,7 +120,7 @@ class EngineThread(Thread):
                 self._live_rows.collect(self._engine)
 
     def _after_step(self, batch: StaticBatch | ContinuousBatches) -> None:
-        """Count the step, then do what other threads asked for since the last one."""
+        """Count the step, then handle other threads' calls since the last step."""
         self.steps += 1
         self.last_step_at = now = monotonic()
         self._live_rows.collect(self._engine)
@@ -178,7 +178,7 @@ class EngineThread(Thread):
         self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
 
     def progress(self, job: BatchJob) -> int:
-        """How many tokens the row of this job that has gained most has gained so far; 0 if none runs."""
+        """The most tokens that a running row of this job has gained so far; 0 without a running row."""
         rows = self._engine.rows
         return max((rows[one.id] - len(one.generated_ids) for one in job.sequences if one.id in rows), default=0)
 

@@ -1,4 +1,4 @@
-"""Keeps a worker registered and its leases alive, reads what was cancelled or lost, and checks the engine."""
+"""Keeps a worker registered and its leases alive, reads cancels and lost leases, and checks the engine."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class OpenJobs:
             self._by_lease[job.lease] = job
 
     def close(self, leases: Collection[Lease]) -> None:
-        """Release the threads that wait for these batches, which are written or lost; other leases are ignored."""
+        """Release the threads that wait for these batches, which are written or lost; ignores other leases."""
         with self._lock:
             for lease in self._by_lease.keys() & set(leases):
                 self._by_lease.pop(lease).closed.set()
@@ -87,11 +87,11 @@ class LeaseHeartbeat(Thread):
         self._engine, self._writer, self._jobs = engine, writer, jobs
         self._announcement, self._terms = announcement, terms
         self._on_broken, self._offer = on_broken, offer
-        self._incarnation = 0.0  # belongs to no worker: before `announce` nothing can be renewed or given back
+        self._incarnation = 0.0  # matches no worker, so nothing can be renewed or given back before `announce`
         self._stopping = Event()
         self._written_offer = WorkerOffer()
         self._idle_beats = 0  # beats left out since the last one that was written
-        self._unreachable_beats = 0  # counted in beats, because a process that lacks CPU beats late, too
+        self._unreachable_beats = 0  # counted in beats, not seconds: a process that lacks CPU also beats late
 
     def announce(self) -> None:
         """Register the worker; batches that an earlier process of its name left go back to the queue."""
@@ -170,9 +170,9 @@ class LeaseHeartbeat(Thread):
             )
         self._written_offer = offer
         not_renewed = {lease for lease in jobs if lease.batch_id not in renewal.held}
-        # A batch leaves the open jobs after its end is committed, and the renewal may have read in between.
+        # A batch leaves the open jobs only after its end is committed; the renewal may have read in between.
         ended = {lease for lease in not_renewed if lease.batch_id in renewal.closed}
-        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # others were closed meanwhile
+        lost = (not_renewed - ended) & self._jobs.by_lease().keys()  # the other batches were closed meanwhile
         if lost:
             log.warning("leases lost", batches=sorted(lease.batch_id for lease in lost))
             self._engine.abandon(frozenset(lease.batch_id for lease in lost))

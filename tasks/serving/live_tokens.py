@@ -34,8 +34,8 @@ class StepTokens:
     """The tokens that streamed rows gained since the last step, by the rows' ids."""
 
     generated: Mapping[str, Generated]
-    begun: frozenset[str]  # rows of which `generated` has every token, because their stream begins
-    wanted: frozenset[str]  # rows whose text is published from its beginning, which a reader lacks
+    begun: frozenset[str]  # new streams: `generated` has every token of these rows
+    wanted: frozenset[str]  # rows whose whole text is published, because a reader lacks the beginning
     gone: frozenset[str]  # rows that do not run any more
 
 
@@ -50,7 +50,7 @@ class LiveRows:
         self._asked: SimpleQueue[Collection[str]] = SimpleQueue()
 
     def ask(self, ids: Collection[str]) -> None:
-        """Have the rows of these requests that run here published from their beginning on."""
+        """Publish the running rows of these requests again from their beginning."""
         self._asked.put(ids)
 
     def begin(self, ids: Collection[str]) -> None:

@@ -24,11 +24,11 @@ from tasks.app import settings
 from tasks.serving.serving_costs import LearnedCosts, window_of_sums
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
-# Longest that a starting worker measures its own prefills and decode steps; longer delays its first batch, and what it
-# learns from its steps replaces these curves within seconds of traffic. Not tuned.
+# Longest time for which a starting worker measures its prefills and decode steps; longer delays its first batch, and
+# learned curves replace these within seconds of traffic. Not tuned.
 PROFILE_WITHIN_S = 5.0
-# Fewest measured batches from which curves with four coefficients each are fitted; where fewer fit into the memory,
-# the curves would say next to nothing.
+# Fewest measured batches to fit curves with four coefficients each; with fewer, because memory is small, the curves
+# would be meaningless.
 FEWEST_MEASURED = 3
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else ProfiledCurves(curves, quick=True),
-        paged=loaded.fused,  # used by policies whose rows join and leave; static batches are rectangles
+        paged=loaded.fused,  # for continuous batching; static batches are rectangles
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
         version=VERSION,

@@ -1,4 +1,4 @@
-"""The process of a worker whose engine is a server of others: waits for the server, then serves batches with it.
+"""A worker's process with another engine's server: waits for the server, then serves batches with it.
 
 It loads no model and no torch.
 """
@@ -22,9 +22,9 @@ from tasks.app import settings
 from tasks.serving.serving_costs import LearnedCosts, UnseenSamples
 from tasks.serving.worker_process import prepare_process, serve_until_signal
 
-CONNECT_AGAIN_S = 2.0  # between two tries of a server that is not up yet; shorter asks more often. Not tuned
-# Rows of the longest prompt and answer that a server is taken to hold which does not say how much it holds. There the
-# cap on rows binds, and this only keeps policies that know no rows from sending more. Not tuned.
+CONNECT_AGAIN_S = 2.0  # between two tries while the server is not up. Not tuned
+# A server that does not report its memory is assumed to hold this many rows of the longest prompt and answer. There the
+# cap on rows binds; this only limits policies that ignore the cap. Not tuned.
 ASSUMED_ROWS = 64
 
 log = structlog.get_logger()

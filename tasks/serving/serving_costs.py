@@ -1,4 +1,4 @@
-"""What serving takes: each row's share of the device's seconds, and the curves that a worker learns from its own steps.
+"""Costs of serving: each row's share of the device's seconds, and the curves that a worker learns from its steps.
 
 A prefill's seconds are divided by the tokens that it computes for each row. The seconds between two steps are divided
 evenly, because each row gains a token. So the shares add up to the time.
@@ -12,18 +12,18 @@ from inference.remote.stream_figures import StepSample
 from learning.step_costs import StepCosts, StepWindow
 from scheduling.costs import LearnedCurves, ServingCurves
 
-# Between two fits, of some milliseconds each. Half of it is the mean age of what the planner plans with. Not tuned.
+# Seconds between two fits of some milliseconds each. The planner's curves are on average half as old. Not tuned.
 FIT_EVERY_S = 3.0
 COUNTED = tuple(field.name for field in fields(StepSums) if field.name != "began_at")
 
 
 class DeviceSeconds:
-    """The shares of the rows that run; all instants are of one monotonic clock, seconds."""
+    """The running rows' shares of the device; instants are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._until = 0.0  # what came before is divided
-        self._each_s = 0.0  # what a row would have got that was there from the beginning
-        self._rows: dict[str, float] = {}  # a row's own part, less what it was not there for
+        self._until = 0.0  # time up to here is divided
+        self._each_s = 0.0  # seconds of a row that ran from the beginning
+        self._rows: dict[str, float] = {}  # each row's prefill share minus the decode seconds before it joined
 
     def advance(self, now: float) -> None:
         """Divide the time since the last call evenly among the rows."""
@@ -32,19 +32,19 @@ class DeviceSeconds:
         self._until = now
 
     def join(self, prefill_tokens: Mapping[str, int], now: float) -> None:
-        """These rows have joined; the time since the last call was their prefill, of so many tokens each."""
+        """Add rows; the time since the last call was their prefill, divided by their tokens."""
         seconds, tokens = now - self._until, sum(prefill_tokens.values())
         for row, of_row in prefill_tokens.items():
             self._rows[row] = seconds * of_row / tokens - self._each_s
         self._until = now
 
     def leave(self, row: str) -> float:
-        """The seconds of a row that is there no more; 0 if it never was."""
+        """Remove a row and return its seconds; 0 if it was never added."""
         return self._rows.pop(row) + self._each_s if row in self._rows else 0.0
 
 
 def by_tokens(seconds: float, tokens: Mapping[str, int]) -> dict[str, float]:
-    """The seconds of a batch that ran to completion, divided by the tokens computed for each of its rows."""
+    """Divide the seconds of a run-to-completion batch by the tokens computed for each of its rows."""
     total = sum(tokens.values())
     return {row: seconds * of_row / total for row, of_row in tokens.items()}
 
@@ -58,7 +58,7 @@ class LearnedCosts:
         self._fit_at = 0.0
 
     def curves(self, now: float) -> LearnedCurves | None:
-        """Returns the curves in service; None while nothing better than the profile is known."""
+        """Returns the curves in service; None before any that are better than the profile."""
         if now >= self._fit_at:
             self._fit_at = now + FIT_EVERY_S
             self._costs.add(self._take(now))
@@ -67,13 +67,13 @@ class LearnedCosts:
 
 
 class UnseenSamples:
-    """Turns the samples of a server's iterations into windows, each of them once."""
+    """Turns each sample of a server's iterations into a window, once."""
 
     def __init__(self) -> None:
         self._last: StepSample | None = None
 
     def windows(self, samples: Iterable[StepSample], now: float) -> list[StepWindow]:
-        """Those that are newer than the ones of the last call; samples are in the order of time."""
+        """Return windows of the samples since the last call; samples are in the order of time."""
         unseen: list[StepSample] = []
         for sample in samples:
             unseen = [] if sample is self._last else [*unseen, sample]
@@ -82,12 +82,12 @@ class UnseenSamples:
 
 
 def window_of_sums(sums: StepSums, at: float) -> StepWindow:
-    """A window of our own engine's steps."""
+    """Return a window of our own engine's steps."""
     return StepWindow(at=at, **{name: getattr(sums, name) for name in COUNTED})
 
 
 def window_of_sample(sample: StepSample, at: float) -> StepWindow:
-    """A server's window: each row reads its own tokens, and a prefill beside the iterations has no price of its own."""
+    """Return a server's window: each row reads its own tokens; prefills beside iterations are not priced separately."""
     row_steps = sample.steps * sample.rows
     return StepWindow(
         sample.seconds,

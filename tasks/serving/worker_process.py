@@ -1,4 +1,4 @@
-"""The part that all workers' processes share: announces the worker, serves batches until a signal comes."""
+"""Shared by all workers' processes: announces the worker, and serves batches until a signal comes."""
 
 import os
 import signal
@@ -29,8 +29,8 @@ from tasks.serving.live_tokens import LiveRows, TokenPublisher, ask_listener
 MOST_BATCHES = 256
 # Celery's own heartbeat, which Flower alone reads; one each 2 s was most of what an idle worker did.
 FLOWER_HEARTBEAT_S = 30
-# How long the rows of a stopping worker may run on; those that still run then go back to the queue with their tokens,
-# and only their prefill is repeated. Longer delays a restart. Not tuned.
+# Seconds for which rows of a stopping worker may continue; rows that still run then go back to the queue with their
+# tokens, and only their prefill is repeated. Longer delays a restart. Not tuned.
 DRAIN_S = 8.0
 
 log = structlog.get_logger()
@@ -60,7 +60,7 @@ def serve_until_signal(
         prompt_format,
         announcement,
         LeaseTerms(settings.lease_s, settings.heartbeat_s, settings.stall_s, settings.max_attempts),
-        # each is one statement on few rows by their ids: to plan it anew costs Postgres 0.35 ms in place of 0.06
+        # each is one statement on few rows by their ids: planning it each time takes Postgres 0.35 ms instead of 0.06
         renewals=make_engine(
             database_url, pool_size=1, name=f"magnus worker {name} renews", autocommit=True, generic_plans=True
         ),

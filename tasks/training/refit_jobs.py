@@ -1,7 +1,7 @@
 """The trainer's two jobs: each refits a learned model on the log and publishes it unless the active one is better.
 
-The length predictor's job also publishes how well recent predictions ranked the answers. While a service is new it runs
-early, because each answer tells much.
+The length predictor's job also publishes how well recent predictions ranked the answers. It runs more often in a new
+service, where each answer adds much information.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,22 +25,22 @@ from scheduling.rank_correlation import kendall_tau
 from tasks.prediction.outcomes import outcome_of
 from tasks.published_models import load_active
 
-# Newest answers or batches that a refit reads. More would lengthen the query and the fit; refit chooses its training
-# set among them. Not tuned.
+# Newest answers or batches that a refit reads. More would lengthen the query and the fit; the training set is chosen
+# among them. Not tuned.
 MOST_READ = 20_000
 # Newest answers by which predictions are judged. More reacts later to a change, fewer makes tau noisier. Not tuned.
 MOST_JUDGED = 500
 FEWEST_JUDGED = 30  # with fewer answers tau is mostly noise: its standard error at 30 is about 0.13 without correlation
-# Of the first refit: a fifth of the texts is held out, and fewer seldom leave the 40 and 10 that a refit needs.
+# Answers before the first refit: a fifth is held out, and fewer rarely give the 40 and 10 that a refit needs.
 FIRST_REFIT_ANSWERS = 60
-MOST_EARLY_ANSWERS = 4_000  # more come within the regular interval or bring little; any value above 1,000 does
+MOST_EARLY_ANSWERS = 4_000  # beyond it the regular interval is enough; any value above 1,000 works
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedUntil:
-    """When the newest outcomes ended that the last refits used, published or not: seconds since the epoch."""
+    """Ends of the newest outcomes used by the last refits, published or not, in seconds since the epoch."""
 
     lengths: float = 0.0
     batches: float = 0.0
@@ -48,7 +48,7 @@ class LearnedUntil:
 
 @dataclass
 class RefitJobs:
-    """Both jobs with what they need."""
+    """Both refit jobs with their dependencies."""
 
     database: Engine
     make_untrained: Callable[[], LengthPredictor]
@@ -93,7 +93,7 @@ class RefitJobs:
         self.learned = replace(self.learned, batches=until)
 
     def _conclude(self, kind: str, candidate: Candidate | None, until: float) -> float:
-        """Publish the candidate if it passed; returns when the newest outcome ended that was learned from."""
+        """Publish the candidate if it passed; returns the end of the newest outcome that it learned from."""
         if candidate is None:
             return until
         version = None

@@ -19,7 +19,7 @@ from tasks.app import database_url, settings
 from tasks.prediction.predictor_in_service import make_configured
 from tasks.training.refit_jobs import LearnedUntil, RefitJobs
 
-FORK_SERVER = get_context("forkserver")  # loads all modules once, and has no threads that a fork would lose
+FORK_SERVER = get_context("forkserver")  # loads all modules once, and has no threads, which a fork would lose
 
 
 class RefitProcesses:
