@@ -16,15 +16,16 @@ from scheduling.request import COVERAGE
 
 BIAS_WINDOW = 40  # newest outcomes that a systematic error is estimated from: fewer follow a change faster; not tuned
 FEWEST_OUTCOMES = 10  # for a bias: with fewer than 9, not even errors of one sign reach 3 standard deviations
-SIGNIFICANT_DEVIATIONS = 3.0  # an error is systematic if over- and underestimates differ in number by this much
+SIGNIFICANT_DEVIATIONS = 3.0  # an error is systematic if the numbers of over- and underestimates differ by this much
 SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quantile needs more than a median; not tuned
-# The change of the level after a miss. Coverage over n outcomes ends within about 0.1 / (LEVEL_STEP · n) of COVERAGE.
+# Change of the level after an answer above its upper quantile. Coverage over n outcomes ends within about 0.1 /
+# (LEVEL_STEP · n) of COVERAGE.
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
-HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve no higher quantile; below 0.5 it is no upper quantile
+HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve nothing higher; below the median is no upper quantile
 
-# Scores that replace outcomes while there are few: 40 quantiles of a logistic distribution whose upper quantile is 1,
-# which is what the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
+# Scores that stand in while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
+# as the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
 _LEVELS = (np.arange(40) + 0.5) / 40
 PRIOR_SCORES = np.log(1 / (1 - _LEVELS) - 1) / np.log(1 / (1 - COVERAGE) - 1)
 
@@ -55,7 +56,7 @@ class _ApplicationCalibration:
 
 
 def _upper_gap(median: Floats | float, upper: Floats | float) -> Floats | float:
-    """Return the gap from median to upper quantile, never 0: a forest may predict no spread at all and be wrong."""
+    """Return the gap from median to upper quantile, never 0: a forest may wrongly predict no spread at all."""
     return upper - median + 1 + 0.05 * median
 
 
@@ -103,8 +104,7 @@ class CalibratedPredictor:
         """Learn from outcomes that the predictor was not fitted on.
 
         Their prompts are predicted again, because the predictions that were served may be another version's. An answer
-        cut off at its limit counts as one of that length, since predictions end there too. Other censored answers are
-        left out.
+        cut off at its limit counts as that long, since predictions end there too. Other censored answers are left out.
         """
         ended = [o for o in outcomes if not o.censored or o.generated_tokens >= o.prompt.limit_tokens]
         predicted = self.predictor.predict([o.prompt for o in ended])

@@ -9,8 +9,7 @@ from scheduling.costs import ServingCurves
 
 Timing = tuple[int, float, float]  # batch size, tokens a row, seconds
 
-# For a worker that has neither a profile nor served batches: the order of magnitude of a small model on a few CPU
-# cores.
+# Used for a worker without profile and served batches: the order of magnitude of a small model on a few CPU cores.
 DEFAULT_CURVES = ServingCurves((2e-5, 0.0, 0.0, 0.005), (1e-7, 2e-4, 0.0, 0.005))
 
 

@@ -1,4 +1,4 @@
-"""How good predictions were: errors (RMSE, MAE, Acc-50, Acc-100), ranks (Kendall's tau, pairs) and coverage."""
+"""Measures of predictions: errors (RMSE, MAE, Acc-50, Acc-100), ranks (Kendall's tau, pairs) and coverage."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ FEWEST_OUTCOMES = 30  # of an application: with fewer, rank correlation and cove
 
 
 def accuracy_by_application(outcomes: Sequence[Outcome]) -> dict[str, Scores]:
-    """Return the scores of each application's predictions as they were served, which show where a model drifts.
+    """Return the scores of each application's served predictions, which show where a model drifts.
 
     Only answers that were predicted and not cut off count; applications with few of them are left out.
     """

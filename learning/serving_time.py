@@ -1,8 +1,8 @@
-"""How long a batch will take: KNN over served batches (Magnus III-D) on top of SCLS's fitted curves (Eq. 1-4).
+"""Estimates serving times: KNN over served batches (Magnus III-D) on top of SCLS's fitted curves (Eq. 1-4).
 
 The curves are corrected by the ratio of real to expected seconds of the nearest served batches. Far from all served
-batches they are corrected by the median ratio of all, the more the more batches there are. So an estimator begins with
-the worker's profile, and extrapolates like it.
+batches they are corrected by the median ratio of all, more strongly with more batches. So an estimator begins with the
+worker's profile, and extrapolates like it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from sklearn.neighbors import KDTree
 from learning.cost_curves import DEFAULT_CURVES, fit_curves_to_batches
 from scheduling.costs import Floats, Ints, ServingCurves, ServingTime
 
-NEIGHBOURS = 5  # more average more noise out and mix less similar batches; not tuned, the paper does not give its K
-# Of the Gaussian weights over distances between logarithms: a batch 1.4 times as large weighs 1/e; not tuned.
+NEIGHBOURS = 5  # more reduce noise but mix less similar batches; not tuned, the paper does not give its K
+# Width of the Gaussian weights over distances of logarithms: a batch 1.4 times as large weighs 1/e; not tuned.
 BANDWIDTH = 0.35
 FEWEST_FOR_CURVES = 24  # batches: three for each of the eight coefficients
-PRIOR_BATCHES = 10  # so many served batches pull the profile half of the way to their median ratio; not tuned
+PRIOR_BATCHES = 10  # with this many served batches the profile moves half of the way to their median ratio; not tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class KnnServingTime:
         self._tree: KDTree | None = None
         self._served: npt.NDArray[np.float64] = np.zeros((0, 4))  # size, length, generation length, seconds
         self._log_ratios: npt.NDArray[np.float64] = np.zeros(0)
-        self._common_log_ratio = 0.0  # the median of the log ratios, drawn to 0 while there are few
+        self._common_log_ratio = 0.0  # the median log ratio, shrunk to 0 while batches are few
 
     def fit(self, batches: Sequence[ServedBatch], curves: ServingCurves | None = None) -> None:
         """Learn from these batches alone; without `curves`, the worker's profile, curves are fitted to the batches."""
@@ -54,7 +54,7 @@ class KnnServingTime:
         self._learn(np.array(served, np.float64).reshape(-1, 4), curves or DEFAULT_CURVES)
 
     def serve_s(self, size: int, length: int, generation_length: int) -> float:
-        """Seconds to serve such a batch."""
+        """Return the seconds to serve a batch of this shape."""
         return float(self.serve_many_s(np.array([size]), np.array([length]), np.array([generation_length]))[0])
 
     def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
@@ -112,7 +112,7 @@ class ServingTimes:
             self.estimators[key].fit([b for b in batches if (b.worker, b.model) == key], (curves or {}).get(key))
 
     def of(self, worker: str, model: str, curves: ServingCurves | None = None) -> ServingTime:
-        """This worker's estimator: fitted to its batches, else its profile `curves`, else `DEFAULT_CURVES`."""
+        """Return this worker's estimator: fitted to its batches, else its profile `curves`, else `DEFAULT_CURVES`."""
         return self.estimators.get((worker, model)) or KnnServingTime(curves)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -19,20 +19,20 @@ from learning.cost_curves import DEFAULT_CURVES
 from scheduling.costs import Floats, LearnedCurves, ServingCurves
 
 # Windows are kept by kind: rows and cached tokens to a factor of two, and whether they prefilled. So a long time at one
-# load does not drive out what was seen of the others. Both numbers bound a fit to some milliseconds; not tuned.
+# load does not displace the windows of other loads. Both numbers bound a fit to some milliseconds; not tuned.
 KEPT_OF_A_KIND = 24
 KINDS = 32
 HALF_LIFE_S = 120.0  # a window counts half as much after this long: a machine's other work changes within minutes
-FEWEST_WINDOWS = 8  # before the first fit: with fewer, one outlier is an eighth of all that is known
+FEWEST_WINDOWS = 8  # before the first fit: one outlier is then at most an eighth of the data
 NEWEST = 64  # windows by which a fit is judged and its level is set: some seconds of traffic; not tuned
-LEAST_GAIN = 0.01  # of relative error over the curves in service: policies keep tables by curves, so a change costs
-# The curves before any traffic count as so many windows. They say what batches cost that were not seen yet. Not tuned.
+LEAST_GAIN = 0.01  # gain of relative error that justifies new curves, because policies must rebuild tables for them
+# The initial curves count as this many windows; they give the costs of batches not seen yet. Not tuned.
 PRIOR_WEIGHT = 0.5
-# In the first of the refits they count this much less: those that the windows contradict must not draw it to them,
-# since a prediction that is too short has a relative error of at most 1, and one that is too long has no bound.
+# The first reweighting counts them this much less, so that wrong initial curves do not dominate: the relative error of
+# a too short prediction is at most 1, that of a too long one is unbounded.
 FIRST_PRIOR_WEIGHT = 0.01  # 0.1 and 0.001 fit the same
 PRIOR_SIZES, PRIOR_LENGTHS = (1, 4, 16, 64), (16, 128, 512)
-REFITS = 12  # of reweighted least squares: it has converged to under a percent by then
+REFITS = 12  # of reweighted least squares, which has then converged to under a percent
 LEAST_SCALE = 0.02  # relative errors below this are noise of the clock; it also keeps the weights finite
 CAUCHY = 2.385  # of Cauchy's weights: 95 % of least squares' efficiency for normal errors (Holland and Welsch, 1977)
 
@@ -60,13 +60,13 @@ class StepWindow:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """What the eight coefficients are multiplied by."""
+        """The factors of the eight coefficients."""
         prefilled = self.prefilled_tokens, self.prefilled_rows, self.prefilled_lengths, self.prefills
         return *prefilled, self.row_reads, self.row_steps, self.reads, self.steps
 
     @property
     def kind(self) -> tuple[int, int, bool]:
-        """Rows and cached tokens of an iteration as powers of two; of a prefill its rows and tokens a row."""
+        """Rows and cached tokens of an iteration, or rows and tokens a row of a prefill, as powers of two."""
         if self.steps:
             rows, tokens = self.row_steps / self.steps, self.row_reads / max(self.row_steps, 1.0)
         else:
@@ -75,7 +75,7 @@ class StepWindow:
 
 
 class StepCosts:
-    """What one worker has learned of its steps; one thread owns it."""
+    """The costs that one worker has learned from its steps; one thread owns it."""
 
     def __init__(self, prior: ServingCurves | None = None) -> None:
         """`prior` are the curves before any traffic; None: nothing was measured."""
@@ -87,10 +87,10 @@ class StepCosts:
         self.in_service: LearnedCurves | None = None
 
     def add(self, windows: Iterable[StepWindow]) -> None:
-        """Take note of windows, in the order in which they ended."""
+        """Add windows in the order in which they ended."""
         for window in windows:
             if window.seconds > 0 and any(window.sums):
-                # the kind that was seen last is last, so that the first is the one to forget
+                # the most recent kind is last, so that the first is dropped first
                 of_kind = self._kinds.pop(window.kind, None) or deque(maxlen=KEPT_OF_A_KIND)
                 of_kind.append(window)
                 self._kinds[window.kind] = of_kind
@@ -100,7 +100,7 @@ class StepCosts:
                     del self._kinds[next(iter(self._kinds))]
 
     def refit(self) -> LearnedCurves | None:
-        """The curves in service, fitted anew if there are new windows and that predicts the newest ones better."""
+        """Return the curves in service; a new fit replaces them if it predicts the newest windows better."""
         if len(self._newest) < FEWEST_WINDOWS or not self._unseen:
             return self.in_service
         self._unseen = 0
@@ -118,7 +118,7 @@ class StepCosts:
 def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
     """Median rows of the iterations of these windows, and median cached tokens of a row.
 
-    Both are at least 1, as where there are no iterations: curves in service take some time there.
+    Both are at least 1, also without iterations, because curves in service take some time there.
     """
     iterations = [one for one in windows if one.row_steps]
     rows = float(np.median([one.row_steps / one.steps for one in iterations] or [1.0]))
@@ -134,17 +134,18 @@ def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:
 
 
 def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior: ServingCurves) -> ServingCurves:
-    """Robust curves of windows, the older the less they count, at the level of the `newest` ones.
+    """Fit robust curves to windows, where older ones count less, scaled to the level of the `newest` ones.
 
     Relative errors are weighted by Cauchy's function, so that windows in which something else ran count next to
-    nothing. No coefficient is negative. What the windows do not tell apart is as in `prior`, at their level.
+    nothing. No coefficient is negative. Coefficients that the windows do not determine are those of `prior`, at their
+    level.
     """
     seconds, sums = _arrays(windows)
     at = np.array([window.at for window in windows])
     age_weights = 0.5 ** ((at.max() - at) / HALF_LIFE_S)
     prior_sums = _prior_sums()
     if any(window.steps and window.prefilled_tokens for window in windows):
-        prior_sums = prior_sums[len(prior_sums) // 2 :]  # a server's: a prefill alone is nothing that it ever does
+        prior_sums = prior_sums[len(prior_sums) // 2 :]  # for servers, which never run a prefill alone
     prior_s = prior_sums @ _at_level_of(prior.coefficients, windows)
     known = prior_s > 0
     sums, seconds = np.concatenate([sums, prior_sums[known]]), np.concatenate([seconds, prior_s[known]])
@@ -171,7 +172,7 @@ def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -
 
 
 def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
-    """The coefficients times the median ratio of real to predicted seconds: of prefills alone, and of all others."""
+    """Scale the coefficients by the median ratio of real to predicted seconds, separately for prefills."""
     levelled = coefficients.copy()
     for part, of_part in (
         (slice(0, 4), [window for window in windows if not window.steps]),
@@ -199,7 +200,7 @@ def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:
 
 
 def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:
-    """Returns curves for each of these workers of one model, by name: between the mean of all and the worker's own.
+    """Returns curves for each of these workers of one model, by name: a mix of the mean and the worker's own.
 
     A worker sees few kinds of steps within some seconds, and cannot separate an iteration's fixed cost from that of its
     cached tokens while both grow together. Two equal workers therefore learn different curves, and a policy that

@@ -1,6 +1,6 @@
 """Stores learned models as bytes: the digest is checked before anything is read, then plain arrays, never pickle.
 
-How a model comes into force: `tasks/training/refit_jobs.py` fits a candidate (`learning/retraining/refit.py`), asks
+How a model gets into service: `tasks/training/refit_jobs.py` fits a candidate (`learning/retraining/refit.py`), asks
 `learning/retraining/promotion_gate.py`, stores it with `dump` and publishes it (`models/model_versions.py:publish`).
 `tasks/prediction/predictor_in_service.py` and the planner `load` the version that is active there.
 
@@ -37,7 +37,7 @@ class Storable(Protocol):
         ...
 
 
-# The names of classes in stored models. Models in databases have them, so they stay when a class is renamed.
+# Names of classes in stored models. They stay when a class is renamed, because models in databases have them.
 KINDS: dict[str, type[Storable]] = {
     "uilo": UserInputLengthPredictor,
     "pooled": PooledStatesPredictor,
@@ -86,7 +86,7 @@ def load(stored: bytes, sha256: bytes) -> Any:
         return _read(stored)
     except (Unreadable, MemoryError):
         raise
-    except Exception as error:  # half an archive, a missing array, one of another shape: each has its own exception
+    except Exception as error:  # truncated archives and missing or malformed arrays raise many kinds of exceptions
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 

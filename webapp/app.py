@@ -58,11 +58,11 @@ Result = TypeVar("Result")
 
 APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
-# A call that finds Postgres frozen is answered with 503 within 3 s: once a statement was silent for so long, every call
+# A call that finds Postgres frozen gets 503 within 3 s: after a statement without an answer for this long, every call
 # that waits for a connection fails at once. Far more than a statement of the API needs. Not tuned otherwise.
 STATEMENT_TIMEOUT_S = 2.0
-# A thousand calls that come at once wait for their turns, two statements each: seconds, on a loaded machine many. That
-# nobody waits for a frozen Postgres is due to the former.
+# A thousand simultaneous calls wait for their turns, two statements each: seconds, or many on a loaded machine. The
+# value above keeps calls from waiting for a frozen Postgres.
 CONNECTION_WITHIN_S = 30.0
 CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
@@ -121,7 +121,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
     context = make_context(settings, settings.database_url)
-    app.url_map.strict_slashes = False  # with a slash at its end an address is the same
+    app.url_map.strict_slashes = False  # a trailing slash makes no difference
     app.extensions["magnus"] = context
     app.wsgi_app = in_turns(app.wsgi_app)  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
@@ -247,7 +247,7 @@ def name_request() -> None:
 
 
 def forget_request_name(error: BaseException | None) -> None:
-    """What the same thread logs later is not about this HTTP request."""
+    """Forget the name, because the thread's later log lines belong to other requests."""
     structlog.contextvars.unbind_contextvars("http_request")
 
 

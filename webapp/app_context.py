@@ -1,4 +1,4 @@
-"""What the views of one app share: made once by `create_app` and kept on the app itself."""
+"""The objects that the views of one app share; `create_app` makes them once and stores them on the app."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 from webapp.limits.rate_limits import add_limit_headers
 
-OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # of a refused key that its error shows
+OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # characters of a refused key that its error shows
 
 NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
 
@@ -93,14 +93,14 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 def add_tenant_headers(response: Response) -> Response:
-    """Adds to each answer under /v1 the headers that say what its tenant may still send."""
+    """Adds headers with the tenant's remaining limits to each answer under /v1."""
     if "rate_standing" in g:
         add_limit_headers(response, g.rate_standing, _token_standing() if request.method == "POST" else None)
     return response
 
 
 def _token_standing() -> TokenStanding | None:
-    """Returns what the tenant may still submit; None while the database is away, since an answer is already made."""
+    """Returns what the tenant may still submit; None if the database is unreachable, so the answer is still sent."""
     try:
         return current_context().backlog_limit.standing(current_tenant())
     except SQLAlchemyError as error:

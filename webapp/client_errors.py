@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 class ClientError(Exception):
-    """An error that is the client's to handle; `param` names the field, `code` is for programs."""
+    """An error that the client must handle; `param` names the field, `code` is for programs."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         self.message, self.param, self.code = message, param, code
@@ -40,15 +40,15 @@ class InvalidKey(ClientError):
 
 
 class MissingScope(ClientError):
-    """The key is good, and may not do this."""
+    """The key is valid but lacks the scope for this call."""
 
 
 class NotFound(ClientError):
-    """Nothing of that name or id for this key; another tenant's response is not found either."""
+    """Nothing with this name or id belongs to the key's tenant."""
 
 
 class RateLimited(ClientError):
-    """The tenant has sent all requests that its window allows; `standing` is what the headers say of that."""
+    """The tenant has used up its rate limit; `standing` has the figures for the headers."""
 
     def __init__(self, rate: str, retry_after_s: int, standing: object = None) -> None:
         self.standing = standing
@@ -57,7 +57,7 @@ class RateLimited(ClientError):
 
 
 class BacklogFull(ClientError):
-    """The tenant has as many requests, or tokens, in the queue as it may; there should be room in `retry_after_s`."""
+    """The tenant's queue is at its limit of requests or tokens; there should be space in `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s
@@ -65,11 +65,11 @@ class BacklogFull(ClientError):
 
 
 class TooManyWaiting(ClientError):
-    """As many calls of this tenant wait for answers as may; submit in the background instead."""
+    """Too many calls of this tenant wait for answers; submit in the background instead."""
 
 
 class Busy(ClientError):
-    """As many calls wait for answers as may, or the process stops; submit in the background instead."""
+    """Too many calls wait for answers, or the process is stopping; submit in the background instead."""
 
 
 class NotInTime(ClientError):
@@ -108,7 +108,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NotFound: (404, "invalid_request_error", "not_found", None),
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these two say by themselves when to retry
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these two errors have their own retry times
     BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),
@@ -119,7 +119,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NoConnection: (503, "server_error", "database_unavailable", 2),
 }
 
-# In place of messages that would show SQL or addresses.
+# Replacements for messages that would show SQL or addresses.
 MESSAGES: dict[type[Exception], str] = {
     TokenizerAway: "The engine whose tokenizer is used does not answer at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",

@@ -1,4 +1,4 @@
-"""From the messages, texts or token ids that a client sends to the prompt, and the name of its kind of request."""
+"""Makes the prompt from a client's messages, texts or token ids, and names the application."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def _said(turn: StoredTurn) -> str:
 
 
 def application_name(metadata: Mapping[str, str], instructions: str) -> str:
-    """Returns the client's name for this kind of request, else a digest of the instructions, which the kind shares."""
+    """Returns the client's name for the application, else a digest of the instructions."""
     return metadata.get("application") or hashlib.sha256(instructions.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
@@ -80,7 +80,7 @@ CompletionPrompt = Annotated[
 
 
 def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ModelPrompt]:
-    """Each prompt; of token ids the text is stored too. Whether they are too long, or unknown, is not checked here."""
+    """Returns each prompt; token ids are also stored as text. Does not check their number or the vocabulary."""
     several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
     return [
         ModelPrompt("", one, RequestBody(raw=True)) if isinstance(one, str) else _of_ids(one, limits) for one in several

@@ -44,8 +44,8 @@ def healthz() -> Response:
 def readyz() -> tuple[Response, int]:
     """Answers 200 if requests can be accepted, that is, if the database answers with a usable schema; else 503.
 
-    The status `degraded` lists what is missing to serve requests. It is 200, too: a load balancer that removed every
-    web process would turn a delay into an outage.
+    The status `degraded` lists what is missing to serve requests. It is also 200, because a load balancer that removed
+    every web process would turn a delay into an outage.
     """
     with current_context().sessions() as session:
         schema = schema_state(session.connection())

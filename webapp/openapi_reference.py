@@ -9,7 +9,7 @@ from flask import current_app, render_template
 
 from webapp.client_errors import Problem
 
-DEEPEST = 3  # levels of objects in a type's text; a message in a list in a field is the deepest that bodies have
+DEEPEST = 3  # levels of objects in a type's text; a message in a list in a field is the deepest in any body
 
 SCHEMAS = "#/components/schemas/"
 IDEMPOTENCY_KEY = {
@@ -34,7 +34,7 @@ EVENT = {  # one of the server-sent events of a stream
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
 }
-UPLOAD = {  # the body of POST /v1/files, which APIFlask does not see: it is read as it comes
+UPLOAD = {  # the body of POST /v1/files, which APIFlask does not know, because it is read as a stream
     "required": True,
     "content": {
         "multipart/form-data": {
@@ -95,7 +95,7 @@ class OperationText:
 
 
 def operations_by_tag(document: Mapping[str, Any]) -> dict[str, list[OperationText]]:
-    """All calls in the document's order, by the tag under which they stand."""
+    """All calls in the document's order, by tag."""
     tags: dict[str, list[OperationText]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -18,9 +18,9 @@ from request_body import RequestBody, Sampling, StoredFormat
 from webapp.client_errors import InvalidRequest
 from webapp.field_types import Body, Text, storable
 
-MOST_STOP_TOKENS = 64  # a row compares each of its tokens with them; not tuned otherwise
+MOST_STOP_TOKENS = 64  # each token of a row is compared with them; not tuned otherwise
 LARGEST_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
-MOST_SEEDS = 2**31  # every engine takes a seed below; of so many, two requests seldom draw the same
+MOST_SEEDS = 2**31  # every engine accepts smaller seeds, and two requests rarely draw the same
 
 # A schema is compiled by the engine that serves the request, in a time that grows with it. OpenAI allows ten levels of
 # nested objects, each of which takes three of these, and 120,000 characters of names and values. Not tuned.
@@ -87,7 +87,7 @@ def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a JSON value is made of; raises ValueError for what Postgres or an engine cannot take."""
+    """Yields the parts of a JSON value; raises ValueError for a part that Postgres or an engine cannot accept."""
     if isinstance(value, dict):
         return [*value, *value.values()]
     if isinstance(value, list):
@@ -170,7 +170,7 @@ def stored_format(
 
 
 def check_options(body: RequestBody, limit_tokens: int, format_param: str) -> None:
-    """Raises InvalidRequest for options that exclude each other, and for formats that no answer can be held to.
+    """Raises InvalidRequest for options that exclude each other, and for formats that cannot be enforced.
 
     The client's field of the format is `format_param`.
     """

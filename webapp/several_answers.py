@@ -9,11 +9,11 @@ from webapp.app_context import AppContext
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
 from webapp.waiting.patience import Patience
 
-PART = "\x1f"  # no client's key may have this character, so that keys of parts collide with no other key
+PART = "\x1f"  # clients' keys cannot have this character, so keys of parts never collide with other keys
 
 
 def several(submission: Submission, answers: int) -> list[Submission]:
-    """Returns one request for each of these answers to the same prompt; where it has a seed, each has another one."""
+    """Returns one request for each answer to the same prompt; with a seed, each gets another seed."""
     body, seed = submission.body, submission.body.sampling.seed
     if seed is None:
         return [submission] * answers

@@ -1,4 +1,4 @@
-"""From a valid body to a stored request, and for waiting calls to its end: shared by every call that submits.
+"""Stores a validated body as a request and, for waiting calls, waits for its end: shared by all submitting calls.
 
 Everything that it needs comes as an argument; it reads none of Flask's globals.
 """
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """The client's names of the fields of its call, by which errors name them."""
+    """The field names of the client's call, used in errors."""
 
     prompt: str = "input"
     limit: str = "max_output_tokens"
@@ -48,7 +48,7 @@ class FieldNames:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a client asks for, whichever call it used; `sent` is the body of that call."""
+    """A client's request, independent of the call it used; `sent` is the body of that call."""
 
     tenant: str
     idempotency_key: str | None
@@ -214,9 +214,9 @@ def accepted_request(limits: PromptLimits, snapshot: QueueSnapshot | None, submi
 
 
 def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
-    """Deletes the texts of those of these final requests that have `store: false`.
+    """Deletes the texts of these final requests if they have `store: false`.
 
-    If the database is away, upkeep does it later: the client has its answer.
+    If the database is unreachable, upkeep does it later: the client already has its answer.
     """
     ids = [view.request.id for view in views if not readable_body(view.request.body).store]
     if not ids:

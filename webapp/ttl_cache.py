@@ -1,4 +1,4 @@
-"""A value that many calls share and that is read again only once it is older than its time to live."""
+"""Caches a value for many calls until it is older than its time to live."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ MOST_SPACED_S = 15.0  # longest that spacing keeps a value, so that one slow rea
 class TtlCache(Generic[Value]):
     """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result.
 
-    One that took long to read is kept for `spacing` times as long as that took, at most for MOST_SPACED_S.
+    After a slow read the result is kept for `spacing` times the read's duration, at most for MOST_SPACED_S.
     """
 
     def __init__(self, read: Callable[[], Value], ttl_s: float, spacing: float = 0.0) -> None:

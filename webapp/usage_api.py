@@ -26,7 +26,7 @@ api = APIBlueprint("usage", __name__, url_prefix="/v1/magnus", tag="Magnus")
 
 
 def iso_date(value: object) -> object:
-    """Refuse what Pydantic would take for a date and is none for people, such as a number of seconds."""
+    """Refuse values that Pydantic accepts as dates but people do not, such as a number of seconds."""
     if isinstance(value, str) and not ISO_DATE.fullmatch(value):
         raise ValueError("write a date as YYYY-MM-DD")
     return value

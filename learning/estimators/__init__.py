@@ -1,1 +1,1 @@
-"""Regressions, forests, cost curves and distributions: what predictors and estimators are made of."""
+"""The parts of predictors and estimators: regressions, forests, cost curves and distributions."""

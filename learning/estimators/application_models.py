@@ -21,11 +21,11 @@ from learning.features.text_vectors import DIMENSION, TextVectors, rarity_weight
 from learning.predictors.length_predictor import Arrays, Prompt, group_key, input_lengths
 from scheduling.costs import Floats, Ints
 
-FEWEST_ANSWERS = 30  # of a group: with fewer its two models depend on single answers, more delay them; not tuned
+FEWEST_ANSWERS = 30  # of a group: with fewer its two models depend on single answers, more delay its models; not tuned
 MOST_RIDGE_ROWS = 1024  # of a group: the time of its ridge grows with the cube of its rows
 ALL_ANSWERS = ""  # the key of group 0
-# A group reads the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. Less would
-# be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
+# A group uses the sentence encoder's vectors if they lower its ridge's leave-one-out error by this share. A smaller
+# gain may be chance, and encoding a text costs several times as much as the rest of its prediction. Not tuned.
 LEAST_GAIN = 0.01
 
 

@@ -1,7 +1,6 @@
 """Three regressions in closed form: a kernel ridge, a robust line, and a line between logarithms with a prior.
 
-scikit-learn has none of them with what is needed here: the prediction of each row by a fit without that row, and a
-prior for each term.
+scikit-learn's versions lack two things: leave-one-out predictions, and a prior for each term.
 """
 
 from collections import Counter
@@ -19,19 +18,19 @@ from scheduling.costs import Floats, Ints
 PENALTY = 2.0
 
 ITERATIONS = 20  # of reweighted least squares: more come closer to least absolute errors and cost time; not tuned
-LONGEST_QUANTILE = 0.99  # of inputs, counts as the longest: a single very long input must not bound the line
-EXTRAPOLATION = 1.5  # longer inputs than this many times the longest count as that long, which bounds errors; not tuned
+LONGEST_QUANTILE = 0.99  # of inputs, counts as the longest, so that a single very long input does not bound the line
+EXTRAPOLATION = 1.5  # inputs count as at most this many times the longest, which bounds errors; not tuned
 # The spread divides, and a fitted line of errors may fall below 0. So the spread is at least this share of the mean
 # error plus this number of tokens. Neither was tuned.
 LEAST_SPREAD_SHARE, LEAST_SPREAD_TOKENS = 0.25, 0.5
 
-FEWEST_ANSWERS = 3  # of an application before it has terms of its own: one or two say little of the others
-# The number of answers that each term's prior counts as. On 668 answers of a real model, from the 60th on, MAE and tau
-# were the same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before the 60th answer a weak prior
-# on slopes ranks worse.
+FEWEST_ANSWERS = 3  # of an application before it gets its own terms: one or two say little about further answers
+# Each term's prior counts as this many answers. On 668 answers of a real model, from the 60th on, MAE and tau were the
+# same within 3 % for slopes from 3 to 100 and applications from 0.5 to 2. Before the 60th answer a weak prior on slopes
+# ranks worse.
 OFFSET_PRIOR, SLOPE_PRIOR = 0.1, 30.0
 APPLICATION_OFFSET_PRIOR, APPLICATION_SLOPE_PRIOR = 1.0, 30.0
-MOST_LEVERAGE = 0.95  # bounds the left-out error of an answer that alone decides a term
+MOST_LEVERAGE = 0.95  # bounds leave-one-out errors of answers that alone determine a term
 
 
 def fit_ridge(products: Floats, targets: Floats) -> tuple[Floats, Floats]:
@@ -80,10 +79,10 @@ def fit_robust_regression(inputs: Floats, lengths: Floats) -> RobustRegression:
     line: Floats = np.zeros(2)
     for _ in range(ITERATIONS):
         weighted = terms * weights[:, None]
-        # 1e-6: solvable also where all inputs have one length
+        # 1e-6 keeps it solvable if all inputs have one length
         line = np.asarray(np.linalg.solve(weighted.T @ terms + 1e-6 * np.eye(2), weighted.T @ lengths))
         errors = np.abs(lengths - terms @ line)
-        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))  # errors near 0 must not get all of the weight
+        weights = 1 / np.maximum(errors, 1 + 0.1 * np.median(errors))  # keeps errors near 0 from all of the weight
     longest = float(np.quantile(inputs, LONGEST_QUANTILE))
     error_terms = np.stack([np.ones_like(inputs), np.minimum(inputs, longest)], axis=1)
     spread_intercept, spread_slope = np.linalg.lstsq(error_terms, errors, rcond=None)[0]
@@ -99,8 +98,8 @@ class LogRegression:
 
         log length = log input length + offset + slope · (log input length - its mean).
 
-    Offset and slope have a part that all applications share and, for an application with a few answers, a part of its
-    own. The prior draws all of them to 0: without answers the user input length is predicted. `terms` are the shared
+    Offset and slope have a part that all applications share and, for an application with a few answers, its own part.
+    The prior pulls all of them towards 0: without answers the user input length is predicted. `terms` are the shared
     offset and slope, then the offsets of `applications`, then their slopes.
     """
 
@@ -130,7 +129,7 @@ NO_ANSWERS = LogRegression(np.array([], str), 0.0, np.zeros(2))
 
 
 def fit_log_regression(applications: Sequence[str], inputs: Floats, lengths: Floats) -> tuple[LogRegression, Floats]:
-    """Return the regression, and the error of each answer's log length under a regression without that answer."""
+    """Return the regression, and each answer's leave-one-out error of the log length."""
     if not len(lengths):
         return NO_ANSWERS, np.zeros(0)
     counts = Counter(applications)

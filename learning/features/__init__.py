@@ -1,1 +1,1 @@
-"""Texts as numbers: sentence vectors, hashed words, the look of a text and the intent of a request."""
+"""Features of texts: sentence vectors, hashed words, lexical statistics and the intent of a request."""

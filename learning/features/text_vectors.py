@@ -1,4 +1,4 @@
-"""What linear models read of a text: hashed words and byte sequences, its intent, and a sentence encoder's vector."""
+"""The inputs of linear models: a text's hashed words and byte sequences, its intent, and an encoder's vector."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,8 +91,7 @@ class TextVectors:
 def read_texts(prompts: Sequence[Prompt], encoder: Encoder, wanted: npt.NDArray[np.bool_]) -> TextVectors:
     """Return vectors of these prompts' inputs; only `wanted` ones are encoded, the others' encoded vectors are 0.
 
-    The application counts as a word, so that an application with too few answers for a model of its own still has its
-    own weight.
+    The application counts as a word, so that it has its own weight even with too few answers for its own model.
     """
     texts = [prompt.input for prompt in prompts]
     hashed = hash_texts(texts, [group_key(prompt.application) for prompt in prompts])

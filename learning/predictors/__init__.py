@@ -1,1 +1,1 @@
-"""One file for each generation length predictor, and what several of them use."""
+"""One file for each generation length predictor, and files that several of them share."""

@@ -21,7 +21,7 @@ from scheduling.request import COVERAGE
 
 WINDOW = 200  # newest answers of each application; any value above a few dozen gives reliable quantiles
 FEWEST = 3  # answers before an upper quantile below the limit is predicted: fewer show no spread
-FEWEST_OWN = 5  # errors of an application before they, not those of all, set its upper quantile; not tuned
+FEWEST_OWN = 5  # errors of an application before its upper quantile uses them instead of all errors; not tuned
 BEYOND = np.log(1.5)  # an upper quantile above the longest answer seen is set to 1.5 times that answer
 
 
@@ -74,7 +74,7 @@ class RunningRegression:
         self.observe(outcomes)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn from more answers; an answer that reached its limit counts as that long, other censored ones not."""
+        """Learn from more answers; one that reached its limit counts as that long, other censored ones are ignored."""
         for outcome in outcomes:
             if not outcome.censored or outcome.generated_tokens >= outcome.prompt.limit_tokens:
                 answer = float(outcome.prompt.input_tokens), float(outcome.generated_tokens)
@@ -112,7 +112,7 @@ class RunningRegression:
 
 
 def _upper_gap(errors: Floats) -> float:
-    """Return the quantile of these errors that covers `COVERAGE` of as many new ones, at least 0."""
+    """Return the quantile of these errors that covers `COVERAGE` of future errors, at least 0."""
     ordered = np.sort(errors)
     place = int(np.ceil(COVERAGE * (len(ordered) + 1))) - 1
     return max(0.0, float(ordered[place] if place < len(ordered) else ordered[-1] + BEYOND))

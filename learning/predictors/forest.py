@@ -5,8 +5,8 @@ An application's robust regression splits an answer's length into
     length = predicted(input length) + spread(input length) · z,
 
 so that short and long answers weigh the same in one forest. A ridge predicts z from the text's words and, where that
-helps, from the sentence encoder's vector beside them. The forest predicts z from that, the input length and how the
-text looks. A regression between logarithms, which applications share in part, predicts well while answers are
+helps, from the sentence encoder's vector beside them. The forest predicts z from that prediction, the input length and
+lexical features. A regression between logarithms, which applications share in part, predicts well while answers are
 few. Each group of prompts (see `application_models`) blends ridge, forest and that regression with weights fitted to
 left-out answers. A part that does not help gets almost no weight, so that an application whose lengths depend on the
 input length alone is predicted by its robust regression. Only texts whose group reads the encoder's vector are encoded.
@@ -40,16 +40,16 @@ from learning.predictors.length_predictor import (
 from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
-FEWEST_OUTCOMES = 30  # to fit anything, and to fit a group's blend, as for a group of `application_models`
+FEWEST_OUTCOMES = 30  # needed to fit anything, and for a group's blend, as in `application_models`
 # Ridge, forest and regression between logarithms in equal parts, a little shrunk; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as this share of the group's answers. Without it, two parts that predict the same could get
 # any weights. Not tuned; with the weight of at least thirty answers, the first fit on a real model's answers had a tau
 # 0.015 higher and errors 3 % larger.
 PRIOR_SHARE = 0.05
-# In z, added to the forest's gap from median to upper quantile, because a gap of 0 cannot be scaled; not tuned.
+# Added to the forest's gap from median to upper quantile (in z), because a gap of 0 cannot be scaled; not tuned.
 LEAST_UPPER_GAP = 0.2
-LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small positive number does
+LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small positive number works
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class ForestPredictor:
             return cls(encoder)
         applications, forest = ApplicationModels.from_arrays(arrays), QuantileForest.from_arrays(arrays)
         logs, blends = LogRegression.from_arrays(arrays), arrays["mixes"]
-        if blends.shape[1] < len(DEFAULT_BLEND):  # of releases without the regression between logarithms
+        if blends.shape[1] < len(DEFAULT_BLEND):  # stored by releases without the regression between logarithms
             blends = np.column_stack([blends, np.zeros(len(blends))])
         return cls(encoder, FittedForest(applications, forest, logs, blends, arrays["stretches"]))
 
@@ -186,7 +186,7 @@ def _fit_blends(
         targets = np.concatenate([z[rows] * spread[rows], prior @ DEFAULT_BLEND])
         blends[group], _ = nnls(np.concatenate([parts, prior]), targets)
         centre = of_one @ blends[group]
-        needed = z[rows] - 1 / spread[rows]  # a length is covered from one token below: upper quantiles are rounded up
+        needed = z[rows] - 1 / spread[rows]  # upper quantiles are rounded up, so one token less still covers a length
         scales = np.sort((needed - centre) / (upper[rows] - median[rows] + LEAST_UPPER_GAP))
         covering = min(len(rows) - 1, int(np.ceil(COVERAGE * (len(rows) + 1))) - 1)
         upper_scales[group] = max(LEAST_UPPER_SCALE, scales[covering])

@@ -1,7 +1,7 @@
 """Predictors that classify the served model's hidden states into bins of lengths (Sequence Scheduling, Table 3).
 
 `pooled` averages the states of the prompt's tokens and trains an MLP on them. The [LEN]-token variant of `perception`
-puts one more token behind the prompt and reads the bin from its state; the token's embedding, the classifier and LoRA
+appends a token to the prompt and reads the bin from that token's state; the token's embedding, the classifier and LoRA
 adapters are trained together. The model reads the prompt once and generates nothing.
 
 torch is loaded when the model is first needed, hence the imports in functions.
@@ -52,7 +52,7 @@ class PooledStatesPredictor:
         """Return median and upper quantile of each prompt's generation length."""
         if not self._layers or not prompts:
             return UserInputLengthPredictor().predict(prompts)
-        layers = self._layers  # of one hidden layer of rectifiers
+        layers = self._layers  # weights of one hidden layer with ReLU
         states = (self._pooled_states(prompts) - layers["centre"]) / layers["spread"]
         hidden = np.maximum(states @ layers["0.weight"].T + layers["0.bias"], 0)
         scores = hidden @ layers["2.weight"].T + layers["2.bias"]

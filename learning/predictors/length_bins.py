@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from learning.predictors.length_predictor import Outcome, Prompt, Samples
 
-Target = Literal["longest", "mean"]  # of a prompt's answers: what a model is tuned to say
+Target = Literal["longest", "mean"]  # the target of tuning, among a prompt's answers
 
 BIN_TOKENS = 50  # the paper's, where answers have some 250 tokens
-BIN_SHARE = 0.2  # of the mean length: the bins of services with shorter answers, which else share the first bin
-SAMPLES = 64  # of a distribution, which resolve its quantiles to 1/64; not tuned
+BIN_SHARE = 0.2  # bin width relative to the mean length, for services with shorter answers
+SAMPLES = 64  # of a distribution; they resolve its quantiles to 1/64; not tuned
 
 
 def bin_width(outcomes: Sequence[Outcome]) -> int:

@@ -17,7 +17,7 @@ Samples = npt.NDArray[np.float32]  # (prompts, samples): equally likely lengths 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is known of a request when it arrives; `input_tokens` is the paper's user input length."""
+    """A request as known at its arrival; `input_tokens` is the paper's user input length."""
 
     application: str
     instruction: str

@@ -1,4 +1,4 @@
-"""LoRA tuning (Sequence Scheduling 3.2, appendix A): trains adapters to print a number, or to put it into a state."""
+"""LoRA tuning (Sequence Scheduling 3.2, appendix A): trains adapters to print a number or encode it in a state."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""Predictors that ask the served model for the length of its answer (Sequence Scheduling 3): it prints a number.
+"""Predictors that ask the served model to print the length of its answer (Sequence Scheduling 3).
 
 The untuned model is asked for the length in advance of its answer (`pia`) or instead of it (`perception-only`). The
 tuned one (`perception`) was trained by LoRA to print the upper bound of the bin that the prompt's answers fall into.
@@ -51,7 +51,7 @@ class PerceptionPredictor:
         """Take the tuning's settings; the default rate follows the model's size (`lora_tuning.learning_rate`)."""
         self.source, self.mode, self.projections = source, mode, tuple(projections)
         self.target, self.epochs, self.rate, self.batch = target, epochs, rate, batch
-        self.median_ratio = self.upper_ratio = 1.0  # what a printed number is multiplied by
+        self.median_ratio = self.upper_ratio = 1.0  # factors of a printed number
         self._weights: Arrays = {}
         self._loaded: LanguageModel | None = None
 

@@ -15,13 +15,13 @@ from learning.predictors.perception import EPOCHS, PerceptionPredictor
 from learning.retraining.training_set import TrainingSetBounds
 
 Form = Literal["number", "len_token"]
-# The most answers to fit and to judge a predictor that asks the language model: each costs a pass of the model.
+# Most answers to fit and judge a predictor that asks the language model: each costs a forward pass.
 MOST_MODEL_OUTCOMES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class PerceptionTuning:
-    """How `perception` is tuned: the form of its prediction, the target among a prompt's answers, and the epochs."""
+    """Tuning options of `perception`: the form of its prediction, the target among a prompt's answers, the epochs."""
 
     form: Form = "number"
     target: Target = "longest"
@@ -85,6 +85,6 @@ def make_predictor(
         return PREDICTORS[name](encoder)
     if name not in MODEL_PREDICTORS:
         raise UnknownPredictor(name)
-    if model is None or "http:" in model or "https:" in model:  # of a server there is only the tokenizer
+    if model is None or "http:" in model or "https:" in model:  # a server gives only its tokenizer
         raise NeedsModel(name)
     return MODEL_PREDICTORS[name](model, tuning)

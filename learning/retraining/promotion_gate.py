@@ -11,14 +11,14 @@ from learning.metrics import Scores, score
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prediction
 from scheduling.request import COVERAGE
 
-SPAN_OUTCOMES = 60  # held-out outcomes of a span: fewer make its tau uncertain, more find shorter noise less; not tuned
-NOISE_TAU_SHARE = 0.5  # in a noisy span each model's tau is below this share of its usual one or LEAST_TAU; not tuned
-LEAST_TAU = 0.15  # about two standard errors of tau over 60 answers that do not depend on their prompts
+SPAN_OUTCOMES = 60  # held-out outcomes of a span: fewer make its tau uncertain, more miss short noise; not tuned
+NOISE_TAU_SHARE = 0.5  # in a noisy span each model's tau is below this share of its usual tau, or LEAST_TAU; not tuned
+LEAST_TAU = 0.15  # about two standard errors of tau for 60 answers that are unrelated to their prompts
 # A span is learnable if a model fitted on it alone has less than this share of the constant's squared error. At 1,
 # chance would decide; not tuned.
 LEARNABLE_ERROR = 0.95
-CLOSE_TOKENS = 10.0  # the tolerance of III-B: if all answers have one length, no model can beat a constant
-LEAST_TAU_LOSS = 0.01  # a candidate that loses more of Kendall's tau ranks worse; less is chance; not tuned
+CLOSE_TOKENS = 10.0  # tolerance of III-B, needed because no model beats a constant if all answers have one length
+LEAST_TAU_LOSS = 0.01  # a candidate that loses more of Kendall's tau ranks worse; less may be chance; not tuned
 
 
 def constant_baseline(outcomes: Sequence[Outcome]) -> list[Prediction]:

@@ -1,7 +1,7 @@
 """Continuous learning (Magnus III-B, III-D): refits a model on the log and judges it on held-out texts.
 
-Everything here is a function of the log and of the model in service. `tasks/training/refit_jobs.py` calls it by the
-clock and publishes the candidates that pass (`learning/store.py` says how a model comes into force).
+Everything here is a function of the log and of the model in service. `tasks/training/refit_jobs.py` calls it at
+intervals and publishes the candidates that pass (see `learning/store.py`).
 """
 
 from collections import defaultdict
@@ -28,11 +28,11 @@ from scheduling.costs import ServingCurves
 
 Profiles = Mapping[tuple[str, str], ServingCurves]  # the curves that workers measured, by worker and model
 
-# One text in five is held out, so 40 to train on come with about 10 to judge by. With fewer of either, chance decides;
-# more delay the first model. Not tuned.
+# One text in five is held out: 40 training texts come with about 10 held-out ones. With fewer, chance decides; more
+# delay the first model. Not tuned.
 FEWEST_TRAINING, FEWEST_HELD_OUT = 40, 10
-MOST_HELD_OUT = 1024  # the newest held-out texts judge: more make a verdict surer, but slower and older; not tuned
-HELD_OUT_EVERY = 5  # one batch in five is held out, as of texts
+MOST_HELD_OUT = 1024  # newest held-out texts: more make a verdict surer, but slower and older; not tuned
+HELD_OUT_EVERY = 5  # one batch in five is held out, as with texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _enough(training: Sequence[Outcome], held_out: Sequence[Outcome]) -> bool:
 
 
 def _learnable_alone(untrained: LengthPredictor, complete: Sequence[Outcome], span: tuple[float, float]) -> bool:
-    """Return whether a model trained on this span alone predicts it: then the span is new traffic, not noise."""
+    """Return whether a model trained on this span alone can predict it: then it is new traffic, not noise."""
     first, last = span
     inside = [o for o in complete if first <= o.at <= last]
     held_out = [o for o in inside if is_held_out(o.prompt)]
@@ -168,7 +168,7 @@ def refit_serving_times(
 
 
 def _is_held_out(batch: ServedBatch) -> bool:
-    """Return whether no model is trained on this batch: one in five, always the same, chosen by a hash."""
+    """Return whether this batch is held out: always the same one in five, chosen by a hash."""
     return crc32(f"{batch.worker} {batch.at:.6f}".encode()) % HELD_OUT_EVERY == 0
 
 

@@ -30,7 +30,7 @@ class TrainingSetBounds:
 
 
 def is_held_out(prompt: Prompt) -> bool:
-    """Return whether no model is trained on this input text: one text in five, always the same, chosen by its hash."""
+    """Return whether this input text is held out: always the same one in five, chosen by its hash."""
     first = hashlib.sha256(prompt.input.encode("utf-8", "replace")).digest()[:4]
     return int.from_bytes(first, "big") < HELD_OUT_SHARE * 2**32
 
@@ -44,9 +44,9 @@ def select_entries(
 ) -> list[Logged]:
     """Return the newest entries within the bounds, oldest first, with an equal share of the set for each group.
 
-    What small groups leave of their share goes to the others. A group with more entries than its share fills half of it
-    with `preferred` entries first: wrong predictions teach more than right ones, but wrong ones alone would teach that
-    every answer is an exception.
+    The unused share of small groups goes to the others. A group with more entries than its share fills half of it with
+    `preferred` entries first: wrong predictions teach more than right ones, but wrong ones alone would teach that every
+    answer is an exception.
     """
     by_group = defaultdict(list)
     for entry in sorted(logged, key=lambda e: e.at, reverse=True):
@@ -75,10 +75,10 @@ def _choose(newest_first: list[Logged], count: int, preferred: Callable[[Logged]
 def known_lengths(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes to learn from, none of them censored, in the order given.
 
-    Where many answers reach their limit, those that end by themselves are short, and alone would teach that answers are
-    short. Predictions end at the limit too, so an answer that reached it counts as one of that length. Left out are
-    answers that were cancelled or failed, and those cut off by a limit that the application's complete answers often
-    exceed: they would teach the limits that some clients set.
+    If many answers reach their limit, the others are short, and alone would teach that answers are short. Predictions
+    end at the limit too, so an answer that reached it counts as that long. Left out are answers that were cancelled or
+    failed, and those cut off by a limit that the application's complete answers often exceed: they would teach the
+    limits that some clients set.
     """
     complete = defaultdict(list)
     for outcome in outcomes:

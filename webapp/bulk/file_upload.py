@@ -1,7 +1,7 @@
 """A multipart upload on its way into the database, chunk by chunk: the file is never whole in memory, nor on a disk.
 
-Each chunk is a statement of its own, and nobody sees the file before the last one is stored. What an upload that is
-broken off leaves behind is deleted, by this process or by the upkeep.
+Each chunk is a statement of its own, and nobody sees the file before the last one is stored. The chunks of a broken
+upload are deleted by this process or by the upkeep.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ from models.bulk import stored_files
 from models.bulk.bulk_tables import StoredFile
 from webapp.client_errors import InvalidRequest
 
-# Bytes of a chunk, which is one row of the database. A step of a job reads one and takes lines from it: of smaller ones
-# a file of long lines needs more steps, larger ones are held by the web process and read again by more steps.
+# Bytes of a chunk, which is one row of the database. A step of a job reads one chunk and takes lines from it. With
+# smaller chunks a file of long lines needs more steps; larger ones take more memory and are read more often.
 CHUNK_BYTES = 1024 * 1024
 MOST_LINES = 50_000  # OpenAI's bound of a batch
-MOST_BLANK_LINES = 50_000  # beside them; any bound does that keeps what is read bounded
+MOST_BLANK_LINES = 50_000  # in addition; any finite bound works
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
-# Of an upload beside the file's own bytes. The parser also compares it with what it holds of the file, which is 64 KiB
-# and what came before; it is Flask's own default.
+# Most bytes of an upload's other fields. The parser also applies it to its buffer for the file, which is 64 KiB and
+# earlier bytes; it is Flask's own default.
 FORM_BYTES = 500_000
 MOST_PARTS = 16  # of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off
@@ -39,11 +39,11 @@ class LineChunks:
     def __init__(self, max_line_bytes: int) -> None:
         self.size_bytes = self.lines = self.last_line = 0
         self._max_line_bytes = max_line_bytes
-        self._open = bytearray()  # what is not in a chunk yet: whole lines, then the beginning of one
+        self._open = bytearray()  # bytes not in a chunk yet: whole lines, then the beginning of one
         self._whole = 0  # bytes of whole lines in it
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Take the next bytes; gives (number of its first line, bytes) of each chunk that is full.
+        """Take the next bytes; yields (number of its first line, bytes) for each full chunk.
 
         Raises InvalidRequest for a line that is too long, not UTF-8 or has a NUL, and for too many lines.
         """
@@ -112,7 +112,7 @@ class UploadLimits:
 
 
 class FileSink:
-    """What the form parser writes the file into. After an error it swallows the rest, and `error` has it."""
+    """The object that the form parser writes the file to. After an error it drops further bytes and keeps `error`."""
 
     def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, limits: UploadLimits) -> None:
         self._sessions, self.chunks, self._limits = sessions, LineChunks(limits.line_bytes), limits

@@ -22,7 +22,7 @@ UNSERVED = {
 
 @dataclass(frozen=True, slots=True)
 class EndingJob:
-    """What its results depend on beside its lines: the call that they make, and why it did not serve them."""
+    """The job's fields on which its results depend: the call of its lines, and why lines were not served."""
 
     id: str
     endpoint: str

@@ -58,7 +58,7 @@ class ChatMessage(RoleAndContent):
 
 
 class StreamOptions(Body):
-    """What a stream has beside its text."""
+    """Options of a stream."""
 
     include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
     continuous_usage_stats: bool | None = Field(

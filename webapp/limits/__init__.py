@@ -1,1 +1,1 @@
-"""What a tenant may send and have in the queue, and how long a prompt may be."""
+"""A tenant's limits on requests and on its queue, and the limits of prompts."""

@@ -1,9 +1,9 @@
-"""Limits of what one tenant may have in the queue: requests, and the tokens of their prompts.
+"""Limits of one tenant's queue: requests, and the tokens of their prompts.
 
 Counting 100,000 rows takes too long for each call that submits. So a thread counts a tenant's rows at most once a
 second, and in between a process adds what it admits itself. A limit is therefore exceeded by at most what all web
-processes together admit within that second. A call that would be refused by an older count waits for a new one: its
-client may have come back when it was told to.
+processes together admit within that second. A call that an older count would refuse waits for a new count, because its
+client may have come back when told to.
 """
 
 import math
@@ -24,10 +24,10 @@ log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0  # a longer interval costs fewer statements and lets a limit be exceeded further; not tuned
 COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one tenant's rows; not tuned
-# A tenant that is full is told to come back once this share of its queue is served: at once, all of its clients would
+# A tenant at its limit is told to come back once this share of its queue is served; otherwise all of its clients would
 # race for the next free place. Not tuned.
 SHARE_TO_WAIT_FOR = 0.1
-RETRY_UNKNOWN_S = 5  # while no planner says how long the queue takes; not tuned
+RETRY_UNKNOWN_S = 5  # used while no planner estimates the queue's time; not tuned
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
@@ -43,12 +43,12 @@ class TenantCount:
 
     @property
     def requests(self) -> int:
-        """Requests in the queue, as far as this process knows."""
+        """Queued requests, as far as this process knows."""
         return self.counted.requests + self.requests_since
 
     @property
     def tokens(self) -> int:
-        """How many tokens their prompts have."""
+        """Tokens of their prompts."""
         return self.counted.tokens + self.tokens_since
 
     def has_room(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
@@ -58,7 +58,7 @@ class TenantCount:
 
 @dataclass(frozen=True, slots=True)
 class TokenStanding:
-    """How many tokens a tenant may have in the queue, how many more that is, and when its queue should be empty."""
+    """A tenant's limit of queued tokens, the tokens left, and when its queue should be empty."""
 
     limit: int
     remaining: int
@@ -66,9 +66,8 @@ class TokenStanding:
 
 
 def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> int:
-    """Seconds until `places` of a tenant's `queued` requests, or tokens, should have left the queue, 1 to 120.
-
-    They are assumed to stand evenly in the whole queue, which takes as long as the planner predicts.
+    """Seconds, 1 to 120, until `places` of a tenant's `queued` requests or tokens should have left the queue. Assumes
+    that they are spread evenly over the queue, which takes as long as the planner predicts.
     """
     if snapshot is None:
         return RETRY_UNKNOWN_S
@@ -77,7 +76,7 @@ def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> i
 
 
 class BacklogLimit:
-    """Admits requests of a tenant until so many, or so many tokens, are queued; both may be set for a tenant."""
+    """Admits a tenant's requests up to a number of queued requests and tokens; a tenant may have its own limits."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class BacklogLimit:
         )
 
     def close(self) -> None:
-        """Return once nothing is counted any more."""
+        """Wait until no count is running."""
         self._thread.shutdown()
 
     def _in_thread(self, task: Callable[[], None]) -> None:
@@ -170,9 +169,9 @@ class BacklogLimit:
             counted = self._count(tenant)
             with self._lock:
                 known.counted = counted
-                known.requests_since -= requests_before  # these had been admitted before, and mostly are among the rows
+                known.requests_since -= requests_before  # admitted before the count, so most are among the counted rows
                 known.tokens_since -= tokens_before
-        except SQLAlchemyError as error:  # the database is away, so the insert that follows fails anyway
+        except SQLAlchemyError as error:  # the database is unreachable, so the next insert fails anyway
             log.warning("backlog not counted", error=error)
         finally:
             ended = time.monotonic()

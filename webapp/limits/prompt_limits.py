@@ -17,13 +17,13 @@ from settings import Settings
 from webapp.client_errors import InvalidRequest, NotFound
 
 # A prompt of more characters than this for each token of Lmax is refused without being tokenized. Any value above the
-# longest token of the model's vocabulary does: no vocabulary in use has tokens of 256 characters.
+# vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
 
 TOO_LONG = "context_length_exceeded"  # the code by which clients tell that a prompt must become shorter
 
-# By ability that the engines of a model may lack: what that means, and what the client can do. An option that is
-# missing here is to be left out.
+# For each ability that a model's engines may lack: its meaning, and what the client can do. For other abilities the
+# client should leave out the option.
 UNABLE = {
     "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
     "ignore_eos": "The engine behind this model cannot go on behind an end of sequence: leave ignore_eos out.",
@@ -132,7 +132,7 @@ class PromptLimits:
         return self.max_output_tokens if requested is None else requested
 
     def _too_long(self, length: str, param: str) -> InvalidRequest:
-        return InvalidRequest(  # with the words by which clients tell this error from others
+        return InvalidRequest(  # clients recognise this error by these words
             f"This model's maximum context length is {self.max_prompt_tokens:,} tokens for the prompt. However, your "
             f"messages resulted in {length}. Please reduce the length of the messages.",
             param=param,

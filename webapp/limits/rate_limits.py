@@ -1,9 +1,9 @@
 """The rate limit of each tenant, in fixed windows of the database's clock, over all web processes together.
 
 Each process counts in its memory and adds its counts to the database's twice a second at most, so that a call seldom
-costs a statement more. Between two such exchanges a process does not see what the others counted: a window may pass as
-many requests more as they receive in SHARE_EVERY_S. Not Flask-Limiter: it asks its storage at every request, and a
-broker that is frozen must not slow down what is accepted.
+costs a statement more. Between two such exchanges a process does not see the others' counts, so a window may exceed its
+limit by the requests that they receive in SHARE_EVERY_S. Flask-Limiter is not used: it queries its storage at every
+request, and a frozen broker must not slow down accepting.
 """
 
 import math
@@ -54,7 +54,7 @@ class RateStanding:
 
 @dataclass
 class TenantWindow:
-    """A tenant's requests of the present window: those of all processes that are known, and our own not yet shared."""
+    """A tenant's requests in the present window: the known total of all processes, and our own not yet shared."""
 
     known: int = 0
     unshared: int = 0
@@ -62,7 +62,7 @@ class TenantWindow:
     ends_at: float = -math.inf
 
     def standing(self, rate: Rate, now: float) -> RateStanding:
-        """What is left of it."""
+        """The requests left in the window, and its end."""
         return RateStanding(
             rate.requests, max(0, rate.requests - self.known - self.unshared), max(0.0, self.ends_at - now)
         )
@@ -83,7 +83,7 @@ class RateLimit:
         rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
             window = self._windows.setdefault(tenant, TenantWindow())
-            if now >= window.ends_at:  # counts that were not shared belong to a window that is over
+            if now >= window.ends_at:  # unshared counts belong to the previous window
                 window.known = window.unshared = 0
                 window.ends_at = now + rate.period_s
                 window.shared_at = -math.inf
@@ -120,7 +120,7 @@ def go_duration(seconds: float) -> str:
 
 
 def add_limit_headers(response: Response, requests: RateStanding | None, tokens: TokenStanding | None) -> None:
-    """Add what is known."""
+    """Add the headers whose figures are known."""
     for name, standing in (("requests", requests), ("tokens", tokens)):
         if standing is not None:
             response.headers[f"x-ratelimit-limit-{name}"] = str(standing.limit)

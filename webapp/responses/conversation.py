@@ -1,4 +1,4 @@
-"""Conversations over several responses: items to turns and back, the turns before, and those that fit into a prompt."""
+"""Conversations over several responses: converts items and turns, reads earlier turns, fits turns into a prompt."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
     """The turns of a stored request's input, system messages among them, but not what was given as instructions."""
     request = view.request
     opening: list[StoredTurn] = []
-    if body.instructions is not None:  # the input began with system messages, which were added to these
+    if body.instructions is not None:  # the input's system messages were added to the instructions
         text = request.instructions.removeprefix(body.instructions).removeprefix("\n\n")
         opening = [StoredTurn(role="system", content=text)]
     if not body.messages:

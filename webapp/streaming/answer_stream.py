@@ -20,20 +20,20 @@ from webapp.submission import Submission, cancel_request, find_request, forget_u
 from webapp.tools import answer_parts
 from webapp.waiting.patience import Connection
 
-# A stream without a new token says so often that it is alive: below the 60 s after which load balancers close what is
-# silent. Not tuned otherwise.
+# Seconds between two signs of life of a stream without new tokens: below the 60 s after which load balancers close
+# silent connections. Not tuned otherwise.
 KEEP_ALIVE_S = 15.0
 
 log = structlog.get_logger()
 
-# An empty line between events means nothing. A comment means nothing either, but clients that strip what a read gave
-# them take the next event for a part of it (`vllm bench serve` does).
+# An empty line between events has no meaning. A comment has none either, but clients that strip the bytes of a read
+# then join it with the next event (`vllm bench serve` does).
 KEEP_ALIVE = b"\n"
 DONE = b"data: [DONE]\n\n"
 
 
 class AnswerStream:
-    """The answer of a stored request, piece by piece; `close` must follow, and gives the slot back."""
+    """The answer of a stored request, piece by piece; `close` must be called, and releases the slot."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class AnswerStream:
         self._stop_watching: Callable[[], None] = connection.on_close(self._call.leave) if connection else lambda: None
 
     def pieces(self) -> Iterator[str]:
-        """The pieces of the answer until it has ended, which `view` then shows; an empty one after KEEP_ALIVE_S.
+        """Yields the answer's pieces until it ends, an empty one after KEEP_ALIVE_S; then `view` has the ended request.
 
-        Raises a ClientError if it does not go on to the end: NotAnswered if the stored answer begins otherwise than
-        what was sent, as after the loss of a worker whose sampling is not repeatable.
+        Raises a ClientError if it breaks off: NotAnswered if the stored answer differs from the text already sent, for
+        example after the loss of a worker whose sampling is not repeatable.
         """
         call = self._call
         while call.over is None:
@@ -90,7 +90,7 @@ class AnswerStream:
 
     @property
     def left(self) -> bool:
-        """Whether the client is gone."""
+        """Whether the client has disconnected."""
         return self._call.over == "left"
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def find_and_stream(
 
 
 def text_before_calls(stream: AnswerStream) -> Iterator[str]:
-    """Yields pieces of text, and an empty one when none came for a while; text that may be a call is held back."""
+    """Yields pieces of text, and an empty one after a pause; holds back text that may be a tool call."""
     sent = stream.sent_characters
     text = "." * sent  # the client has read this part, so it holds no call
     for piece in stream.pieces():
@@ -160,7 +160,7 @@ def text_before_calls(stream: AnswerStream) -> Iterator[str]:
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """One event."""
+    """Formats one server-sent event."""
     named = b"" if name is None else b"event: " + name.encode() + b"\n"
     return named + b"data: " + to_json(data) + b"\n\n"
 

@@ -21,7 +21,7 @@ ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 
 @dataclass(frozen=True, slots=True)
 class ShownUsage:
-    """What chunks say of tokens: each prompt has so many answers; `count` counts those so far, where that is wanted."""
+    """The token counts in chunks: each prompt has `answers_a_prompt` answers; `count` counts tokens so far."""
 
     answers_a_prompt: int
     at_end: bool
@@ -29,7 +29,7 @@ class ShownUsage:
 
 
 def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
-    """The events of either call; an error ends them with an `error` object in place of a chunk."""
+    """Yields the events of either call; after an error the last one is an `error` object."""
     request = streams[0].view.request
     head: dict[str, Any] = {
         "id": request.id.replace("resp_", "chatcmpl-" if kind == "chat.completion.chunk" else "cmpl-", 1),

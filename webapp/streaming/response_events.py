@@ -1,7 +1,7 @@
 """The stream of /v1/responses: OpenAI's events, numbered by the position in the answer.
 
 The number of a piece of text is that of the last event before the text plus the characters sent so far. So numbers
-rise, not always by one, and a number means the same place in whatever pieces the text came: a stream resumes behind it.
+rise, not always by one, and each means the same position however the text was cut: a stream resumes there.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ LAST_EVENT = {
     RequestStatus.completed: "response.completed",
     RequestStatus.incomplete: "response.incomplete",
     RequestStatus.failed: "response.failed",
-    RequestStatus.cancelled: "response.failed",  # there is no event of its own; the response says `cancelled`
+    RequestStatus.cancelled: "response.failed",  # OpenAI has no event for it; the response says `cancelled`
 }
 
 
@@ -36,7 +36,7 @@ def characters_before(starting_after: int | None) -> int:
 
 
 def response_events(stream: AnswerStream, response: Response, starting_after: int | None = None) -> Iterator[bytes]:
-    """The events behind `starting_after`; `response` is the object as it was when the stream began."""
+    """Yields the events after `starting_after`; `response` is the object at the start of the stream."""
     seen = -1 if starting_after is None else starting_after
     item_id = response.id.replace("resp_", "msg_", 1)
     place = {"item_id": item_id, "output_index": 0, "content_index": 0}

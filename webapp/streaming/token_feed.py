@@ -1,4 +1,4 @@
-"""Hears what workers publish of answers in the making, in one thread for all streams, while there are any.
+"""Receives the text that workers publish of running answers, in one thread for all streams.
 
 Without a broker nothing comes, and every stream gets its text at the end, from Postgres.
 """
@@ -16,11 +16,11 @@ from processes.broker import BrokerSubscription
 from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 
-# How often workers are asked again for the beginnings of answers of which something is missing. Shorter closes gaps
-# sooner; an ask costs a worker some microseconds for each stream. Not tuned.
+# Seconds between two requests to workers for the beginnings of answers with gaps. Shorter closes gaps sooner; a request
+# costs a worker some microseconds for each stream. Not tuned.
 ASK_EVERY_S = 0.5
 TURN_S = 0.1  # longest single wait for a message; a stop and a first ask may take as long
-LINGER_S = 10.0  # time that it goes on listening after the last stream, so that the next need not connect; not tuned
+LINGER_S = 10.0  # listening continues this long after the last stream, so that the next need not connect; not tuned
 
 log = structlog.get_logger()
 
@@ -29,17 +29,16 @@ class LiveText:
     """Pieces put together by their positions; the feed's thread adds them, the stream's thread reads `text`."""
 
     def __init__(self, id: str, on_more: Callable[[], None], *, missed: bool) -> None:
-        """`missed`: pieces may have come before. `on_more` is called when `text` has grown."""
+        """`missed`: earlier pieces may be missing. `on_more` is called when `text` has grown."""
         self.id = id
         self.text = ""
-        self.missed = missed  # a piece is missing, so that the whole must be asked for
+        self.missed = missed  # a piece is missing, so the whole text must be requested
         self._on_more = on_more
         self._contradicted = False
 
     def add(self, start: int, piece: str) -> None:
-        """Add a piece that begins at character `start`; one behind a gap is dropped, known text is not added again.
-
-        Once a piece contradicts what has come before, nothing is added any more: the stored answer decides.
+        """Add a piece that begins at character `start`; drops a piece behind a gap, and text that is already known.
+        After a piece that contradicts the text, nothing more is added: the stored answer decides.
         """
         known = self.text[start : start + len(piece)]
         if start > len(self.text):
@@ -58,7 +57,7 @@ class TokenFeed:
     """The texts that this process's streams wait for."""
 
     def __init__(self, redis_url: str | None, installation: Callable[[], str]) -> None:
-        """`installation` reads the installation's name, which the channels have; without a broker nothing is heard."""
+        """`installation` reads the installation's name for the channels' names; without a broker nothing arrives."""
         self._redis_url, self.installation = redis_url, installation
         self._lock = threading.Lock()
         self._texts: dict[str, list[LiveText]] = {}
@@ -66,7 +65,7 @@ class TokenFeed:
         self._thread: threading.Thread | None = None
 
     def open(self, text: LiveText) -> None:
-        """Adds to this text the pieces that come from now on."""
+        """Adds all later pieces to this text."""
         with self._lock:
             self._texts.setdefault(text.id, []).append(text)
             if self._thread is None and self._redis_url is not None and not self._stopping.is_set():
@@ -83,7 +82,7 @@ class TokenFeed:
                 self._texts.pop(text.id, None)
 
     def close(self) -> None:
-        """Return once nothing is heard any more."""
+        """Wait until the thread has stopped listening."""
         self._stopping.set()
         thread = self._thread
         if thread is not None:
@@ -108,7 +107,7 @@ class TokenFeed:
                 text.missed = True
 
     def missed(self) -> list[str]:
-        """The ids of streamed requests of whose texts something is missing."""
+        """The ids of streamed requests whose texts have gaps."""
         return [one for one, texts in list(self._texts.items()) if any(text.missed for text in texts)]
 
     def _add(self, message: bytes) -> None:
@@ -123,7 +122,7 @@ class TokenFeed:
         time.sleep(0)  # a green thread must let the streams write before it takes the next message
 
     def _ended(self, last_stream_at: float) -> bool:
-        """Whether the thread is to end: nobody has streamed for LINGER_S, or the process stops."""
+        """Whether the thread should end: there was no stream for LINGER_S, or the process stops."""
         with self._lock:
             lingered = not self._texts and time.monotonic() - last_stream_at > LINGER_S
             if self._stopping.is_set() or lingered:
@@ -133,7 +132,7 @@ class TokenFeed:
 
 
 class _Pieces(BrokerSubscription):
-    """The pieces that workers publish; it asks them again for the beginnings that are missing."""
+    """Receives the pieces that workers publish, and asks workers for missing beginnings."""
 
     def __init__(self, redis_url: str, feed: TokenFeed) -> None:
         installation = feed.installation()

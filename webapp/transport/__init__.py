@@ -1,1 +1,1 @@
-"""What is done to requests and answers of HTTP whatever they ask: compressed bodies, other origins."""
+"""The HTTP layer below the calls: compressed bodies, strict JSON, other origins, the gunicorn worker."""

@@ -12,8 +12,8 @@ from werkzeug.wsgi import get_input_stream
 
 from webapp.client_errors import InvalidRequest
 
-GZIP = zlib.MAX_WBITS | 16  # zlib's own way to say that a gzip header comes
-PIECE = 2**16  # bytes that are read, and at most unfolded, at once; not tuned
+GZIP = zlib.MAX_WBITS | 16  # zlib's flag for a gzip header
+PIECE = 2**16  # most bytes that are read or decompressed at once; not tuned
 
 
 class StrictJson(DefaultJSONProvider):
@@ -37,9 +37,8 @@ class ApiRequest(Request):
 
 
 class Gunzipped(RawIOBase):
-    """Reads what a gzip stream unfolds to, at most so many bytes; raises RequestEntityTooLarge, status 413.
-
-    Raises InvalidRequest for what is no gzip stream, or ends too early.
+    """Decompresses a gzip stream up to a bound; raises RequestEntityTooLarge, status 413, beyond it. Raises
+    InvalidRequest for a malformed or truncated stream.
     """
 
     def __init__(self, compressed: Any, most_bytes: int) -> None:
@@ -51,7 +50,7 @@ class Gunzipped(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Unfolds as many bytes as fit into the buffer."""
+        """Decompresses as many bytes as fit into the buffer."""
         while not self._unfolding.eof:
             folded = self._unfolding.unconsumed_tail or self._compressed.read(PIECE)
             try:
@@ -70,7 +69,7 @@ class Gunzipped(RawIOBase):
 
 
 def unfold_body() -> None:
-    """Before each request: let a compressed body be read unfolded; raises InvalidRequest for another encoding."""
+    """Before each request: decompress a compressed body on reading; raises InvalidRequest for another encoding."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
         return
@@ -80,8 +79,8 @@ def unfold_body() -> None:
     most = current_app.config["MAX_CONTENT_LENGTH"]
     compressed = get_input_stream(environ, max_content_length=most)
     environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed, most)), PIECE)
-    request.max_content_length = most + 1  # Werkzeug's own bound would cut the body off there, and say nothing
-    environ["wsgi.input_terminated"] = True  # a gzip stream marks its own end; its unfolded length is not known before
+    request.max_content_length = most + 1  # Werkzeug's own bound would silently cut the body off there
+    environ["wsgi.input_terminated"] = True  # a gzip stream marks its own end; its decompressed length is unknown
     environ.pop("CONTENT_LENGTH", None)
     environ.pop("HTTP_CONTENT_ENCODING", None)
 

@@ -1,4 +1,4 @@
-"""The gunicorn worker of the web process: one green thread a connection, none of which a slow client holds for ever.
+"""The gunicorn worker of the web process: one green thread for each connection, with bounds on slow clients.
 
 Idle connections, half-sent requests and calls that wait cost some kilobytes each, no thread. A request's headers must
 arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S or at SLOWEST_BYTES_S, and a client must read on
@@ -26,18 +26,18 @@ from processes.hosted_process import freeze_startup_objects
 from webapp.waiting.patience import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s
-SLOWEST_BYTES_S = 150_000  # and a larger body, an uploaded file, may go on at that speed
+SLOWEST_BYTES_S = 150_000  # larger bodies, uploaded files, must be at least this fast
 OPEN_FILES = 8192  # twice the --worker-connections; most systems let a process begin with 1,024
 STALLED_S = 90.0  # longer than the --keep-alive of 75 s, so that idle connections end without an error. Not tuned
 
 
 class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's gevent worker with bounds on bodies and answers, whose calls that wait end when it shuts down."""
+    """gunicorn's gevent worker with bounds on bodies and answers; its waiting calls end when it shuts down."""
 
     wsgi: Any
 
     def init_process(self) -> None:
-        """Let the process open as many files as its connections are."""
+        """Let the process open enough files for its connections."""
         files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files < OPEN_FILES:
             resource.setrlimit(
@@ -65,7 +65,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
 
 
 class TimedBody:
-    """A request's body whose reading may take so many seconds, and one more for each SLOWEST_BYTES_S that have come.
+    """A request's body with a bound on its reading time, which grows by a second for each SLOWEST_BYTES_S bytes.
 
     Raises RequestTimeout, status 408.
     """
@@ -74,7 +74,7 @@ class TimedBody:
         self._body, self._left_s = body, within_s
 
     def read(self, size: int = -1) -> bytes:
-        """Like that of a file; only the time within reads counts."""
+        """Reads like a file; only the time within reads counts."""
         began = monotonic()
         with gevent.Timeout(self._left_s, RequestTimeout()):
             data: bytes = self._body.read(size)
@@ -84,7 +84,7 @@ class TimedBody:
 
 
 def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
-    """The app with the reading of each body bounded, as `TimedBody` says."""
+    """Wraps the app so that each body is a `TimedBody`."""
 
     def bounded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ["wsgi.input"] = TimedBody(environ["wsgi.input"], within_s)
@@ -94,7 +94,7 @@ def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
 
 
 class WatchedConnection:
-    """A client's connection that says when the client closes it, while its call waits and reads nothing from it."""
+    """A client's connection that reports when the client closes it while its call waits."""
 
     def __init__(self, client: socket) -> None:
         self._client = client
@@ -108,14 +108,14 @@ class WatchedConnection:
         gevent.socket.wait_read(self._client.fileno())
         try:
             if self._client.recv(1, MSG_PEEK):
-                return  # its next request, sent ahead: whether it leaves later is not seen
+                return  # its next request came early, so a later disconnect goes unnoticed
         except OSError:  # the connection was reset
             pass
         callback()
 
 
 def with_connection(app: WSGIApplication) -> WSGIApplication:
-    """The app, which finds the connection of each request in its environment."""
+    """Wraps the app so that each request's environment has its connection."""
 
     def connected(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ[CONNECTION] = WatchedConnection(environ["gunicorn.socket"])
@@ -125,7 +125,7 @@ def with_connection(app: WSGIApplication) -> WSGIApplication:
 
 
 class WebLogger(Logger):  # type: ignore[misc]
-    """gunicorn's own lines as JSON, without what a client sent: not the address of a request, not a bad header."""
+    """Logs gunicorn's own lines as JSON, without data from clients such as request lines or bad headers."""
 
     def setup(self, cfg: Config) -> None:
         """Write errors alone: a warning quotes the header or the request line that gunicorn refused."""

@@ -1,4 +1,4 @@
-"""What the web process tells the predictors, and hears of requests that ended, by notifications of Postgres."""
+"""The web process's Postgres notifications: announces stored requests to predictors, receives ended requests."""
 
 import time
 from collections.abc import Callable
@@ -10,15 +10,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.notifications import NotificationsUnavailable
 from processes.listening import Channel
 
-# Shortest time between two announcements. Shorter takes more of
-# Postgres's time, longer delays requests that come close together. A predictor looks every 0.05 s at most. Not tuned
-# otherwise.
+# Shortest time between two announcements. A shorter one costs Postgres more, a longer one delays requests close behind
+# others. A predictor checks every 0.05 s at most. Not tuned otherwise.
 SPACING_S = 0.04
 
 log = structlog.get_logger()
 
-# Between two looks at everything while a call waits, where a pooler keeps notifications away. Half of it is added to
-# an answer's time, and it costs a statement. Not tuned.
+# Seconds between two queries for waiting calls if a pooler blocks notifications. Half of it is added to an answer's
+# time on average. Not tuned.
 POLL_BEHIND_POOLER_S = 0.05
 
 
@@ -28,7 +27,7 @@ class Announcer:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="announcer")
-        self._waiting = False  # whether an announcement is on its way that covers what is stored now
+        self._waiting = False  # whether a scheduled announcement covers the present requests
 
     def announce(self) -> None:
         """Schedules an announcement of all requests stored so far; returns at once."""
@@ -37,7 +36,7 @@ class Announcer:
         self._waiting = True
         try:
             self._thread.submit(self._announce)
-        except RuntimeError as error:  # this process is ending; the stored request is accepted all the same
+        except RuntimeError as error:  # this process is ending; the stored request is still accepted
             log.warning("not announced", error=str(error))
 
     def close(self) -> None:
@@ -45,10 +44,10 @@ class Announcer:
         self._thread.shutdown()
 
     def _announce(self) -> None:
-        self._waiting = False  # whatever is stored from now on may come too late for this announcement
+        self._waiting = False  # requests stored from now on need another announcement
         try:
             self._notify()
-        except SQLAlchemyError as error:  # beat's next tick makes the predictors look, too
+        except SQLAlchemyError as error:  # predictors also check at beat's next tick
             log.warning("not announced", error=str(error))
         time.sleep(SPACING_S)
 

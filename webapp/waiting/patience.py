@@ -1,4 +1,4 @@
-"""How long a client waits, whether it is still there, and in which turn its call gets the process's CPU."""
+"""How long a client waits, whether it is still connected, and the turns of calls on the process's CPU."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,8 +13,8 @@ from werkzeug import Request
 
 TURN = "magnus.turn"  # in the WSGI environment
 WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for its answer, or streams it
-# Calls that are taken in at once, and those that are answered at once. One alone leaves the process idle while Postgres
-# works for it; each more is another one that a submission waits behind.
+# Most calls that are accepted at once, and most that are answered at once. With one, the process idles while Postgres
+# works; with more, a submission waits behind more calls.
 AT_ONCE = 4
 
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that reports when clients disconnect
@@ -29,13 +29,13 @@ class CpuTurn:
         self._held: Semaphore | None = None
 
     def begin(self) -> None:
-        """Waits for the turn in which the call's request is read and stored."""
+        """Waits for the call's turn to be read and stored."""
         self._taken_in.acquire()
         self._held = self._taken_in
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Gives the turn up within the `with` block, then waits for the turn in which the answer is sent."""
+        """Gives the turn up within the `with` block, then waits for the turn to send the answer."""
         self.end()
         try:
             yield
@@ -57,9 +57,8 @@ class CpuTurn:
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
-    """The app, each of whose calls finds a turn in its environment, to begin with `take_turn`.
-
-    It ends with the call, of a stream with its first byte.
+    """Wraps the app so that each call has a turn in its environment, which `take_turn` begins. The turn ends with the
+    call, or with a stream's first byte.
     """
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 

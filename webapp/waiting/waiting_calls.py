@@ -1,7 +1,7 @@
 """Calls that wait for their answers, streams among them: one thread listens for all of them.
 
-A waiting call keeps no database connection. It is woken when its request has ended, when its client has left, when the
-process is about to stop, and by whoever has something new for it.
+A waiting call keeps no database connection. It is woken when its request ends, its client disconnects, the process is
+about to stop, or new text arrives.
 """
 
 import threading
@@ -19,19 +19,19 @@ from webapp.client_errors import Busy, TooManyWaiting
 
 log = structlog.get_logger()
 
-# So often all waiting requests are looked at, whatever was heard: a notification may be lost, and not all that end
-# requests send one. It costs one statement. Not tuned.
+# Seconds between two queries of all waiting requests: notifications may be lost, and some ends send none. It costs one
+# statement. Not tuned.
 LOOK_AT_ALL_S = 1.0
-POLLING_SHARE = 0.1  # of one connection's time that may go into looking at all: a thousand take longer; not tuned
+POLLING_SHARE = 0.1  # most of one connection's time for these queries, long ones with a thousand calls; not tuned
 TURN_S = 0.25  # longest single wait for a notification; a stop may take as long
 LINGER_S = 10.0  # time that it goes on listening after the last call, so that the next call need not connect; not tuned
 
 
 class Notices(Protocol):
-    """Where the thread hears of requests that ended."""
+    """The source from which the thread learns which requests have ended."""
 
     def wait(self, within_s: float) -> set[str] | None:
-        """The ids heard within that time; None: any may have ended."""
+        """Returns the ids received within that time; None if any request may have ended."""
 
     def close(self) -> None:
         """Stops listening until the next `wait`."""
@@ -42,7 +42,7 @@ class WaitingCall:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.over: Literal["ended", "left", "stopping"] | None = None  # why there is nothing more to wait for
+        self.over: Literal["ended", "left", "stopping"] | None = None  # why the wait ended
         self.view: RequestView | None = None  # of the ended request; None if it was deleted
         self._changed = threading.Event()
 
@@ -76,7 +76,7 @@ class WaitingCall:
 
     def _end(self, why: Literal["ended", "left", "stopping"], view: RequestView | None = None) -> None:
         if self.over is None:
-            self.view, self.over = view, why  # set in this order, so that a thread that reads `over` finds the view
+            self.view, self.over = view, why  # `view` first: a thread that sees `over` then finds it
         self._changed.set()
 
 
@@ -96,12 +96,12 @@ class WaitingCalls:
         self._max_calls, self._max_calls_of_tenant = max_calls, max_calls_of_tenant
         self._lock = threading.Lock()
         self._calls: dict[str, list[WaitingCall]] = {}
-        self._slots: Counter[str] = Counter()  # reserved, by tenant
+        self._slots: Counter[str] = Counter()  # reserved slots by tenant
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def reserve_slot(self, tenant: str) -> None:
-        """Reserve a slot before the request is stored; raises Busy if none is free, TooManyWaiting if too many are its.
+        """Reserve a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has too many.
 
         Each reserved slot needs one `release_slot`.
         """
@@ -159,7 +159,7 @@ class WaitingCalls:
                 self._calls.pop(call.id, None)
 
     def stop(self) -> None:
-        """Ends every wait, because the process is about to stop; calls are answered with the present state."""
+        """Ends every wait, because the process is about to stop; calls get the present state."""
         with self._lock:
             self._stopping = True
             calls = [call for of_one in self._calls.values() for call in of_one]
