@@ -42,6 +42,7 @@ class Baton(Policy):
         self._batch_size = batch_size  # None: as memory allows
         self._grow_below, self._shrink_above = grow_below, shrink_above
         self._queues: dict[int, ArrivalQueue] = {}  # by priority
+        self._in_background = False  # whether the latest request is a background request
         self._first_worker: Worker | None = None  # first worker of the last decision, for estimates
 
     def __len__(self) -> int:
@@ -49,6 +50,7 @@ class Baton(Policy):
 
     def add(self, request: Request, now: float) -> None:
         """Add a request to the queue of its priority, in order of arrival."""
+        self._in_background = request.background
         self._queues.setdefault(request.priority, ArrivalQueue()).add(request)
 
     def discard(self, request_id: str) -> bool:
@@ -62,7 +64,7 @@ class Baton(Policy):
             return []
         self._first_worker = batches[0].worker
         for batch in batches:
-            batch.shrink(self._shrink_above)
+            batch.shrink(self._shrink_above, only_background=self._in_background)
         smallest = [(batch.size, index) for index, batch in enumerate(batches)]
         heapify(smallest)
         while request := self._first():
@@ -165,10 +167,15 @@ class BatonBatch:
         rows = [row for row in self._rows if row.request.priority < below and not row.request.generated]
         return min(rows, key=_preemption_order, default=None)
 
-    def shrink(self, share: float) -> None:
-        """Preempt rows, lowest priority and last to join first, until the others fit this share of the memory."""
-        while len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
-            self.leave(min(self._rows, key=_preemption_order))
+    def shrink(self, share: float, only_background: bool) -> None:
+        """Preempt rows, the lowest priority and the latest joiner first, until the others fit this share of memory.
+
+        With `only_background`, other rows stay: background requests may see only a part of a worker's memory.
+        """
+        may_leave = [row for row in self._rows if row.request.background or not only_background]
+        may_leave.sort(key=_preemption_order, reverse=True)
+        while may_leave and len(self._rows) > 1 and self.tokens_with() > share * self.capacity_tokens:
+            self.leave(may_leave.pop())
 
     def leave(self, row: RunningRow) -> None:
         """Preempt a row."""

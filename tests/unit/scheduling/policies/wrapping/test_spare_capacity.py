@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.costs import ServingCurves
+from scheduling.policies.baton import Baton
 from scheduling.policies.fusion.fusion_policy import Fusion
 from scheduling.policies.vanilla import Vanilla
 from scheduling.policies.wrapping.ability_groups import AbilityGroups
@@ -17,7 +18,7 @@ from scheduling.request import BACKGROUND_PRIORITY, Request
 from scheduling.simulation.engine_costs import EngineCosts
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival, simulate
-from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, a_worker, examples, ids
+from tests.unit.scheduling.scheduling_builders import SLOPED, a_memory, a_request, a_row, a_worker, examples, ids
 
 
 def a_line(
@@ -214,6 +215,17 @@ def test_a_request_that_was_predicted_anew_waits_once_at_its_new_place() -> None
         policy.add(a_line("again", predicted), 0.0)
     policy.add(a_line("line", 50), 0.0)
     assert [batch.requests[0].id for batch in policy.waiting(0.0)] == ["line", "again"]
+
+
+def test_background_requests_never_make_rows_of_the_others_leave() -> None:
+    policy = SpareCapacity(Baton)
+    policy.add(a_request("other"), 0.0)
+    policy.assign([a_worker()], 0.0)
+    policy.add(a_line("line"), 0.0)
+    # the others' two rows hold 2 · 1,001 tokens; of the worker's 10,000, background requests see at most
+    # 0.6 · (10,000 - 3.5 · 2,002) = 1,795
+    rows = [a_row(name, length=1000, predicted=1) for name in ("a", "b")]
+    assert policy.assign([a_worker(rows=rows)], 1.0) == []
 
 
 def test_lack_of_memory_is_told_to_the_policy_that_assigned() -> None:
