@@ -16,11 +16,11 @@ from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
 from inference.engine_errors import UnreadableTokenizer
-from inference.model_weights import cpu_dtype, parameters_of
+from inference.model_weights import cpu_dtype, count_parameters
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect
-from inference.remote.server_tokens import request_tokens_of
+from inference.remote.server_tokens import load_request_tokens
 from models.connections.database_errors import GRANT, explain
 from models.connections.schema_upgrade import schema_state, server_facts, unreadable_tables
 from models.session import is_pooled, make_engine
@@ -174,7 +174,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
 def _dtype(settings: Settings) -> Finding:
     if settings.dtype != "auto":
         return Finding("number format", f"{settings.dtype}, as MAGNUS_DTYPE says")
-    parameters = parameters_of(Path(settings.model))
+    parameters = count_parameters(Path(settings.model))
     if parameters is None:
         return Finding("number format", "of a CPU worker: known once the model is loaded; on CUDA: the model's own")
     dtype, why = cpu_dtype(parameters)
@@ -235,7 +235,7 @@ def _tokenizer(settings: Settings, server: ProbedServer) -> Finding:
     remedy = "set MAGNUS_MODEL to a directory with the model's tokenizer.json, or to its hub id"
     try:
         source = tokenizer_source(server, settings.chosen_model)
-        request_tokens_of(source, None)
+        load_request_tokens(source, None)
     except (ServerUnusable, UnreadableTokenizer) as error:
         return Finding("tokenizer", str(error), remedy)
     return Finding("tokenizer", f"from {source}")

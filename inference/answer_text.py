@@ -33,11 +33,11 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(starts)] if starts else text
 
 
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how vocabularies of SentencePiece write a byte that is no character
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # the form in which vocabularies of SentencePiece write a single byte
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Returns GPT-2's characters for all bytes: printable bytes are themselves, others begin at U+0100."""
+    """Returns the byte for each of GPT-2's characters: printable bytes are themselves, the others begin at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
@@ -47,9 +47,9 @@ BYTE_OF = _byte_level_alphabet()
 
 
 def bytes_of_token(piece: str, byte_level: bool) -> bytes:
-    """Returns the bytes of a token as its vocabulary writes it; `byte_level`: one character a byte, as GPT-2 does."""
+    """Returns the bytes of a vocabulary's entry; with `byte_level`, each of its characters is a byte, as in GPT-2."""
     if byte_level:
-        # an added token is written as it is, and may have other characters
+        # an added token is plain text, and may have characters outside the byte alphabet
         return bytes(BYTE_OF[one] for one in piece) if all(one in BYTE_OF for one in piece) else piece.encode()
     found = BYTE.fullmatch(piece)
     return bytes([int(found[1], 16)]) if found else piece.replace("\u2581", " ").encode()
@@ -61,9 +61,9 @@ UNDECODED = "\N{REPLACEMENT CHARACTER}"  # result of decoding an unfinished char
 class GrowingText:
     """Decodes a row's tokens as they come; `text` is the answer so far, and only ever grows.
 
-    The last characters are held back while they may be half a character, or the beginning of a stop string. Each call
-    decodes only the last tokens: those since the text last ended with a whole character, and some before them, because
-    tokenizers decode a first token differently.
+    Bytes of an unfinished character, and characters that may begin a stop string, are held back. Each call decodes only
+    the tokens since the text last ended with a whole character, and some tokens before them, because tokenizers decode
+    the first token of a text differently from later ones.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
@@ -71,7 +71,7 @@ class GrowingText:
         self.text = ""
         self._decoded = ""  # all whole characters, a stop string included
         self._ids: list[int] = []  # the tokens that are decoded together with the next ones
-        self._seen_ids, self._seen_characters = 0, 0  # how many of these tokens and characters are in `_decoded`
+        self._seen_ids, self._seen_characters = 0, 0  # how many of `_ids`, and of their text, `_decoded` already has
 
     def add_ids(self, ids: Sequence[int]) -> None:
         """Adds the next tokens."""
@@ -82,7 +82,7 @@ class GrowingText:
             return
         self._decoded += whole[self._seen_characters :]
         self._seen_characters = len(whole)
-        if whole == decoded:  # otherwise the next token begins within a character and cannot be decoded alone
+        if whole == decoded:  # otherwise the last token ends within a character, and is decoded again with the next one
             del self._ids[: self._seen_ids]
             self._seen_ids = len(self._ids)
             self._seen_characters = len(self._decode(self._ids))

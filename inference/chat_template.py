@@ -16,8 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-def chat_template_of(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
-    """The template's source, None if the model has none.
+def find_chat_template(tokenizer_config: dict[str, Any], template_file: str | None) -> str | None:
+    """Returns the template's source, or None if the model has no template.
 
     A template file overrides the config's entry; of several named templates `default` is taken.
     """
@@ -29,19 +29,19 @@ def chat_template_of(tokenizer_config: dict[str, Any], template_file: str | None
     return source
 
 
-def special_tokens_of(tokenizer_config: dict[str, Any]) -> dict[str, str]:
-    """The special tokens under the names that templates use, `bos_token` and so on."""
+def find_special_tokens(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    """Returns the special tokens by the names that templates use, such as `bos_token`."""
     entries = {name: tokenizer_config.get(name) for name in _SPECIAL_TOKENS}
     return {name: entry["content"] if isinstance(entry, dict) else entry for name, entry in entries.items() if entry}
 
 
 def compile_chat_template(source: str) -> Template:
-    """Compile a template with the filters, functions and tags that templates on the hub use."""
+    """Compiles a template with the filters, functions and tags that templates on the hub use."""
     return _environment().from_string(source)
 
 
 def takes_tools(source: str) -> bool:
-    """Whether a template reads the definitions of tools."""
+    """Returns whether a template reads the definitions of tools."""
     return "tools" in meta.find_undeclared_variables(_environment().parse(source))
 
 
@@ -61,7 +61,7 @@ class _GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012 (what jinja2 declares on its Extension)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the body unchanged."""
+        """Returns the body unchanged."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -73,7 +73,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes for HTML, which would change the prompt.
+    # Jinja's own filter escapes HTML characters, which would change the prompt.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,4 +1,4 @@
-"""Errors of an engine that serves a batch, each with the person who can act on it.
+"""The errors of an engine that loads a model or serves a batch, each with the person or part that can act on it.
 
 The first line of an error's docstring is its message; the names in braces are the error's attributes.
 """

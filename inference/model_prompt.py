@@ -1,4 +1,4 @@
-"""A request's prompt before its encoding; the web process counts with it what the worker prefills. Imports no torch."""
+"""A request's prompt before it is encoded; the web process and the worker encode it alike. Imports no torch."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ NOTHING_ASKED = RequestBody()
 
 @dataclass(frozen=True, slots=True)
 class ModelPrompt:
-    """Instructions and input, unless `body` has a conversation, functions, or a prompt that the model reads as it is.
+    """The instructions and the input of a request; a conversation, functions or a raw prompt in `body` replace them.
 
     For a conversation, `input` is its transcript.
     """
@@ -27,7 +27,7 @@ class ModelPrompt:
         return tuple((message.role, message.content) for message in self.body.messages)
 
     def encode(self, tokens: RequestTokens) -> list[int]:
-        """Returns its token ids; raises jinja2's TemplateError if the model's chat template refuses it."""
+        """Returns the prompt's token ids; raises jinja2's TemplateError if the model's chat template refuses it."""
         if self.body.prompt_ids:
             return list(self.body.prompt_ids)
         if self.body.raw:
@@ -39,7 +39,7 @@ class ModelPrompt:
 
 
 def template_message(turn: StoredTurn) -> dict[str, Any]:
-    """Returns a message in the form of chat templates, where arguments of calls are objects."""
+    """Returns a message in the form that chat templates take, with the arguments of calls as objects."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.tool_calls:
         message["tool_calls"] = [
@@ -52,7 +52,7 @@ def template_message(turn: StoredTurn) -> dict[str, Any]:
 
 
 def template_tool(tool: StoredTool) -> dict[str, Any]:
-    """Returns a function's definition in the form of chat templates."""
+    """Returns a function's definition in the form that chat templates take."""
     return {"type": "function", "function": tool.model_dump(exclude={"strict"}, exclude_none=True)}
 
 

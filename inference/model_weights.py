@@ -1,4 +1,4 @@
-"""The weights in a model directory: whether their files are whole, their number, and their data type on a CPU.
+"""Reads the headers of a model directory's weight files, counts the parameters, and chooses their data type on a CPU.
 
 Imports no torch, for `magnus doctor`.
 """
@@ -40,15 +40,16 @@ def read_header(file: Path) -> dict[str, Any]:
 
 CpuDtype = Literal["float32", "bfloat16"]
 
-# A smaller model's step is bound by its number of operations, to which bfloat16 adds conversions (the bundled model has
-# 0.7 million); a larger one's by reading the weights, which bfloat16 halves. Any value from 5 to 100 million would do.
+# The decoding step of a smaller model is bound by its number of operations, to which bfloat16 adds conversions (the
+# bundled model has 0.7 million parameters). The step of a larger model is bound by reading the weights, which take half
+# the bytes in bfloat16. Any value from 5 to 100 million would do.
 LARGE_MODEL_PARAMETERS = 50_000_000
-NATIVE_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's matrix units, AVX-512 of both makes, Arm; best first
+NATIVE_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's AMX, AVX-512 of Intel and AMD, Arm; the fastest first
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
-    """Returns the CPU flag for native bfloat16 products, as Linux names it; None without one or without Linux."""
+    """Returns Linux's name of the CPU flag for native bfloat16 products; None if the CPU or the system lacks it."""
     try:
         lines = cpu_info.read_text().splitlines()
     except OSError:
@@ -58,7 +59,7 @@ def native_bfloat16(cpu_info: Path = CPU_INFO) -> str | None:
 
 
 def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str]:
-    """Returns the data type for a model with this number of parameters, and why."""
+    """Returns the data type for a model with this number of parameters, and the reason as a sentence."""
     feature = native_bfloat16(cpu_info)
     if feature is None:
         return "float32", "this CPU has no native bfloat16"
@@ -70,7 +71,7 @@ def cpu_dtype(parameters: int, cpu_info: Path = CPU_INFO) -> tuple[CpuDtype, str
     )
 
 
-def parameters_of(directory: Path) -> int | None:
+def count_parameters(directory: Path) -> int | None:
     """Returns the number of parameters in a directory's safetensors files; None if it has no such files.
 
     Raises UnreadableWeights.

@@ -16,7 +16,7 @@ from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from inference.answer_text import Detokenizer, bytes_of_token
-from inference.chat_template import chat_template_of, compile_chat_template, special_tokens_of, takes_tools
+from inference.chat_template import compile_chat_template, find_chat_template, find_special_tokens, takes_tools
 from inference.engine_errors import UnreadableTokenizer
 from inference.request_tokens import Turn
 
@@ -156,10 +156,10 @@ def load_prompt_format(model: str) -> PromptFormat:
     if vocabulary is None:
         raise UnreadableTokenizer(model, "it has no tokenizer.json")
     config = json.loads(_read(model, "tokenizer_config.json") or "{}")
-    source = chat_template_of(config, _read(model, "chat_template.jinja"))
+    source = find_chat_template(config, _read(model, "chat_template.jinja"))
     template = compile_chat_template(source) if source is not None else None
     knows_tools = source is not None and takes_tools(source)
-    return PromptFormat(Path(model).name, vocabulary, template, special_tokens_of(config), knows_tools)
+    return PromptFormat(Path(model).name, vocabulary, template, find_special_tokens(config), knows_tools)
 
 
 def _read(model: str, file: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The interface of every engine: what a worker's engine thread asks of ours and of a server's alike."""
+"""The interface that a worker's engine thread calls, the same for our own engine and for one in another server."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
@@ -8,7 +8,7 @@ from inference.sequences import FinishedSequence, Generated, RunFigures, Sequenc
 
 
 class ServingEngine(Protocol):
-    """Generates for many sequences at once; one thread owns it. `docs/adding-an-engine.md` has its guarantees."""
+    """Generates tokens for many sequences at once, for one thread. `docs/adding-an-engine.md` has its guarantees."""
 
     @property
     def max_positions(self) -> int:
@@ -17,12 +17,12 @@ class ServingEngine(Protocol):
 
     @property
     def rows(self) -> dict[str, int]:
-        """Generated tokens of each row that is running, or that finished and was not yet returned by `step`."""
+        """The number of generated tokens by id, for rows that run or that `step` has not returned yet."""
         ...
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that the KV cache holds now."""
+        """The bytes of KV cache that rows take now."""
         ...
 
     @property
@@ -36,25 +36,28 @@ class ServingEngine(Protocol):
         iteration_limit: int | None = None,
         on_progress: Callable[[list[FinishedSequence]], None] = ...,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serve a batch until every row finished or for `iteration_limit` iterations; results keep the order."""
+        """Serves a batch until every row finished or `iteration_limit` iterations are done.
+
+        Returns the rows in the order given. `on_progress` gets the rows that finished, and may call `remove`.
+        """
         ...
 
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Let all rows join the running batch; raises OutOfMemory and lets none join if they do not fit."""
+        """Adds all rows to the running batch, or adds none and raises OutOfMemory."""
         ...
 
     def step(self) -> list[FinishedSequence]:
-        """Generate about one token a row; returns the rows that finished since the last step."""
+        """Computes about one token for each row; returns the rows that finished since the last step."""
         ...
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Return the tokens that each running row has generated after its first `since[id]`, by row id."""
+        """Returns, by id, what each running row has generated after its first `since[id]` tokens."""
         ...
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """Finish a row at once; None if it is not running."""
+        """Ends a row at once and returns it; returns None if it is not running."""
         ...
 
     def preempt(self, sequence_id: str) -> Sequence:
-        """Take a row out and return the sequence that `insert` resumes it from; KeyError if it is not running."""
+        """Takes a row out and returns the sequence with which `insert` resumes it; raises KeyError for other rows."""
         ...

@@ -25,7 +25,7 @@ from cli.api_client import Json
 from cli.demo_workload import DemoArrival
 from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import load_model
-from inference.model_weights import cpu_dtype, parameters_of
+from inference.model_weights import cpu_dtype, count_parameters
 from inference.remote.server_load import ServerLoad, load_from_metrics
 from settings import BUNDLED_MODEL
 
@@ -215,7 +215,7 @@ def run_direct(options: ServiceOptions, warm: list[DemoArrival], arrivals: list[
 
 def server_terms(model: Path, options: ServiceOptions) -> ServerTerms:
     """Describe a server with the data type that our workers choose and the sum of their memory."""
-    loaded, (dtype, _) = load_model(str(model)), cpu_dtype(parameters_of(model) or 0)
+    loaded, (dtype, _) = load_model(str(model)), cpu_dtype(count_parameters(model) or 0)
     workers_bytes = options.workers * kv_budget_bytes(options.kv_budget, loaded.device)
     terms = ServerTerms(model, max_rows=MAX_ROWS, dtype=dtype)
     blocks = workers_bytes // loaded.delta_bytes // terms.block_tokens

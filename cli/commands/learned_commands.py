@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from cli.output import CommandFailed, json_option, print_result, printed, table
 from cli.service_access import session, settings_with, state_dir_option, transaction, with_session
-from inference.remote.server_tokens import request_tokens_of
+from inference.remote.server_tokens import load_request_tokens
 from inference.request_tokens import RequestTokens
 from learning.predictors.length_predictor import LengthPredictor, Outcome, Prompt
 from learning.predictors.predictor_factory import bounds_of
@@ -65,7 +65,7 @@ def pretrain(
     The examples count as requests of `tenant`, because an application's lengths are learned for each tenant apart. No
     transaction is open during the fit, which may take longer than the server allows an idle one. Raises TooFewExamples.
     """
-    prompt_format = request_tokens_of(settings.model, settings.engine_key_text)
+    prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     outcomes = [_outcome(example, tenant, prompt_format, settings.max_output_tokens) for example in examples]
     fresh = make_configured(settings)
     with transaction() as connection:

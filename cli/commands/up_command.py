@@ -31,7 +31,7 @@ from cli.hosting.worker_devices import gpu_count, threads_each, worker_devices
 from cli.output import CommandFailed, Unreachable, json_option, print_result
 from cli.service_access import POLICIES, settings_with, state_dir_option
 from cli.startup_checks import with_engines
-from inference.model_weights import LARGE_MODEL_PARAMETERS, parameters_of
+from inference.model_weights import LARGE_MODEL_PARAMETERS, count_parameters
 from inference.remote.server_errors import ServerUnusable
 from models.connections.database_errors import explain
 from models.connections.schema_upgrade import UnusableSchema, schema_state, upgrade
@@ -223,7 +223,7 @@ def _own_devices(settings: Settings) -> list[str]:
     if settings.engines and not requested:
         return []
     # one for a large model: a step reads the weights once for all rows, so that one larger batch is faster
-    cpu_workers = 1 if (parameters_of(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
+    cpu_workers = 1 if (count_parameters(Path(settings.model)) or 0) >= LARGE_MODEL_PARAMETERS else 2
     return worker_devices(settings.devices, requested, gpu_count(), cpu_workers)
 
 

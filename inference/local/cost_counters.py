@@ -1,7 +1,4 @@
-"""Counts what the engine computes and how long it takes: the figures of a run, and sums over short windows of time.
-
-Imports no torch.
-"""
+"""Counts what the engine computes and how long it takes, for a whole run and for short windows. Imports no torch."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from inference.sequences import RunFigures
 
 
 class RunTally:
-    """The running sums behind RunFigures."""
+    """Sums over a run, from which `figures` makes RunFigures."""
 
     def __init__(self) -> None:
         self.iterations = 0
@@ -19,7 +16,7 @@ class RunTally:
         self.prefill_s = 0.0
         self.prefilled_tokens = 0
         self._size = self._length = self._valid_tokens = self._pad_tokens = 0
-        self._computed_tokens = 0  # valid and invalid ones
+        self._computed_tokens = 0  # valid and invalid tokens
         self._peak_kv_bytes = 0
         self._decode_s = 0.0
 
@@ -28,7 +25,7 @@ class RunTally:
         self._peak_kv_bytes = max(self._peak_kv_bytes, kv_bytes)
 
     def count_prefill(self, lengths: Sequence[int], seconds: float) -> None:
-        """Counts a padded prefill of prompts of these lengths, which gave each row a token."""
+        """Counts a padded prefill of prompts of these lengths, which computed one token for each row."""
         padded = len(lengths) * max(lengths)
         self._length = max(self._length, *lengths)
         self._pad_tokens += padded - sum(lengths)
@@ -68,10 +65,10 @@ class RunTally:
 
 
 # A window of iterations ends when the number of rows changes, after MOST_STEPS iterations, or after MOST_S seconds.
-# Longer ones average more of the clock's noise out, shorter ones tell more loads apart. Not tuned.
+# Longer windows average out more noise of the clock, shorter ones separate more loads. Not tuned.
 MOST_STEPS = 16
 MOST_S = 0.25
-KEPT = 1024  # windows not taken yet; older ones are dropped. Any value above some seconds of steps works
+KEPT = 1024  # the most windows until `take`, then the oldest are dropped; any value above some seconds of steps does
 
 
 @dataclass(slots=True)
@@ -84,27 +81,27 @@ class StepSums:
     prefilled_rows: int = 0
     prefilled_lengths: int = 0
     prefills: int = 0
-    row_reads: float = 0  # rows times the cached tokens of the longest, or in paged memory of the mean row
-    row_steps: int = 0
-    reads: float = 0
+    row_reads: float = 0  # sum over steps: rows times `reads` of the step
+    row_steps: int = 0  # sum over steps: rows
+    reads: float = 0  # sum over steps: cached tokens of the longest row, or of the mean row if memory is paged
     steps: int = 0
 
 
 class StepLog:
     """Sums of steps over windows of time, from which costs are learned; instants are those of `perf_counter`.
 
-    A window begins at the end of the step before it, so that the time between two steps belongs to it. The engine's
-    thread counts; another thread may call `take`.
+    A window begins at the end of the previous step, so that it includes the time between two steps. The engine's thread
+    counts; another thread may call `take`.
     """
 
     def __init__(self) -> None:
         self._closed: deque[StepSums] = deque(maxlen=KEPT)
         self._window: StepSums | None = None
-        self._rows = 0  # rows of the iterations in the window
-        self._last_end: float | None = None  # of the last step, while rows are running
+        self._rows = 0  # rows of each iteration in the window
+        self._last_end: float | None = None  # when the last step ended; None while no row is running
 
     def count_prefill(self, rows: int, length: int, began_at: float, now: float) -> None:
-        """Counts a padded prefill of `rows` rows and `length` columns, which is a window of its own."""
+        """Counts a padded prefill of `rows` rows and `length` columns as a separate window."""
         self._close()
         window = self._begin(began_at)
         window.prefilled_tokens, window.prefilled_rows = rows * length, rows
@@ -127,7 +124,7 @@ class StepLog:
             self._close()
 
     def pause(self) -> None:
-        """Ends the window, because no row is running; time until the next step belongs to no window."""
+        """Ends the window because no row is running; the time until the next step belongs to no window."""
         self._close()
         self._last_end = None
 

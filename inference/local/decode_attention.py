@@ -1,15 +1,17 @@
-"""Attention of a decoding step, in four ways: one over blocks, and three over a rectangle.
+"""Attention of a decoding step, which multiplies few queries by many keys: one way for blocks, three for rectangles.
 
-A step multiplies very few queries by many keys. Over blocks, a row's query meets each of its blocks in one batched
-product over all blocks of all rows, so that keys and values are read once and in place. Only scores and weights, which
-are far smaller, are copied: into a rectangle for the softmax, and back.
+`by_blocks` multiplies the query of each row by all blocks of the row, in one batched product over all rows, so that
+keys and values are not copied. It copies only scores and weights, which are far smaller, to a rectangle for the softmax
+and back.
 
-Which way is fastest over a rectangle is measured on each CPU when a model loads. torch's attention kernel leaves
-bfloat16 products to MKL, whose code is generic on AMD. Two batched products go through oneDNN instead, with the keys on
-the left: in that order the scores take less than half as long. They are rounded to the model's data type in between, as
-in transformers' eager attention. In bfloat16 torch copies the columns for oneDNN unless they are whole blocks of the
-cache, and oneDNN packs the values of each head for only a few queries. The third way reads whole blocks, leaves the
-hidden scores unused, and sums the values as weighted bags of rows of a table, which copies nothing.
+The fastest way for a rectangle is measured on each CPU when a model loads:
+
+- `by_kernel` is torch's attention. It leaves bfloat16 products to MKL, whose code is generic on AMD.
+- `by_products` makes two batched products in oneDNN. The scores take less than half as long with the keys on the left.
+  They are rounded to the model's data type in between, as in transformers' eager attention.
+- `by_bags` avoids the copies that `by_products` makes in bfloat16: torch copies the columns for oneDNN unless they are
+  whole blocks of the cache, and oneDNN packs the values of each head. So it reads whole blocks, ignores the scores of
+  hidden columns, and sums the values with `embedding_bag`.
 """
 
 from collections.abc import Callable
@@ -25,26 +27,26 @@ from inference.local.kv_arrangement import BlockIndex
 from inference.local.kv_budget import KvLayout
 
 TRIAL_ROWS, TRIAL_COLUMNS, TRIAL_WIDTH = 16, 256, 224  # a typical decoding step; not tuned
-TRIALS = 9  # timings of each, interleaved, for a median that a busy machine does not sway; not tuned
-CLEARLY_FASTER = 0.9  # a smaller gain is noise, and every start on a machine should choose the same way; not tuned
-# Shapes whose bags are kept; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of mixed lengths
-# usually has fewer pieces; not tuned.
+TRIALS = 9  # timings of each way in turn; their median resists the load of other processes; not tuned
+CLEARLY_FASTER = 0.9  # a smaller gain may be noise, and every start should choose the same way; not tuned
+# Number of shapes whose bags are cached; each takes 0.2 % of the memory of SmolLM2's keys and values. A batch of mixed
+# lengths is mostly read in fewer pieces; not tuned.
 KEPT_BAGS = 32
 
-# Takes queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and a mask
-# [rows, 1, 1, width]; returns [rows, heads * dim]. Keys and values are the first columns of neighbouring blocks,
-# [blocks, key heads, columns, dim].
+# A function of queries [rows, key heads, queries of a key head, dim], keys and values [rows, key heads, width, dim] and
+# a mask [rows, 1, 1, width]; it returns [rows, heads * dim]. Keys and values are the first columns of neighbouring
+# blocks, [blocks, key heads, columns, dim].
 DecodeAttention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def by_kernel(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """torch's attention; query heads that share a key head are queries of that head."""
+    """Computes torch's attention; query heads that share a key head are queries of that head."""
     attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
     return attended.reshape(len(query), -1)
 
 
 def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Computes the scores as one batched product, the weighted values as another."""
+    """Computes the scores in one batched product and the weighted values in another."""
     rows, key_heads, queries, dim = query.shape
     scores = _scores_of_columns(query.reshape(-1, queries, dim), keys)
     scores = torch.add(mask, scores.view(rows, key_heads, queries, -1), alpha=dim**-0.5)
@@ -52,9 +54,9 @@ def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Te
 
 
 def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_until: float = 1) -> Tensor:
-    """Computes the scores as a product with whole blocks, the weighted values as bags.
+    """Computes the scores by whole blocks and the weighted values by `embedding_bag`.
 
-    A block that has more than `whole_until` times the width is read only up to the width.
+    Blocks of more than `whole_until` times the width are read only up to the width.
     """
     rows, key_heads, queries, dim = query.shape
     columns, width = keys.stride(1) // dim, keys.shape[2]
@@ -69,12 +71,12 @@ def by_bags(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, whole_unt
 
 
 def _scores_of_columns(by_head: Tensor, keys: Tensor) -> Tensor:
-    """Queries [rows * key heads, queries, dim] by the keys of the width: [rows * key heads, queries, width]."""
+    """Multiplies queries [rows * key heads, queries, dim] by keys; returns [rows * key heads, queries, width]."""
     return torch.bmm(keys.flatten(0, 1), by_head.transpose(1, 2)).transpose(1, 2).contiguous()
 
 
 def _scores_of_blocks(by_head: Tensor, keys: Tensor) -> Tensor:
-    """Queries by the keys of all columns, which are not copied: [rows * key heads, queries, columns]."""
+    """Multiplies queries by the keys of all columns, without a copy; returns [rows * key heads, queries, columns]."""
     of_head, dim = keys.stride(1), keys.shape[-1]
     blocks = keys.as_strided((len(by_head), dim, of_head // dim), (of_head, 1, dim))
     return torch.bmm(by_head, blocks)
@@ -82,7 +84,7 @@ def _scores_of_blocks(by_head: Tensor, keys: Tensor) -> Tensor:
 
 @lru_cache(maxsize=KEPT_BAGS)
 def _bags(heads: int, queries: int, columns: int, width: int) -> tuple[Tensor, Tensor]:
-    """Returns the indices of values, bag after bag, one bag for each query of each key head; and the bags' starts."""
+    """Returns the indices of the values in each bag, and the start of each bag; a bag is one query of one key head."""
     first = torch.arange(0, heads * columns, columns, dtype=torch.int32)[:, None, None]
     places = (first + torch.arange(width, dtype=torch.int32)).expand(-1, queries, -1).reshape(-1)
     return places, torch.arange(0, len(places), width, dtype=torch.int32)
@@ -90,7 +92,7 @@ def _bags(heads: int, queries: int, columns: int, width: int) -> tuple[Tensor, T
 
 @torch.inference_mode()
 def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
-    """Returns the fastest of the three ways for a model with `heads` query heads, measured in milliseconds on a CPU."""
+    """Measures the three ways on a CPU and returns the fastest for a model with `heads` query heads."""
     if layout.device.type != "cpu":
         return by_kernel
     keys, values = (
@@ -114,7 +116,7 @@ def fastest_attention(layout: KvLayout, heads: int) -> DecodeAttention:
 
 
 def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
-    """Returns the median seconds of each call; the calls take turns."""
+    """Returns the median duration of each call; the calls take turns."""
     timings: list[list[float]] = [[] for _ in calls]
     for _ in range(TRIALS):
         for call, seconds in zip(calls, timings, strict=True):
@@ -125,10 +127,10 @@ def _medians_s(calls: list[Callable[[], Tensor]]) -> list[float]:
 
 
 def by_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, index: BlockIndex) -> Tensor:
-    """Queries [rows, key heads, queries of a key head, dim] to [rows, heads * dim].
+    """Returns attention [rows, heads * dim] for queries [rows, key heads, queries of a key head, dim].
 
-    Keys and values are [blocks, key heads, block tokens, dim], the mask [rows, 1, 1, most * block tokens]. A NaN in one
-    row does not affect other rows.
+    Keys and values are [blocks, key heads, block tokens, dim], the mask is [rows, 1, 1, most * block tokens]. NaN in
+    one row does not reach other rows.
     """
     rows, key_heads, queries, dim = query.shape
     blocks, _, tokens, _ = keys.shape

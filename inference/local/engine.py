@@ -1,8 +1,7 @@
 """The engine drives one decode loop in two ways: static batching (`run`) and continuous (`insert`, `step`, `remove`).
 
 Static batching keeps finished rows in the batch until the whole batch is done, as the papers model it. Continuous
-batching (BATON) gives the index of a finished row to the next joiner, or to the last row, at once.
-
+batching (BATON) gives the index of a finished row at once to the next row that joins, or to the last row.
 An engine belongs to one thread. `OutOfMemory` is raised in one place, `_typed_out_of_memory`.
 """
 
@@ -15,17 +14,17 @@ from itertools import chain, count
 import torch
 
 from inference.engine_errors import OutOfMemory
-from inference.local.batch_rows import BatchRow, of_similar_length
+from inference.local.batch_rows import BatchRow, group_by_length
 from inference.local.cost_counters import StepLog
 from inference.local.kv_cache import BLOCK_TOKENS, BudgetExceeded, KvCache
 from inference.local.model_loading import LoadedModel
-from inference.local.row_parking import Parking
+from inference.local.row_offload import OffloadedRows
 from inference.local.running_batch import RunningBatch, new_row
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 
-# Bounds the host memory for parked rows, some of which were resumed on another worker and are never needed again. A
-# larger bound saves more prefills and takes more memory; it was not tuned.
-MAX_PARKED_BYTES = 4 * 2**30
+# The most host memory for preempted rows, some of which are never restored because another worker resumed them. A
+# larger bound saves more prefills; not tuned.
+MAX_OFFLOADED_BYTES = 4 * 2**30
 
 Progress = Callable[[list[FinishedSequence]], None]
 
@@ -45,13 +44,13 @@ class Engine:
         step_log: StepLog | None = None,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
-        """Writes the seconds of each step into `step_log`, from which a worker learns its costs."""
+        """Writes the seconds of each step to `step_log`, from which a worker learns its costs."""
         self.loaded, self.kv_budget_bytes = loaded, kv_budget_bytes
         self._threshold_bytes = int(memory_threshold * kv_budget_bytes)
         self._kv = KvCache(loaded.layout, kv_budget_bytes, block_tokens=block_tokens)
         self._batch = RunningBatch(loaded, self._kv, step_log)
         self._preempted: list[BatchRow] = []  # rows that wait for memory, in the order in which they resume
-        self._parking = Parking(min(kv_budget_bytes, MAX_PARKED_BYTES))
+        self._offloaded = OffloadedRows(min(kv_budget_bytes, MAX_OFFLOADED_BYTES))
         self._entry_numbers = count()
 
     @torch.inference_mode()
@@ -61,11 +60,7 @@ class Engine:
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch until every row finished or `iteration_limit` iterations are done; returns them as given.
-
-        After each iteration `on_progress` gets the rows that finished in it; it may read `rows` and call `remove`.
-        Raises OutOfMemory; no row is in the engine then.
-        """
+        """Serves a static batch; after OutOfMemory no row is in the engine."""
         if self.rows:
             raise ValueError(f"{len(self.rows)} rows are still running")
         batch, rows = self._batch, self._new_rows(sequences)
@@ -85,10 +80,7 @@ class Engine:
 
     @torch.inference_mode()
     def insert(self, sequences: Several[Sequence]) -> None:
-        """Lets all rows join the running batch, prefilled in groups of similar length; else raises OutOfMemory.
-
-        A preempted row whose keys and values are still parked joins without a prefill.
-        """
+        """Prefills the rows in groups of similar length; rows that are still offloaded need no prefill."""
         if not self.rows:
             self._batch.reset(continuous=True)
         rows = self._new_rows(sequences)
@@ -100,10 +92,10 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[FinishedSequence]:
-        """Computes one token for each running row; returns the rows that finished since the last step.
+        """Computes one token for each running row, or raises OutOfMemory.
 
-        Raises OutOfMemory if a single row exceeds the budget, or if the device itself has no memory left. The rows are
-        then still in the engine, to be preempted or removed; those that stay are prefilled again.
+        That is raised if a single row exceeds the budget, or if the device itself has no memory left. The rows then
+        stay in the engine, where they can be preempted or removed; rows that remain are prefilled again.
         """
         batch = self._batch
         with self._typed_out_of_memory():
@@ -114,8 +106,8 @@ class Engine:
         return batch.take_finished()
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """Finishes a row at once; returns None if it is not running."""
-        self._parking.discard(sequence_id)
+        """Ends a row and discards its offloaded copy."""
+        self._offloaded.discard(sequence_id)
         row = self._find(sequence_id)
         if row is None:
             return None
@@ -124,27 +116,27 @@ class Engine:
 
     @torch.inference_mode()
     def preempt(self, sequence_id: str) -> Sequence:
-        """Takes a row out and returns the sequence that `insert` resumes it from; KeyError if it is not running."""
+        """Takes a row out, and offloads it if that is cheaper than another prefill."""
         row = self._find(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
-        self._park(row)
+        self._offload(row)
         self._remove(row)
         return replace(row.sequence, generated_ids=tuple(row.generated), logprobs=tuple(row.logprobs))
 
     @property
     def max_positions(self) -> int:
-        """The most tokens that a prompt and its answer may have together."""
+        """The model's number of positions."""
         return self.loaded.max_positions
 
     @property
     def rows(self) -> dict[str, int]:
-        """Generated tokens of each row that is running, or that finished and was not yet returned by `step`."""
+        """The generated tokens of running rows, preempted ones included, and of finished rows."""
         finished = {row.id: len(row.generated_ids) for row in self._batch.finished}
         return finished | {row.sequence.id: len(row.generated) for row in self._running_rows()}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Returns the tokens that each running row has generated after its first `since[id]`, by row id."""
+        """Returns the new token ids of running rows."""
         return {
             row.sequence.id: Generated(
                 tuple(row.generated[since[row.sequence.id] :]), None, row.sequence.stop, row.sequence.continues
@@ -155,12 +147,12 @@ class Engine:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that the KV cache holds now."""
+        """The bytes of the rectangle, or of all blocks in use."""
         return self._kv.nbytes
 
     @property
     def figures(self) -> RunFigures:
-        """The figures of the last `run`, or of everything since rows were inserted into an empty engine."""
+        """The sums since the batch was last empty."""
         return self._batch.tally.figures()
 
     def _new_rows(self, sequences: Several[Sequence]) -> list[BatchRow]:
@@ -182,20 +174,20 @@ class Engine:
         self._preempted = [other for other in self._preempted if other is not row]
 
     def _join(self, rows: list[BatchRow]) -> None:
-        """Puts rows at the indices of finished rows, then behind the last row; copies parked rows, prefills others."""
+        """Restores or prefills rows, first at the indices of finished rows, then behind the last row."""
         batch = self._batch
         free = [index for index, row in enumerate(batch.rows) if not row.running]
         for index in free:
             self._kv.clear_row(index)
-        parked = [row for row in rows if self._parking.holds(row.sequence.id, row.token_ids[:-1])]
-        groups = of_similar_length(row for row in rows if row not in parked)
+        offloaded = [row for row in rows if self._offloaded.holds(row.sequence.id, row.token_ids[:-1])]
+        groups = group_by_length(row for row in rows if row not in offloaded)
         indices = [*free, *range(len(batch.rows), len(batch.rows) + len(rows))]
-        in_order = [*parked, *chain.from_iterable(groups)]
+        in_order = [*offloaded, *chain.from_iterable(groups)]
         # one reservation for all rows, so that all of them join or none
         batch.reserve({index: len(row.token_ids) for index, row in zip(indices, in_order, strict=False)})
-        for row in parked:
+        for row in offloaded:
             index = indices.pop(0)
-            self._parking.restore(row.sequence.id, self._kv, index)
+            self._offloaded.restore(row.sequence.id, self._kv, index)
             batch.add([row], [index])
         for group in groups:
             batch.prefill(group, indices[: len(group)])
@@ -206,7 +198,7 @@ class Engine:
         batch = self._batch
         while len(batch.rows) > 1 and not self._below_threshold(batch.rows, growth=1):
             youngest = max(batch.rows, key=lambda row: row.entry_number)
-            self._park(youngest)
+            self._offload(youngest)
             batch.drop(youngest)
             self._preempted.insert(0, youngest)
         while self._preempted:
@@ -220,18 +212,18 @@ class Engine:
     def _below_threshold(self, rows: Several[BatchRow], growth: int) -> bool:
         return self._kv.needed_bytes([row.cached_tokens + growth for row in rows]) <= self._threshold_bytes
 
-    def _park(self, row: BatchRow) -> None:
-        """Copies a row's keys and values to host memory if that is expected to take less time than a second prefill."""
-        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # these are computed in a prefill only
+    def _offload(self, row: BatchRow) -> None:
+        """Copies a row's keys and values to host memory if that is expected to take less time than another prefill."""
+        if row in self._batch.rows and not row.sequence.prompt_logprobs:  # only a prefill computes prompt_logprobs
             index, tally = self._batch.rows.index(row), self._batch.tally
             prefill_s = row.cached_tokens * tally.prefill_s / max(1, tally.prefilled_tokens)
-            self._parking.park(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)
+            self._offloaded.offload(row.sequence.id, self._kv, index, row.token_ids[:-1], prefill_s)
 
     @contextmanager
     def _typed_out_of_memory(self, joining: Several[BatchRow] = ()) -> Iterator[None]:
-        """Turns the cache's and the device's errors into OutOfMemory, and takes the joining rows out again.
+        """Turns the errors of the cache and the device into OutOfMemory, and takes the joining rows out again.
 
-        If the device has no memory left, the cache is released, and running rows wait to be prefilled again.
+        If the device has no memory left, the cache is released, and the running rows wait for another prefill.
         """
         try:
             yield

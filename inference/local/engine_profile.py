@@ -1,7 +1,7 @@
-"""Measures the engine on this machine: seconds of prefill and decoding steps, and the number of CPU threads.
+"""Measures the engine on this machine: the durations of prefills and decoding steps, and the number of CPU threads.
 
 The engine itself is measured, on random tokens, so that its optimizations count. `learning` fits SCLS's Eq. (3) and (4)
-to the seconds.
+to the durations.
 """
 
 import random
@@ -18,12 +18,12 @@ from inference.local.model_loading import LoadedModel
 from inference.model_weights import LARGE_MODEL_PARAMETERS
 from inference.sequences import RunFigures, Sequence
 
-Timed = tuple[int, float, float]  # batch size, tokens a row (cached ones for a decoding step), seconds
+Timed = tuple[int, float, float]  # batch size, tokens of each row (in a decoding step: cached tokens), seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The batches to measure: each size with each length, over `steps` decoding steps, the median of `repeats` runs."""
+    """The batches to measure: each size with each length, for `steps` decoding steps, the median of `repeats` runs."""
 
     sizes: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -31,23 +31,23 @@ class Grid:
     repeats: int
 
 
-# What a worker measures when it starts: only six batches for the four coefficients of a curve, so that it starts soon.
-# Not tuned.
+# The grid that a worker measures when it starts: only six batches for the four coefficients of a curve, so that it
+# starts soon. Not tuned.
 QUICK = Grid(sizes=(1, 4, 16), lengths=(16, 128), steps=4, repeats=1)
-# What `magnus profile` measures, where minutes do not matter; not tuned.
+# The grid that `magnus profile` measures, which may take minutes; not tuned.
 FULL = Grid(sizes=(1, 2, 4, 8, 16, 32, 64), lengths=(16, 64, 256, 1024), steps=16, repeats=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of whole prefills and of single decoding steps."""
+    """The durations of whole prefills and of single decoding steps."""
 
     prefills: tuple[Timed, ...]
     decode_steps: tuple[Timed, ...]
 
 
 def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: float | None = None) -> Measured:
-    """Measure every batch of the grid that the budget and the model's positions allow, smallest first.
+    """Measures every batch of the grid that the budget and the model's positions allow, the smallest first.
 
     After `within_s` seconds no further batch is started. No other engine may hold memory on the device meanwhile.
     """
@@ -62,7 +62,7 @@ def measure(loaded: LoadedModel, kv_budget_bytes: int, grid: Grid, within_s: flo
     decode_steps: list[Timed] = []
     started = perf_counter()
     for size, length in batches:
-        _run(engine, size, length, tokens=2)  # allocates the cache and warms up, so that the measured runs do not
+        _run(engine, size, length, tokens=2)  # allocates the cache and warms up before the measured runs
         runs = [_run(engine, size, length, tokens) for _ in range(grid.repeats)]
         prefills.append((size, length, median(run.prefill_s for run in runs)))
         decode_steps.append((size, length + tokens / 2, median(run.decode_s for run in runs) / grid.steps))
@@ -79,29 +79,30 @@ def _run(engine: Engine, size: int, length: int, tokens: int) -> RunFigures:
     return figures
 
 
-# Factor by which a step may take longer with fewer threads. The bundled model's takes 1.1 times as long with one thread
-# as with two, SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would work.
-WORTH = 1.25
+# A step may take this many times as long with fewer threads. With one thread instead of two, the bundled model's step
+# takes 1.1 times as long and SmolLM2's 1.5 times. Any value from 1.15 to 1.4 would do.
+TOLERATED_SLOWDOWN = 1.25
 STEPS = Grid(sizes=(8,), lengths=(16,), steps=8, repeats=1)
-TURNS = 3  # the shortest counts, because other work on the machine only lengthens steps
+TURNS = 3  # the shortest of these timings counts, because other processes only lengthen a step
 
 
 def worthwhile_threads(loaded: LoadedModel, kv_budget_bytes: int, most: int) -> int:
-    """Returns the fewest threads, of at most `most`, with which a decoding step takes at most WORTH times the shortest.
+    """Returns the fewest threads, at most `most`, whose step takes at most TOLERATED_SLOWDOWN times the shortest one.
 
-    No other engine may hold memory on the device meanwhile; torch's number of threads is left changed.
+    No other engine may hold memory on the device meanwhile. Leaves torch's number of threads changed.
     """
-    if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # its operations are large enough for every thread
+    if loaded.parameters >= LARGE_MODEL_PARAMETERS:  # the operations of such a model keep all threads busy
         return most
     step_s: dict[int, float] = {}
     for _ in range(TURNS):
         for threads in halved(most):
             torch.set_num_threads(threads)
             steps = measure(loaded, kv_budget_bytes, STEPS).decode_steps
-            if not steps:  # the memory holds few rows, which cannot use many threads
+            if not steps:  # the budget holds so few rows that more threads would be idle
                 return 1
             step_s[threads] = min(steps[0][2], step_s.get(threads, steps[0][2]))
-    return min(threads for threads, seconds in step_s.items() if seconds <= WORTH * min(step_s.values()))
+    longest_s = TOLERATED_SLOWDOWN * min(step_s.values())
+    return min(threads for threads, seconds in step_s.items() if seconds <= longest_s)
 
 
 def halved(most: int) -> Iterator[int]:

@@ -1,7 +1,4 @@
-"""The forward passes of decoding, as functions of a model and tensors.
-
-`prefill` computes prompts, `prefill_alone` one prompt with all its logits, `decode_one_token` the next tokens.
-"""
+"""The forward passes of an engine, as functions of a model and tensors; they choose no tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +14,9 @@ from inference.local.kv_cache import KvCache
 class Cursor:
     """The next decoding step's inputs for rows 0, 1, ... of the cache, kept on the device from step to step."""
 
-    tokens: Tensor  # [rows, 1] the last token of each row, not in the cache yet
-    positions: Tensor  # [rows, 1] the column that it is written to, which is also its position in the sequence
-    slots: Tensor  # [rows * heads] where its keys and values are written
+    tokens: Tensor  # [rows, 1] the last token of each row, which is not in the cache yet
+    positions: Tensor  # [rows, 1] its position in the sequence, which is also its column in the cache
+    slots: Tensor  # [rows * heads] the slots of its keys and values
     mask: Tensor  # [rows, 1, 1, columns] 0 where a row attends, the dtype's minimum elsewhere
     increments: Tensor  # [rows, 1] 1 for running rows, 0 for finished rows, which do not grow
     initial_positions: Sequence[int]  # `positions` before the first step
@@ -44,15 +41,15 @@ class Cursor:
         )
 
     def advance(self) -> None:
-        """Moves each running row one token further."""
+        """Moves each running row to its next token."""
         self.positions += self.increments
         self.slots.view(len(self.positions), -1).add_(self.increments)
 
 
 def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Fills the cache's `rows` with prompts, padded on the right; returns logits [rows, vocabulary] of the next token.
+    """Writes prompts to the cache's `rows`, padded on the right; returns the next tokens' logits, [rows, vocabulary].
 
-    The padding needs no mask: a causal model attends to nothing behind a token.
+    The padding needs no mask, because a causal model does not attend to later tokens.
     """
     device = kv.layout.device
     length = max(map(len, prompts))
@@ -65,7 +62,7 @@ def prefill(model: Any, kv: KvCache, rows: Sequence[int], prompts: Sequence[Sequ
 
 
 def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> Tensor:
-    """Fills one row of the cache with a prompt; returns logits [tokens, vocabulary] of the token after each."""
+    """Writes one prompt to the cache; returns logits [tokens, vocabulary], in row i those of token i + 1."""
     device = kv.layout.device
     kv.prepare_prefill([row], [len(prompt)])
     tokens, positions = torch.tensor([prompt], device=device), torch.arange(len(prompt), device=device)[None, :]
@@ -73,7 +70,7 @@ def prefill_alone(model: Any, kv: KvCache, row: int, prompt: Sequence[int]) -> T
 
 
 def decode_one_token(model: Any, kv: KvCache, cursor: Cursor) -> Tensor:
-    """Feeds each row its last token; returns logits [rows, vocabulary] of the next one and advances the cursor."""
+    """Computes each row's last token and advances the cursor; returns the next tokens' logits, [rows, vocabulary]."""
     cursor.width += 1
     cursor.mask.view(len(cursor.tokens), -1).scatter_(1, cursor.positions, 0)
     width = kv.prepare_decode(cursor.slots, cursor.initial_positions, cursor.width)

@@ -1,9 +1,9 @@
 """The forward pass of Llama and similar architectures in a third of the operations that transformers takes.
 
 A decoding step of few rows is bound by the number of operations, not by arithmetic. So projections of the same input
-are one matrix here, the residual is added by the matrix product, and rotation is three operations. The weights are not
-copied: the model's own modules become views of the concatenated matrices, or lose their weights to packed ones. Loading
-checks that both forward passes give the same logits.
+are one matrix here, the matrix product adds the residual, and rotation takes three operations. No weight is held twice:
+the model's own weights become views of the concatenated matrices, or empty once those are packed. Loading checks that
+both forward passes give the same logits.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from torch.nn import functional
 from inference.local.decode_attention import DecodeAttention, by_blocks, by_kernel
 from inference.local.linear_weights import LinearWeight, PackedWeight, PlainWeight
 
-# What `forward` computes: Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms
-# of q and k (Qwen3).
+# `forward` computes Llama, and architectures that differ from it only by biases on q, k and v (Qwen2) or by norms of q
+# and k (Qwen3).
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """What a forward pass returns: [rows, kept tokens, vocabulary]."""
+    """The result of a forward pass: [rows, kept tokens, vocabulary]."""
 
     logits: Tensor
 
@@ -45,7 +45,10 @@ class _Layer:
 
 
 def fusible(model: Any) -> bool:
-    """Whether `FusedModel` computes this model: known architecture, plain linear layers, biases only on q, k and v."""
+    """Returns whether `FusedModel` computes this model: its architecture is known, its linear layers are plain.
+
+    Only q, k and v may have biases.
+    """
     if type(model).__name__ not in ARCHITECTURES:
         return False
     if 2 * len(model.model.rotary_emb.inv_freq) != model.model.layers[0].self_attn.head_dim:
@@ -59,13 +62,13 @@ def fusible(model: Any) -> bool:
 
 
 class FusedModel(nn.Module):
-    """Replaces the model that it was made from in the calls that `prefill` and `decode_one_token` make."""
+    """Replaces the model that it was made from in calls by `prefill` and `decode_one_token`."""
 
     def __init__(self, model: Any, attend: DecodeAttention = by_kernel, packed: bool = False) -> None:
-        """`attend` computes the attention of decoding steps.
+        """Takes the weights of `model`, and the function that computes the attention of decoding steps.
 
-        If `packed`, the model's linear layers lose their weights. An output layer that shares the embedding's weight
-        keeps it, and a packed copy is made.
+        If `packed`, the weights are packed and those of the model's linear layers become empty. An output layer that
+        shares the embedding's weight keeps it, and is packed as a copy.
         """
         super().__init__()
         self._attend_one = attend
@@ -91,7 +94,7 @@ class FusedModel(nn.Module):
         use_cache: bool = True,
         logits_to_keep: Tensor | None = None,
     ) -> Logits:
-        """Logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept]."""
+        """Returns the logits of `tokens`, [rows, length], or only of the columns `logits_to_keep`, [rows, kept]."""
         rows, length = tokens.shape
         rotated, key_heads = self._heads + self._key_heads, self._key_heads
         x = functional.embedding(tokens.view(-1), self._embedding)  # [rows * length, hidden]
@@ -132,7 +135,10 @@ class FusedModel(nn.Module):
         return Logits(logits.view(rows, -1, logits.shape[-1]))
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """[rows, length, heads, dim] and [rows, key heads, columns, dim] to [rows * length, heads * dim]."""
+        """Returns attention [rows * length, heads * dim].
+
+        The query is [rows, length, heads, dim], keys and values are [rows, key heads, columns, dim].
+        """
         rows, length = query.shape[:2]
         if length == 1 and mask is not None:  # query heads that share a key head become queries of that head
             return self._attend_one(query.view(rows, self._key_heads, -1, self._dim), keys, values, mask)
@@ -161,9 +167,9 @@ def _fuse(layer: Any, packed: bool) -> _Layer:
 
 
 def _head_weight(model: Any, packed: bool) -> LinearWeight:
-    """Returns the weight of the output layer; if it shares the embedding's, which must stay plain, a copy is packed.
+    """Returns the weight of the output layer; packs a copy if it shares the embedding's weight, which must stay plain.
 
-    Packed, the 49,152 words of SmolLM2 took a third of the time in float32 and half of it in bfloat16, for 16 rows.
+    For 16 rows and the 49,152 tokens of SmolLM2, packing took a third of the time in float32 and half in bfloat16.
     """
     if packed and model.lm_head.weight is model.model.embed_tokens.weight:
         return PackedWeight(model.lm_head.weight.data)
@@ -171,7 +177,7 @@ def _head_weight(model: Any, packed: bool) -> LinearWeight:
 
 
 def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeight:
-    """Joins the weights of several projections; theirs become empty if packed, otherwise views of the joined one."""
+    """Joins the weights of projections, which become empty if `packed`, otherwise views of the joined weight."""
     biases = [projection.bias.data for projection in projections if projection.bias is not None]
     bias = torch.cat(biases) if biases else None
     if packed:
@@ -183,7 +189,7 @@ def _linear_weight(projections: Sequence[nn.Linear], packed: bool) -> LinearWeig
 
 
 def _concatenate(projections: Sequence[nn.Linear]) -> Tensor:
-    """Joins the weights of several projections in one matrix of the same memory layout; theirs become views of it."""
+    """Joins the weights of several projections in one matrix of their memory layout; they become views of it."""
     by_columns = not projections[0].weight.is_contiguous()
     joined = torch.cat([projection.weight.data for projection in projections])
     if by_columns:

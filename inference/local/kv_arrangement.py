@@ -9,10 +9,12 @@ from itertools import accumulate, chain, repeat
 import torch
 from torch import Tensor
 
+from inference.local.kv_budget import COLUMN_STEP
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Neighbouring rows of a rectangle that attention reads in one call, up to the width of the longest of them."""
+    """Neighbouring rows of a rectangle that attention reads in one call, up to the length of the longest row."""
 
     start: int
     stop: int
@@ -20,7 +22,7 @@ class Piece:
 
 
 def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]:
-    """Divides the rows so that a piece has at most `most_hidden` tokens of hidden columns, or is one row."""
+    """Divides the rows into pieces, each of which reads at most `most_hidden` masked tokens or has one row."""
     pieces, hidden = [Piece(0, 1, lengths[0])], 0
     for row, length in enumerate(lengths[1:], 1):
         last = pieces[-1]
@@ -34,9 +36,24 @@ def split_into_pieces(lengths: Sequence[int], most_hidden: float) -> list[Piece]
     return pieces
 
 
+def enlarged_rectangle(now: "Arrangement", rows: int, columns: int, budget_tokens: int) -> "Arrangement":
+    """Returns a rectangle of at least `rows` by `columns` tokens, within the budget.
+
+    Where the budget allows, it gets a quarter more columns and half as many rows again, so that the next growth comes
+    later.
+    """
+    new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
+    if columns > now.block_tokens:
+        new_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
+    if rows > now.blocks > 0:
+        new_rows += rows // 2
+    new_columns = max(columns, min(new_columns, budget_tokens // rows))
+    return Arrangement(now.heads, now.device, min(new_rows, budget_tokens // new_columns), new_columns)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """How attention goes from rows to blocks and back.
+    """Index tensors with which attention gathers rows into blocks, and blocks into rows.
 
     A place is one block of one row: row * `most` + number of the block in the row, where `most` is the largest number
     of blocks that a row has.
@@ -55,10 +72,10 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
 
 
 class BlockTables:
-    """The blocks of each row in the order of its tokens, near the beginning of the pool.
+    """The blocks of each row in the order of its tokens.
 
     Attention reads all blocks up to the last one in use. So the lowest free block is taken first, and after many rows
-    have left, `closed_gaps` moves the last blocks into the gaps.
+    have left, `close_gaps` moves the last blocks into the gaps.
     """
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
@@ -68,16 +85,16 @@ class BlockTables:
 
     @property
     def taken(self) -> int:
-        """Blocks that are not free."""
+        """The number of blocks in use."""
         return self.blocks - len(self._free)
 
     @property
     def columns(self) -> int:
-        """Tokens that the blocks of the longest row hold."""
+        """The number of tokens that fit in the blocks of the longest row."""
         return max(map(len, self.rows), default=0) * self.block_tokens
 
     def grow(self, lengths: Sequence[int]) -> bool | None:
-        """Gives row i blocks for lengths[i] tokens; returns whether it needed new ones, or None if too few are free."""
+        """Gives row i blocks for lengths[i] tokens; returns whether it took any, or None if too few are free."""
         wanted = [blocks_for(tokens, self.block_tokens) for tokens in lengths]
         missing = [max(0, want - len(row)) for want, row in zip(wanted, chain(self.rows, repeat([])), strict=False)]
         if sum(missing) > len(self._free):
@@ -94,10 +111,10 @@ class BlockTables:
             heappush(self._free, block)
         return blocks
 
-    def closed_gaps(self) -> tuple[list[int], list[int]]:
+    def close_gaps(self) -> tuple[list[int], list[int]]:
         """Moves the last blocks into gaps once a third of the blocks up to the last one in use are free.
 
-        Returns the blocks that move and where each of them moves to.
+        Returns the numbers of the moved blocks, old and new; the caller copies their contents.
         """
         end, taken = 1 + max((max(row) for row in self.rows if row), default=-1), self.taken
         if 2 * end <= 3 * taken:
@@ -111,7 +128,7 @@ class BlockTables:
         return moved, gaps
 
     def index(self, device: torch.device) -> BlockIndex:
-        """Returns the indices for attention; every row must have a block."""
+        """Returns the index tensors for attention; every row must have a block."""
         counts = [len(row) for row in self.rows]
         most = max(counts)
         starts = torch.tensor([0, *accumulate(counts[:-1])], device=device)
@@ -126,7 +143,7 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The blocks at the beginning of tensors [slots, dim] and their rows; a slot is one head's part of a token."""
+    """The division of tensors [slots, dim] into the blocks of rows; a slot holds one head's key or value of a token."""
 
     heads: int
     device: torch.device
@@ -136,12 +153,12 @@ class Arrangement:
 
     @property
     def columns(self) -> int:
-        """Tokens that a row can hold; with several blocks a row, those of the longest row."""
+        """The number of tokens that fit in each row of a rectangle, or in the longest row of blocks."""
         return self.block_tokens if self.tables is None else self.tables.columns
 
     @property
     def taken_tokens(self) -> int:
-        """Tokens of all blocks that are not free."""
+        """The number of tokens that fit in all blocks in use."""
         return self.block_tokens * (self.blocks if self.tables is None else self.tables.taken)
 
     def by_block(self, tensor: Tensor) -> Tensor:
@@ -150,13 +167,13 @@ class Arrangement:
         return held.view(self.blocks, self.heads, self.block_tokens, tensor.shape[-1])
 
     def slots_at(self, positions: Sequence[int]) -> Tensor:
-        """Returns the slots of row i's token at positions[i], [rows * heads]; a block's next position is one more."""
+        """Returns the slots, [rows * heads], of row i's token at positions[i]; a block's next token has slot + 1."""
         size = self.block_tokens
         first = [self._block_of(row, at) * self.heads * size + at % size for row, at in enumerate(positions)]
         heads = torch.arange(self.heads, device=self.device) * size
         return (torch.tensor(first, device=self.device)[:, None] + heads).view(-1)
 
-    def slots_of(self, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
+    def prefix_slots(self, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Returns the slots of the first lengths[i] tokens of rows[i], in the order of rows, then of heads."""
         size, heads = self.block_tokens, torch.arange(self.heads, device=self.device)[:, None]
         slots = [torch.empty(0, dtype=torch.long, device=self.device)]

@@ -1,4 +1,4 @@
-"""The memory of the KV cache: the bytes of a token, the bytes that the cache may hold, and how it takes them."""
+"""The memory of the KV cache: the bytes of a token, the budget, and the allocation of the budget."""
 
 import mmap
 import os
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from inference.engine_errors import BudgetTooLarge, BudgetTooSmall, UnreadableBudget
 
-# Columns by which a rectangle grows. Each growth moves its rows: smaller steps cost more copies, larger ones leave more
-# memory unused. Not tuned.
+# A rectangle grows by multiples of this number of columns. Each growth moves its rows: smaller steps cost more copies,
+# larger steps leave more memory empty. Not tuned.
 COLUMN_STEP = 64
-# Ten rows of Magnus Eq. (1) for the bundled model (3,072 bytes a token, 1,024 + 1,024 tokens a row). More allows larger
-# batches and takes more of the machine's memory; not tuned.
+# Memory for ten rows of the bundled model by Magnus Eq. (1), with 3,072 bytes a token and 1,024 + 1,024 tokens a row.
+# More allows larger batches and takes more of the machine's memory; not tuned.
 CPU_BUDGET_BYTES = 64 * 2**20
-GPU_SHARE = 0.7  # of the memory beside the weights; the rest is for activations (Magnus IV-A)
+GPU_SHARE = 0.7  # of the memory that the weights leave; the rest is for activations (Magnus IV-A)
 HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # exists only on Linux
 
 
@@ -37,11 +37,11 @@ class KvLayout:
         return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
 
-def zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a tensor of zeros; on a CPU the system provides each page when it is first written.
+def zeroed_memory(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns a tensor of zeros, whose pages the system provides on a CPU when they are first written.
 
-    Those pages stay. Memory that grows by new tensors pays for new pages at each growth, which took seconds of a CPU
-    worker's time where copying took a tenth of one (docs/results/engines.md).
+    The pages are kept. Allocating a larger tensor at each growth costs new pages each time, which took seconds of a
+    CPU worker's time where the copies took a tenth of a second (docs/results/engines.md).
     """
     nbytes = rows * columns * dtype.itemsize
     if device.type != "cpu" or not nbytes:
@@ -53,9 +53,9 @@ def zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> 
 
 
 def kv_budget_bytes(configured: str, device: torch.device) -> int:
-    """Returns the bytes Θ of a size such as 20GiB, or of "auto" on a device whose model is loaded (Magnus Eq. 1).
+    """Returns Θ of Magnus Eq. (1) in bytes, from a size such as 20GiB or "auto"; the model must be loaded already.
 
-    Raises UnreadableBudget, or BudgetTooLarge for more than the device's memory.
+    Raises UnreadableBudget, or BudgetTooLarge if it exceeds the device's memory.
     """
     if configured == "auto":
         return int(GPU_SHARE * _free_bytes(device)) if device.type == "cuda" else CPU_BUDGET_BYTES
@@ -70,16 +70,16 @@ def kv_budget_bytes(configured: str, device: torch.device) -> int:
 
 
 def host_memory_bytes() -> int:
-    """Returns the bytes of memory that this machine has, in use or not."""
+    """Returns the size of this machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free_bytes(device: torch.device) -> int:
-    torch.cuda.empty_cache()  # memory that loading left in torch's cache is free as well
+    torch.cuda.empty_cache()  # so that memory which loading left in torch's cache counts as free
     return torch.cuda.mem_get_info(device)[0]
 
 
 def require_a_row(budget_bytes: int, token_bytes: int) -> None:
-    """Raises BudgetTooSmall if the budget holds no row of COLUMN_STEP tokens, the least that is allocated."""
+    """Raises BudgetTooSmall if a row of COLUMN_STEP tokens, the smallest that is allocated, exceeds the budget."""
     if budget_bytes < COLUMN_STEP * token_bytes:
         raise BudgetTooSmall(budget_bytes, COLUMN_STEP, token_bytes)

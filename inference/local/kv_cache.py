@@ -1,14 +1,14 @@
-"""The KV cache: memory of the whole budget, taken once and written in place; a rectangle, or blocks.
+"""The KV cache: memory of the whole budget, allocated once and written in place, as a rectangle or in blocks.
 
-Each layer has one tensor for keys and one for values, of which the rows have the first [blocks, heads, block tokens,
-dim]. A token's column is its position in the sequence, whatever else is in the batch: a joiner of any length moves no
-other row and needs no padding in front. The mask hides what lies behind a row's last token.
+Each layer has one tensor for keys and one for values; rows take their first [blocks, heads, block tokens, dim]. The
+column of a token is its position in the sequence, whatever else is in the batch. So a row that joins moves no other row
+and needs no padding on the left. The mask hides the columns behind the last token of a row.
 
-In a rectangle each row has one block, as wide as the longest row needs, grown in steps, each of which moves all rows:
-used for run-to-completion batches, whose memory the papers count like this, and for models without `FusedModel`. In
-blocks of BLOCK_TOKENS each row has as many as its own tokens need, and nothing is ever moved.
+In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
+all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`.
+In blocks of BLOCK_TOKENS each row has only the blocks that its own tokens need, and growing moves no row.
 
-Unused memory is zero: hidden columns are multiplied by 0, and 0 times an old NaN would be NaN.
+Memory that no row uses is zero: attention multiplies hidden columns by 0, and 0 times an old NaN would be NaN.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,29 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from inference.local.kv_arrangement import Arrangement, BlockIndex, BlockTables, Piece, blocks_for, split_into_pieces
-from inference.local.kv_budget import COLUMN_STEP, KvLayout, zeros
+from inference.local.kv_arrangement import (
+    Arrangement,
+    BlockIndex,
+    BlockTables,
+    Piece,
+    blocks_for,
+    enlarged_rectangle,
+    split_into_pieces,
+)
+from inference.local.kv_budget import KvLayout, zeroed_memory
 
-# Attention reads a width rounded up to this step, so that views last for several tokens and stay aligned on CUDA. A
-# larger step reads more hidden columns; not tuned.
+# The width that attention reads is rounded up to a multiple of this, so that views last for several tokens and stay
+# aligned on CUDA. A larger step reads more hidden columns; not tuned.
 VIEW_STEP = 16
-# Tokens of a block. On average half a block of each row is empty; smaller blocks waste less memory and need more
-# products. On a CPU 32 and 64 are equally fast.
+# Tokens of a block. On average half a block of each row is empty: smaller blocks waste less and take more products. On
+# a CPU 32 and 64 are equally fast.
 BLOCK_TOKENS = 32
-# Bytes of hidden keys and values of a layer that a CPU reads in the time of one attention call.
+# Bytes of hidden keys and values of one layer that a CPU reads in the time that one more attention call takes.
 PIECE_BYTES = 2**18
 
 
 class BudgetExceeded(Exception):
-    """The budget is too small for the requested rows; the engine turns this into OutOfMemory."""
+    """The requested rows do not fit in the budget; the engine turns this into OutOfMemory."""
 
     def __init__(self, needed_bytes: int) -> None:
         self.needed_bytes = needed_bytes
@@ -63,22 +71,22 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self.arrangement = self._empty_arrangement(in_blocks)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
-        self._slots = torch.empty(0, dtype=torch.long)  # indices that the next forward pass writes to
-        self._unpadded: Tensor | None = None  # the keys and values without padding, which it writes; None: all
-        self._views: list[tuple[Tensor, Tensor]] = []  # keys and values that it attends to; empty in a prefill
-        self._viewed_for: tuple[Sequence[int], int] = (), 0
-        self.block_index: BlockIndex | None = None  # in blocks, how decoding reads them
-        self.pieces: list[Piece] = []  # in a rectangle: the parts into which decoding divides the rows
+        self._slots = torch.empty(0, dtype=torch.long)  # the slots that the next forward pass writes
+        self._unpadded: Tensor | None = None  # the indices of its keys and values without padding; None: all
+        self._views: list[tuple[Tensor, Tensor]] = []  # the keys and values that decoding reads; empty in a prefill
+        self._viewed_for: tuple[Sequence[int], int] = (), 0  # lengths and width for which the views were made
+        self.block_index: BlockIndex | None = None  # how decoding reads blocks
+        self.pieces: list[Piece] = []  # how decoding divides the rows of a rectangle
         self._piece_views: list[list[tuple[Tensor, Tensor]]] = []
 
     @property
     def nbytes(self) -> int:
-        """Bytes that rows hold: a rectangle's, or those of the blocks that are not free."""
+        """The bytes of the rectangle, or of all blocks in use."""
         return self.arrangement.taken_tokens * self.layout.token_bytes
 
     @property
     def in_blocks(self) -> bool:
-        """Whether rows have blocks now, rather than a rectangle."""
+        """Whether the cache is in blocks now, rather than a rectangle."""
         return self.arrangement.tables is not None
 
     @property
@@ -86,20 +94,20 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return self.budget_bytes // self.layout.token_bytes
 
     def needed_bytes(self, lengths: Sequence[int]) -> int:
-        """Returns the least bytes that hold rows of these lengths."""
+        """Returns the fewest bytes that hold rows of these lengths."""
         size = self._tokens_of_a_block
         if self.in_blocks:
             return size * sum(blocks_for(length, size) for length in lengths) * self.layout.token_bytes
         return len(lengths) * max(lengths, default=0) * self.layout.token_bytes
 
     def reserve(self, lengths: Sequence[int], kept: Sequence[int] = ()) -> bool:
-        """Gives row i space for at least lengths[i] tokens; returns whether the places to write to have changed. Keeps
-        the first kept[i] tokens of row i. Raises BudgetExceeded without any change. Where the budget allows, a
-        rectangle gets a quarter more columns and half as many rows again, so that the next growth comes later.
+        """Makes room for lengths[i] tokens in row i; returns whether slots have changed.
+
+        The first kept[i] tokens of row i are kept. If it raises BudgetExceeded, nothing has changed.
         """
-        self._take_memory()
+        self._allocate()
         tables = self.arrangement.tables
-        changed = self._widened(lengths, kept) if tables is None else tables.grow(lengths)
+        changed = self._enlarge(lengths, kept) if tables is None else tables.grow(lengths)
         if changed is None:
             raise BudgetExceeded(self.needed_bytes(lengths))
         if changed:
@@ -107,7 +115,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return bool(changed)
 
     def clear(self, in_blocks: bool) -> None:
-        """Frees all rows; the next rows are in blocks or in a rectangle."""
+        """Frees all rows; later rows are stored in blocks, or in a rectangle."""
         now = self.arrangement
         if now.tables is not None:
             for row in range(len(now.tables.rows)):
@@ -119,7 +127,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._drop_views()
 
     def release(self) -> None:
-        """Frees all rows and the memory itself, until the next rows come."""
+        """Frees all rows and the memory itself, which the next `reserve` allocates again."""
         self.arrangement = self._empty_arrangement(self.in_blocks)
         self._keys, self._values = [], []
         self._drop_views()
@@ -147,9 +155,9 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 rows[row, :, :last_length] = rows[last, :, :last_length]
 
     def close_gaps(self) -> bool:
-        """Compacts the blocks once many blocks between rows are free; returns whether any moved."""
+        """Moves blocks into gaps once many blocks before the last one in use are free; returns whether any moved."""
         now, device = self.arrangement, self.layout.device
-        moved, places = now.tables.closed_gaps() if now.tables is not None else ([], [])
+        moved, places = now.tables.close_gaps() if now.tables is not None else ([], [])
         if not moved:
             return False
         source, target = torch.tensor(moved, device=device), torch.tensor(places, device=device)
@@ -161,9 +169,9 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return True
 
     def prepare_prefill(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Makes the next forward pass write the first lengths[i] tokens of rows[i], and attend only to them."""
+        """Prepares a forward pass that writes the first lengths[i] tokens of rows[i] and attends only to them."""
         heads, longest, device = self.layout.heads, max(lengths), self.layout.device
-        self._slots = self.arrangement.slots_of(rows, lengths)
+        self._slots = self.arrangement.prefix_slots(rows, lengths)
         self._unpadded = None
         if min(lengths) < longest:
             is_token = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
@@ -171,27 +179,27 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._drop_views()
 
     def prepare_decode(self, slots: Tensor, lengths: Sequence[int], width: int) -> int:
-        """Makes the next forward pass write `slots`, [rows * heads]; returns the width it attends to, at least `width`.
+        """Prepares a forward pass that writes `slots`, [rows * heads]; returns the width it reads, at least `width`.
 
-        `lengths` are the rows' cached tokens at an earlier step; since then each row may have grown by as many tokens
-        as the longest one, `width - max(lengths)`.
+        `lengths` are the numbers of cached tokens at an earlier step. Each row has since grown by at most
+        `width - max(lengths)` tokens.
         """
         self._slots, self._unpadded = slots, None
         columns, tables = self.arrangement.columns, self.arrangement.tables
         if tables is not None:
             if self.block_index is None:
                 self.block_index = tables.index(self.layout.device)
-                self._views = self._views_of(Piece(0, len(self.block_index.row_of), tables.block_tokens))
+                self._views = self._layer_views(Piece(0, len(self.block_index.row_of), tables.block_tokens))
             return columns
         rows, wanted = len(lengths), -(-width // VIEW_STEP) * VIEW_STEP
-        width = min(wanted, columns)  # an ended row grows no more, so its width may exceed the columns
+        width = min(wanted, columns)  # `width` grows also when the longest row has ended, so it may exceed the columns
         if (lengths, wanted) != self._viewed_for:
-            self._views = self._views_of(Piece(0, rows, width))
+            self._views = self._layer_views(Piece(0, rows, width))
             growth = wanted - max(lengths)
             on_cpu = self.layout.device.type == "cpu"  # a GPU reads hidden columns faster than it starts another call
             most_hidden = self.piece_bytes * self.layout.layers // self.layout.token_bytes if on_cpu else inf
             self.pieces = split_into_pieces([min(length + growth, columns) for length in lengths], most_hidden)
-            self._piece_views = [self._views_of(piece) for piece in self.pieces]
+            self._piece_views = [self._layer_views(piece) for piece in self.pieces]
             self._viewed_for = lengths, wanted
         return width
 
@@ -202,10 +210,10 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Called by each layer's attention: writes [rows, heads, tokens, dim], returns all that it attends to.
+        """Writes the states [rows, heads, tokens, dim] of a layer; returns the keys and values that it attends to.
 
-        That is the states themselves in a prefill; when decoding, [rows, heads, columns, dim], or in blocks
-        [blocks, heads, block tokens, dim], to be read by `block_index`.
+        Those are the states themselves in a prefill. In decoding they are [rows, heads, columns, dim], or in blocks
+        [blocks, heads, block tokens, dim], which `block_index` assigns to rows.
         """
         for tensor, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
             written = states.reshape(-1, states.shape[-1])
@@ -216,7 +224,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def row_to_host(self, row: int, length: int) -> HostRow:
         """Returns a copy of a row's first `length` tokens in host memory."""
-        slots, heads = self.arrangement.slots_of([row], [length]), self.layout.heads
+        slots, heads = self.arrangement.prefix_slots([row], [length]), self.layout.heads
         return [
             (
                 keys.index_select(0, slots).view(heads, length, -1).cpu(),
@@ -226,22 +234,22 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         ]
 
     def row_from_host(self, row: int, host: HostRow) -> None:
-        """Writes a row that `row_to_host` read."""
-        slots = self.arrangement.slots_of([row], [host[0][0].shape[1]])
+        """Writes a row that `row_to_host` returned."""
+        slots = self.arrangement.prefix_slots([row], [host[0][0].shape[1]])
         for layer, (keys, values) in enumerate(host):
             self._keys[layer].index_copy_(0, slots, keys.flatten(0, 1).to(self.layout.device))
             self._values[layer].index_copy_(0, slots, values.flatten(0, 1).to(self.layout.device))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Always 0: our forward passes are given their positions."""
+        """Returns 0, because our forward passes get their positions as an argument."""
         return 0
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """A prefill starts at column 0."""
+        """Returns 0, because a prefill starts at column 0."""
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Returns the mask's size for a prefill, which attends to itself; decoding passes its own mask."""
+        """Returns the mask's length and offset in a prefill, which attends to itself; decoding passes its own mask."""
         return query_length, 0
 
     def _empty_arrangement(self, in_blocks: bool) -> Arrangement:
@@ -251,34 +259,23 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         tables = BlockTables(self._budget_tokens // size, size)
         return Arrangement(heads, device, tables.blocks, size, tables)
 
-    def _take_memory(self) -> None:
-        """Takes the memory of the whole budget, unless it is taken already."""
+    def _allocate(self) -> None:
+        """Allocates the whole budget, unless it is allocated already."""
         if not self._keys:
             layout, rows = self.layout, self._budget_tokens * self.layout.heads
             self._keys, self._values = (
-                [zeros(rows, dim, layout.dtype, layout.device) for _ in range(layout.layers)]
+                [zeroed_memory(rows, dim, layout.dtype, layout.device) for _ in range(layout.layers)]
                 for dim in (layout.key_dim, layout.value_dim)
             )
 
-    def _grown(self, rows: int, columns: int) -> tuple[int, int]:
-        """Returns the rows and columns to which a rectangle grows that must have at least these."""
-        now, tokens = self.arrangement, self._budget_tokens
-        new_columns, new_rows = now.block_tokens, max(rows, now.blocks)
-        if columns > now.block_tokens:
-            new_columns = -(-(columns + columns // 4) // COLUMN_STEP) * COLUMN_STEP
-        if rows > now.blocks > 0:
-            new_rows += rows // 2
-        new_columns = max(columns, min(new_columns, tokens // rows))
-        return min(new_rows, tokens // new_columns), new_columns
-
-    def _widened(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
-        """Enlarges the rectangle, if needed; returns whether it did, or None if the budget is too small."""
+    def _enlarge(self, lengths: Sequence[int], kept: Sequence[int]) -> bool | None:
+        """Enlarges the rectangle if it is too small; returns whether it did, or None if the budget is too small."""
         old, rows, columns = self.arrangement, len(lengths), max(lengths, default=0)
         if rows <= old.blocks and columns <= old.block_tokens:
             return False
         if rows * columns > self._budget_tokens:
             return None
-        new = Arrangement(self.layout.heads, self.layout.device, *self._grown(rows, columns))
+        new = enlarged_rectangle(old, rows, columns, self._budget_tokens)
         kept_at = slice(min(len(kept), old.blocks)), slice(None), slice(max(kept, default=0))
         for tensors in (self._keys, self._values):
             aside = torch.empty_like(old.by_block(tensors[0])[kept_at])
@@ -293,7 +290,7 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._views, self._viewed_for = [], ((), 0)
         self.pieces, self._piece_views, self.block_index = [], [], None
 
-    def _views_of(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
+    def _layer_views(self, piece: Piece) -> list[tuple[Tensor, Tensor]]:
         read = slice(piece.start, piece.stop), slice(None), slice(piece.width)
         keys, values = ([self.arrangement.by_block(each)[read] for each in side] for side in (self._keys, self._values))
         return [*zip(keys, values, strict=True)]

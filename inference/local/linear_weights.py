@@ -1,7 +1,7 @@
-"""The weights of linear layers, as a forward pass multiplies by them: plain tensors, or packed by oneDNN.
+"""The weights of linear layers in the memory layout that this CPU multiplies fastest: plain, or packed by oneDNN.
 
-oneDNN rearranges a plain matrix at each product; packed beforehand it is read as it lies. Which form a CPU multiplies
-fastest is measured when a model loads.
+oneDNN rearranges a plain matrix at each product, and reads a packed one without that. The fastest layout is measured
+when a model loads.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from torch.nn import functional
 
 WeightForm = Literal["row-major", "column-major", "packed"]
 
-TRIAL_ROWS = 16  # of a typical decoding step; from 8 to 64 the order of the forms was the same on each CPU
-TRIAL_PRODUCTS = 5  # in one timing, so that a tiny weight's products are longer than the clock is coarse; not tuned
-TRIALS = 15  # timings of each form, interleaved, for a median that a busy machine does not sway; not tuned
-CLEARLY_FASTER = 0.97  # a smaller gain is noise, and each start should choose the same form; not tuned
-# A smaller weight stays in a core's cache and gains nothing: 44 µs plain, 40 packed (192 KiB, 16 rows). Any value from
-# 0.5 to 2 MiB works.
+TRIAL_ROWS = 16  # as in a typical decoding step; with 8 to 64 rows the ranking of the forms was the same on each CPU
+TRIAL_PRODUCTS = 5  # products in one timing, so that it lasts much longer than the clock's resolution; not tuned
+TRIALS = 15  # timings of each form in turn; their median resists the load of other processes; not tuned
+CLEARLY_FASTER = 0.97  # a smaller gain may be noise, and every start should choose the same form; not tuned
+# A smaller weight stays in a core's cache and gains little: 44 µs plain, 40 µs packed (192 KiB, 16 rows). Any value
+# from 0.5 to 2 MiB does.
 LEAST_PACKED_BYTES = 2**20
 
 
@@ -28,11 +28,11 @@ class LinearWeight(Protocol):
     """The weight of a linear layer, with its bias if it has one."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The layer's outputs, [tokens, outputs], from [tokens, inputs]."""
+        """Returns the layer's outputs, [tokens, outputs], for inputs [tokens, inputs]."""
         ...
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Returns the outputs without the bias, added to `residual`."""
+        """Returns `residual` plus the layer's outputs without the bias."""
         ...
 
 
@@ -43,11 +43,11 @@ class PlainWeight:
         self._weight, self._transposed, self._bias = weight, weight.t(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns the layer's outputs."""
+        """Multiplies and adds the bias."""
         return functional.linear(x, self._weight, self._bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Returns the outputs without the bias, added to `residual`."""
+        """Multiplies and adds the residual."""
         return torch.addmm(residual, x, self._transposed)
 
 
@@ -59,20 +59,20 @@ class PackedWeight:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns the layer's outputs."""
+        """Multiplies and adds the bias."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], ""))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Returns the outputs without the bias, added to `residual`."""
+        """Multiplies and adds the residual."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, residual, self._packed, None, "add"))
 
 
 @torch.inference_mode()
 def fastest_form(weight: Tensor, packable: bool) -> WeightForm:
-    """Returns the form of a row-major weight in which this CPU multiplies few rows fastest, measured in milliseconds.
+    """Returns the form in which this CPU multiplies a weight by few rows fastest, from trials of some milliseconds.
 
-    It depends on the make of the CPU and on the data type: in float32 column-major was a tenth faster than row-major on
-    one CPU, row-major a fifth faster on another; packed took 0.33 to 0.6 of row-major's time on an AMD with AVX-512.
+    The answer depends on the CPU and on the data type. In float32, column-major was a tenth faster than row-major on
+    one CPU and a fifth slower on another; packed took 0.33 to 0.6 of row-major's time on an AMD CPU with AVX-512.
     """
     forms: dict[WeightForm, LinearWeight] = {
         "row-major": PlainWeight(weight),
@@ -84,7 +84,7 @@ def fastest_form(weight: Tensor, packable: bool) -> WeightForm:
             packed = PackedWeight(weight)
             packed.add_to(packed(rows), rows)
             forms["packed"] = packed
-        except (AttributeError, RuntimeError):  # this build of torch or this CPU lacks it
+        except (AttributeError, RuntimeError):  # this build of torch or this CPU cannot pack
             pass
     took_s: dict[WeightForm, list[float]] = {form: [] for form in forms}
     for _ in range(TRIALS):
@@ -98,6 +98,6 @@ def fastest_form(weight: Tensor, packable: bool) -> WeightForm:
 
 
 def store_column_major(linears: Iterable[torch.nn.Linear]) -> None:
-    """Store the weights of these layers in column-major order; shapes and values stay as they are."""
+    """Stores the weights of these layers in column-major order; their shapes and values do not change."""
     for linear in linears:
         linear.weight.data = linear.weight.data.t().contiguous().t()

@@ -1,4 +1,4 @@
-"""Loads a causal LM of transformers, and checks that cached decoding gives the model's own logits before it serves."""
+"""Loads a causal LM of transformers, and checks before serving that cached decoding gives the model's own logits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from inference.local.fused_model import FusedModel, fusible
 from inference.local.kv_budget import KvLayout
 from inference.local.kv_cache import KvCache
 from inference.local.linear_weights import WeightForm, fastest_form, store_column_major
-from inference.local.next_tokens import FormatMasks, format_masks_of
+from inference.local.next_tokens import FormatMasks, load_format_masks
 from inference.model_weights import cpu_dtype
 
 Quantize = Literal["4bit", "8bit"]
 
-CHECK_TOKENS = 16  # of KV cache: two short prompts, in blocks and in a rectangle
+CHECK_TOKENS = 16  # tokens of KV cache that `check_decoding` needs for its two prompts
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model on its device, with everything that an engine needs to know about it.
 
-    `decoder` runs its forward passes: the model itself, or a FusedModel over its weights. A `model` whose
-    weights were packed cannot be called any more.
+    `decoder` runs the forward passes: it is the model itself, or a FusedModel over its weights. A `model` whose weights
+    were packed cannot be called any more.
     """
 
     model: Any
@@ -43,9 +43,9 @@ class LoadedModel:
     eos_ids: frozenset[int]
     pad_id: int
     max_positions: int
-    weight_bytes: int  # both counts are taken before packing, which empties the weights of `model`
+    weight_bytes: int  # like `parameters`, counted before packing, which empties the weights of `model`
     parameters: int
-    format_masks: FormatMasks | None = None  # None: answers cannot be held to a format
+    format_masks: FormatMasks | None = None  # None: answers cannot be constrained to a format
 
     @property
     def delta_bytes(self) -> int:
@@ -54,14 +54,14 @@ class LoadedModel:
 
     @property
     def fused(self) -> bool:
-        """Whether a FusedModel runs its forward passes, which alone reads a KV cache in blocks."""
+        """Whether a FusedModel runs the forward passes; only that reads a KV cache in blocks."""
         return self.decoder is not self.model
 
 
 def load_model(model: str, device: str = "cpu", dtype: str = "auto", quantize: Quantize | None = None) -> LoadedModel:
-    """Load a model directory or hub id; raises UnsupportedModel or QuantizationUnavailable.
+    """Loads a model directory or hub id; raises UnsupportedModel or QuantizationUnavailable.
 
-    dtype "auto" is on a CPU what `cpu_dtype` says, and on a GPU the data type that the model is stored in.
+    The dtype "auto" means the choice of `cpu_dtype` on a CPU, and the data type of the weight files on a GPU.
     """
     disable_progress_bar()
     target = torch.device(device)
@@ -87,13 +87,13 @@ def quantization(quantize: Quantize, device: torch.device) -> Any:
         raise QuantizationUnavailable(quantize, f"it needs a CUDA device, this worker has {device.type}")
     if find_spec("bitsandbytes") is None:
         raise QuantizationUnavailable(quantize, "bitsandbytes is not installed: pip install 'magnus-llm[quantize]'")
-    from transformers import BitsAndBytesConfig  # its import fails where bitsandbytes' own requirements are missing
+    from transformers import BitsAndBytesConfig  # this import fails where requirements of bitsandbytes are missing
 
     return BitsAndBytesConfig(load_in_4bit=quantize == "4bit", load_in_8bit=quantize == "8bit")
 
 
 def prepare_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
-    """Prepare a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
+    """Prepares a model in memory for serving; raises UnsupportedModel if the engine would compute wrong answers."""
     model.eval()
     form: WeightForm = "row-major"
     linears = untied_linears(model)
@@ -130,20 +130,20 @@ def _prepare(model: Any, tokenizer: Any, name: str, packed: bool) -> LoadedModel
         max_positions=getattr(model.config, "max_position_embeddings", None) or 2**31,
         weight_bytes=weight_bytes,
         parameters=parameters,
-        format_masks=format_masks_of(tokenizer, own_logits[0].shape[-1], eos_ids),
+        format_masks=load_format_masks(tokenizer, own_logits[0].shape[-1], eos_ids),
     )
     check_decoding(loaded, own_logits)
     return loaded
 
 
 def untied_linears(model: Any) -> list[torch.nn.Linear]:
-    """Returns all linear layers except an output layer that shares the embedding's weight: that stays row-major."""
+    """Returns all linear layers, except an output layer that shares the embedding's weight, which stays row-major."""
     embedding = model.get_input_embeddings().weight
     return [each for each in model.modules() if type(each) is torch.nn.Linear and each.weight is not embedding]
 
 
 def kv_layout(model: Any, name: str) -> KvLayout:
-    """Returns the shape of one token in the model's cache, found by a trial; raises UnsupportedModel."""
+    """Returns the shape of one token in the model's cache, found by a forward pass; raises UnsupportedModel."""
     cache = DynamicCache(config=model.config)
     others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer})
     if others:
@@ -178,10 +178,10 @@ def _logits(model: Any, prompt: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
-    """Compare a padded prefill and a cached decoding step with the model's own forward pass over the whole prompts.
+    """Compares a padded prefill and a cached decoding step with the model's own forward pass over the whole prompts.
 
-    Raises UnsupportedModel if they differ by more than 0.001 of the largest logit in float32 or a tenth of it in half
-    precision: more than rounding, less than a wrong mask or wrong positions. Not tuned.
+    Raises UnsupportedModel if they differ by more than 0.001 of the largest logit in float32, or by a tenth of it in
+    half precision. Rounding causes smaller differences; a wrong mask or wrong positions cause larger ones. Not tuned.
     """
     prompts = check_prompts(loaded.model)
     caches = [KvCache(loaded.layout, CHECK_TOKENS * loaded.delta_bytes)]
@@ -206,7 +206,7 @@ def check_decoding(loaded: LoadedModel, own_logits: list[torch.Tensor]) -> None:
 
 
 def _ids(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Returns the token ids of a generation config's entry, which may have no id, one or several."""
+    """Returns the token ids in an entry of a generation config, which may have none, one or several."""
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)

@@ -1,6 +1,6 @@
-"""Computes the next token of each row: applies the row's options to its logits, then samples.
+"""Chooses the next token of each row: applies penalties and formats to the logits, then samples.
 
-Rows without special options cost nothing extra, and get the same tokens as alone.
+Rows without penalties or formats cost nothing here, and get the tokens that they would get alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,20 +18,20 @@ from inference.sequences import JsonFormat, TokenLogprob
 
 
 class FormatMasks:
-    """The bytes of a vocabulary's tokens, from which each row gets a matcher for its JSON format (llguidance)."""
+    """Makes llguidance's matcher for each row's JSON format, from the bytes of the vocabulary's tokens."""
 
     def __init__(self, vocabulary: LLTokenizer) -> None:
         self._vocabulary = vocabulary
 
     def matcher(self, format: JsonFormat, generated_ids: Sequence[int]) -> LLMatcher:
-        """Returns the matcher of an answer that has these tokens already; check its `is_error`."""
+        """Returns the matcher of an answer that begins with `generated_ids`; the caller must check its `is_error`."""
         matcher = LLMatcher(self._vocabulary, grammar_of(format), log_level=0, limits=LIMITS)
         matcher.consume_tokens(list(generated_ids))
         return matcher
 
 
-def format_masks_of(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
-    """Returns None if llguidance cannot read the tokenizer, or if no token ends an answer."""
+def load_format_masks(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> FormatMasks | None:
+    """Returns the masks for a tokenizer, or None if llguidance cannot read it or the model has no EOS."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not eos_ids:
         return None
@@ -43,19 +43,19 @@ def format_masks_of(tokenizer: Any, vocabulary_size: int, eos_ids: frozenset[int
 
 
 def allowed_tokens(matcher: LLMatcher, vocabulary_size: int) -> Tensor:
-    """Returns which tokens may come next, [vocabulary] of bool on the CPU."""
+    """Returns a mask of the tokens that may come next, [vocabulary] of bool on the CPU."""
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     return torch.from_numpy(np.unpackbits(bits, bitorder="little")[:vocabulary_size].view(np.bool_))
 
 
-# The log probability of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
+# The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
 
 
 def next_tokens(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
-    """Returns the next token of each row, [rows], from logits [rows, vocabulary]; those of finished rows are arbitrary.
+    """Returns the next token of each row, [rows], for logits [rows, vocabulary]; finished rows get an arbitrary one.
 
-    Log probabilities are the model's own, before penalties and formats change the logits.
+    Log probabilities are the model's own, from before penalties and formats change the logits.
     """
     asking = [index for index, row in enumerate(rows) if row.asks_of_logits and row.running]
     with_logprobs = [index for index in asking if rows[index].sequence.top_logprobs is not None]
@@ -83,9 +83,9 @@ def _changes_logits(row: BatchRow) -> bool:
 
 
 def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) -> Tensor:
-    """Returns the logits in float32 with repetition penalties, and tokens that may not come next at minus infinity.
+    """Returns the logits in float32 with repetition penalties, and with forbidden tokens at minus infinity.
 
-    A row whose format allows no token, or whose matcher fails, keeps its logits; `append` then refuses it.
+    If the matcher of a row fails or allows no token, `BatchRow.append` refuses the row.
     """
     scores = logits.float()
     for row, own in zip(rows, scores, strict=True):
@@ -101,7 +101,7 @@ def adjusted(logits: Tensor, rows: Sequence[BatchRow], eos_ids: frozenset[int]) 
 
 def penalised(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Returns scores [vocabulary] with transformers' repetition penalty on the tokens that were `seen`."""
-    # in float64, where no penalty that float32 holds makes a logit overflow or vanish
+    # in float64, in which no float32 penalty makes a logit overflow or underflow
     lower = torch.where(scores < 0, scores.double() * penalty, scores.double() / penalty).clamp_(-1e38, 1e38)
     return torch.where(seen & scores.isfinite(), lower.float(), scores)
 
@@ -118,10 +118,7 @@ def _within(ids: Collection[int], vocabulary: int) -> list[int]:
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], wanted: Sequence[int]) -> list[TokenLogprob]:
-    """Returns the log probability of tokens[i] at place i of logits [places, vocabulary].
-
-    Also returns the wanted[i] likeliest tokens at each place, the likeliest first.
-    """
+    """Returns the log probability of tokens[i] by logits[i] and the wanted[i] likeliest tokens, likeliest first."""
     known = below_the_likeliest(logits).log_softmax(-1).clamp_(min=LEAST_LOGPROB)
     values, ids = known.topk(min(max(wanted, default=0), known.shape[-1]), dim=-1)
     chosen = known[range(len(tokens)), list(tokens)].tolist()

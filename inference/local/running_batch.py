@@ -1,7 +1,7 @@
 """The rows of the running batch and the steps of the decode loop on them.
 
-`prefill` -> `next_tokens` -> `retire` for rows that enter, `decode_one_token` -> `next_tokens` -> `retire` for those
-that run. `Engine` decides which rows enter and leave, and when.
+Rows that join pass through `prefill`, `next_tokens` and `_retire`; running rows pass through `decode_one_token`,
+`next_tokens` and `_retire`. `Engine` decides which rows join and leave, and when.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ from inference.sequences import FinishedSequence, Sequence, TokenLogprob
 
 
 def new_row(loaded: LoadedModel, sequence: Sequence, entry_number: int = 0) -> BatchRow:
-    """Returns the row of a sequence; a row that this model can never answer is refused, which finishes it at once."""
+    """Returns the row of a sequence; a row that this model can never answer is finished at once, as `refused`."""
     matcher, why = None, ""
     if sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids):
-        sequence = replace(sequence, generated_ids=(), logprobs=())  # they are generated again
+        sequence = replace(sequence, generated_ids=(), logprobs=())  # start again, to get the first log probabilities
     if sequence.format is not None:
         masks = loaded.format_masks
         matcher = masks.matcher(sequence.format, sequence.generated_ids) if masks else None
@@ -48,7 +48,7 @@ class RunningBatch:
         self._cursor: Cursor | None = None  # None: rows joined, finished or moved since the last step
 
     def prefill(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Lets rows join at these indices; one padded forward pass gives each of them a token."""
+        """Adds rows at these indices and computes their first token in one padded forward pass."""
         started = perf_counter()
         prompts = [row.token_ids for row in rows]
         self.reserve(dict(zip(indices, map(len, prompts), strict=True)))
@@ -61,7 +61,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _prefilled(self, rows: Several[BatchRow], indices: Several[int], prompts: Several[Several[int]]) -> Tensor:
-        """Returns logits of the next tokens; a row that asks for its prompt's log probabilities is computed alone."""
+        """Returns the logits of the next tokens; prefills a row alone if it asks for its prompt's log probabilities."""
         model, kv = self.loaded.decoder, self.kv
         if not any(row.sequence.prompt_logprobs for row in rows):
             return prefill(model, kv, indices, prompts, self.loaded.pad_id)
@@ -78,7 +78,7 @@ class RunningBatch:
         return torch.stack(logits)
 
     def decode(self) -> None:
-        """Computes a token for every row, also for finished ones, whose tokens are dropped."""
+        """Computes a token for every row; the tokens of finished rows are dropped."""
         started = perf_counter()
         cursor = self._prepare_decode()
         logits = decode_one_token(self.loaded.decoder, self.kv, cursor)
@@ -90,7 +90,7 @@ class RunningBatch:
         self._pause_if_done()
 
     def _read_tokens(self, cursor: Cursor) -> float:
-        """Returns the cached tokens that a step reads a row: the longest row's, in blocks the mean of the rows."""
+        """Returns the cached tokens that a step reads for each row: the longest row's, or in blocks the mean."""
         if not self.kv.in_blocks:
             return cursor.width
         return sum(row.cached_tokens for row in self.rows) / len(self.rows)
@@ -112,7 +112,7 @@ class RunningBatch:
         return self._cursor
 
     def _retire(self, rows: Several[BatchRow], tokens: Tensor) -> int:
-        """Gives each running row its token and collects the rows that finish; returns how many rows were running."""
+        """Appends the tokens to running rows and collects the rows that finish; returns how many rows were running."""
         running = 0
         for row, token in zip(rows, tokens.tolist(), strict=True):
             if row.running:
@@ -124,7 +124,7 @@ class RunningBatch:
         return running
 
     def reserve(self, tokens: Mapping[int, int]) -> None:
-        """Reserves memory for tokens[i] tokens of row i; raises BudgetExceeded, and then nothing has changed."""
+        """Reserves memory for tokens[i] tokens of row i; changes nothing if it raises BudgetExceeded."""
         cached = dict(enumerate(row.cached_tokens if row.running else 0 for row in self.rows))
         held = {**cached, **tokens}
         if self.kv.reserve([held[index] for index in range(len(held))], [*cached.values()]):
@@ -132,7 +132,7 @@ class RunningBatch:
         self.tally.count_memory(self.kv.nbytes)
 
     def add(self, rows: Several[BatchRow], indices: Several[int]) -> None:
-        """Adds rows that the cache already holds, in place of finished rows or behind the last row."""
+        """Adds rows that the cache already holds, replacing finished rows or behind the last row."""
         for row, index in zip(rows, indices, strict=True):
             self.rows[index : index + 1] = [row]
         self._cursor = None
@@ -143,17 +143,17 @@ class RunningBatch:
         return finished
 
     def any_running(self) -> bool:
-        """Whether a row still gets tokens."""
+        """Returns whether any row is unfinished."""
         return any(row.running for row in self.rows)
 
     def reset(self, continuous: bool = False) -> None:
-        """Starts a new run without rows; a static batch has a rectangle of memory, as the papers count it."""
+        """Starts a run without rows; a static batch has its KV cache in a rectangle, as the papers count memory."""
         self.rows, self._cursor, self.tally = [], None, RunTally()
         self.kv.clear(in_blocks=continuous and self.loaded.fused)
         self._step_log.pause()
 
     def mark_removed(self, row: BatchRow) -> None:
-        """Finishes a row that a caller removed; it keeps its index until it is replaced or compacted."""
+        """Finishes a row that a caller removed; it keeps its index until it is replaced or the batch is compacted."""
         row.finish_reason, self._cursor = "removed", None
 
     def compact(self) -> None:

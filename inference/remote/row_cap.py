@@ -40,7 +40,7 @@ class RowCap:
         self._window_tokens = 0
         self._before: tuple[int, float] | None = None  # the last cap that was worth it, and its tokens a second
 
-    def look(self, signs: CapSigns, now: float) -> None:
+    def update(self, signs: CapSigns, now: float) -> None:
         """Changes the cap by the signs since the last update."""
         overloaded = signs.preempted or signs.refused or (signs.waiting > 0 and self._waited_before)
         self._waited_before = signs.waiting > 0

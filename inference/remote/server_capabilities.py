@@ -131,7 +131,7 @@ def client_name(model: str) -> str:
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
     """Returns where the tokenizer is: as configured, else in the server's model directory, else the server itself.
 
-    The result is a directory, a hub id, or KIND+URL, for `server_tokens.request_tokens_of`. Raises ServerUnusable.
+    The result is a directory, a hub id, or KIND+URL, for `server_tokens.load_request_tokens`. Raises ServerUnusable.
     """
     if configured is not None:
         return configured

@@ -66,7 +66,7 @@ def _samples(text: str) -> Iterator[Sample]:
                 continue
 
 
-def slots_of(text: str) -> list[Mapping[str, object]]:
+def llamacpp_slots(text: str) -> list[Mapping[str, object]]:
     """Returns the slots that llama.cpp's `/slots` lists, also where its metrics are off; [] for any other text."""
     try:
         slots = json.loads(text)
@@ -77,7 +77,7 @@ def slots_of(text: str) -> list[Mapping[str, object]]:
 
 def load_from_slots(text: str) -> ServerLoad:
     """Returns how many rows run; slots do not say how many wait."""
-    return ServerLoad(running=sum(slot.get("is_processing") is True for slot in slots_of(text)))
+    return ServerLoad(running=sum(slot.get("is_processing") is True for slot in llamacpp_slots(text)))
 
 
 LOAD_PAGES: dict[str, Callable[[str], ServerLoad]] = {"/metrics": load_from_metrics, "/slots": load_from_slots}

@@ -8,7 +8,7 @@ import httpx
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
-from inference.remote.server_load import load_from_metrics, slots_of
+from inference.remote.server_load import llamacpp_slots, load_from_metrics
 from inference.remote.wire_formats import LLAMACPP_OPTIONS, VLLM_OPTIONS
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
@@ -104,7 +104,7 @@ class _Probe:
     def slots(self) -> int:
         """Returns the number of slots of llama.cpp's server, 0 if it does not show them."""
         answer = self.client.get("/slots")
-        return len(slots_of(answer.text)) if answer.is_success else 0
+        return len(llamacpp_slots(answer.text)) if answer.is_success else 0
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """Sends a small request and returns its answer."""

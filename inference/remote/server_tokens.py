@@ -25,7 +25,7 @@ DECODE_RETRIES = Retrying(
 )
 
 
-def request_tokens_of(model: str, key: str | None) -> RequestTokens:
+def load_request_tokens(model: str, key: str | None) -> RequestTokens:
     """Returns the tokenizer of the model in MAGNUS_MODEL: a directory, a hub id, or a server as KIND+URL.
 
     Raises UnreadableTokenizer. A server that is away raises TokenizerAway at the first call.

@@ -73,7 +73,7 @@ class _LlamaCppLogprobs(StreamedValue):
     tokens: list[_LlamaCppToken]
 
 
-def of_completion(logprobs: object) -> tuple[TokenLogprob, ...]:
+def completion_logprobs(logprobs: object) -> tuple[TokenLogprob, ...]:
     """Returns the log probabilities in a chunk of `/v1/completions`, one for each of its tokens."""
     if logprobs is None:
         return ()
@@ -86,7 +86,7 @@ def of_completion(logprobs: object) -> tuple[TokenLogprob, ...]:
     )
 
 
-def of_llamacpp(probabilities: object) -> tuple[TokenLogprob, ...]:
+def llamacpp_logprobs(probabilities: object) -> tuple[TokenLogprob, ...]:
     """Returns the log probabilities in a chunk of llama.cpp's `/completion`, one for each of its tokens."""
     if probabilities is None:
         return ()

@@ -12,7 +12,14 @@ from pydantic import BeforeValidator, Field
 
 from inference.remote.server_capabilities import ProbedServer, ServerKind
 from inference.remote.server_errors import ServerBusy, ServerFailed, ServerGarbage
-from inference.remote.token_logprobs import MAX_TOKEN_ID, StreamedValue, TokenId, of_completion, of_llamacpp, read_value
+from inference.remote.token_logprobs import (
+    MAX_TOKEN_ID,
+    StreamedValue,
+    TokenId,
+    completion_logprobs,
+    llamacpp_logprobs,
+    read_value,
+)
 from inference.sequences import FinishReason, JsonFormat, Sequence, TokenLogprob
 
 # llama.cpp's error in the middle of a stream; it refuses a prompt that is too long with another message.
@@ -214,7 +221,7 @@ def read_completion(data: Mapping[str, Any]) -> Chunk:
     if not chunk.choices:
         return Chunk(counted=chunk.counted)
     (choice,) = chunk.choices
-    reason, logprobs = choice.reason, of_completion(choice.logprobs)
+    reason, logprobs = choice.reason, completion_logprobs(choice.logprobs)
     return Chunk(choice.token_ids or (), choice.text or "", chunk.counted, reason, logprobs)
 
 
@@ -236,7 +243,7 @@ def read_llamacpp(data: Mapping[str, Any]) -> Chunk:
         raise ServerBusy(500, 0.0)
     _raise_error(data)
     chunk = read_value(_LlamaCppChunk, data)
-    ids, text, logprobs = chunk.tokens or (), chunk.content or "", of_llamacpp(chunk.completion_probabilities)
+    ids, text, logprobs = chunk.tokens or (), chunk.content or "", llamacpp_logprobs(chunk.completion_probabilities)
     if not chunk.stop:
         return Chunk(ids, text, logprobs=logprobs)
     reasons: dict[str, FinishReason] = {"eos": "eos", "limit": "limit", "word": "stop"}

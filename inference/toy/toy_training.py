@@ -59,7 +59,7 @@ def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     ]
 
 
-def loss_of(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
+def answer_loss(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
     """Mean cross entropy of the answers' tokens; rows are padded on the right, to which causal attention is blind."""
     longest = max(lesson.tokens for lesson in batch)
     ids = torch.full((len(batch), longest), PAD_ID)
@@ -82,7 +82,7 @@ def train(model: LlamaForCausalLM, lessons: Iterable[list[Lesson]], steps: int) 
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda step: rate_factor(step, steps)) for o in optimizers]
     losses: list[float] = []
     for step, batch in enumerate(track(lessons, "training", total=steps), start=1):
-        loss = loss_of(model, batch)
+        loss = answer_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):

@@ -13,7 +13,7 @@ from inference.remote.remote_engine import RemoteEngine
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import EngineChoice, connect
-from inference.remote.server_tokens import request_tokens_of
+from inference.remote.server_tokens import load_request_tokens
 from learning.step_costs import StepWindow
 from models.leasing.leases import WorkerOffer
 from models.leasing.worker_registration import WorkerRegistration
@@ -43,7 +43,7 @@ def run_remote_worker(
         before_sleep=_log_that_it_is_unusable,
     )
     server: ProbedServer = until_it_is_up(connect, url, kind, key, settings.model_name, capacity_tokens, max_rows)
-    prompt_format = request_tokens_of(tokenizer_source(server, settings.chosen_model), key)
+    prompt_format = load_request_tokens(tokenizer_source(server, settings.chosen_model), key)
     engines: list[RemoteEngine] = []
     unseen = UnseenSamples()
     logged_fault: list[str | None] = [None]  # the fault that was logged last

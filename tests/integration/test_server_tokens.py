@@ -8,7 +8,7 @@ from jinja2 import TemplateError
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
-from inference.remote.server_tokens import ServerTokens, is_server, request_tokens_of
+from inference.remote.server_tokens import ServerTokens, is_server, load_request_tokens
 from inference.request_tokens import TokenizerAway
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.api_service import Api
@@ -91,11 +91,11 @@ def test_where_the_tokenizer_comes_from_is_chosen_by_what_can_be_read():
 
 
 def test_a_model_setting_may_name_a_server():
-    named = request_tokens_of("llamacpp+https://h:1", "key")
+    named = load_request_tokens("llamacpp+https://h:1", "key")
     assert (named.name, named.detokenizer) == ("https://h:1", None)
     assert is_server("vllm+http://h:1")
     assert not is_server(str(BUNDLED_MODEL))
-    assert request_tokens_of(str(BUNDLED_MODEL), None).detokenizer is not None
+    assert load_request_tokens(str(BUNDLED_MODEL), None).detokenizer is not None
 
 
 def test_while_the_tokenizer_is_away_submissions_are_told_to_try_again(api: Api, web_settings: Settings):

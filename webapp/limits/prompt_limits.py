@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jinja2 import TemplateError
 
 from inference.model_prompt import ModelPrompt
-from inference.remote.server_tokens import request_tokens_of
+from inference.remote.server_tokens import load_request_tokens
 from inference.request_tokens import RequestTokens
 from scheduling.request import lacking
 from settings import Settings
@@ -143,6 +143,6 @@ class PromptLimits:
 def prompt_limits_of(settings: Settings) -> PromptLimits:
     """The limits that the settings name, with the served model's tokenizer; raises UnreadableTokenizer."""
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
-    prompt_format = request_tokens_of(settings.model, key)
+    prompt_format = load_request_tokens(settings.model, key)
     name = settings.model_name or prompt_format.name
     return PromptLimits(name, prompt_format, settings.max_prompt_tokens, settings.max_output_tokens)

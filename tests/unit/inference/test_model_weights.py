@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.model_weights import UnreadableWeights, cpu_dtype, native_bfloat16, parameters_of, read_header
+from inference.model_weights import UnreadableWeights, count_parameters, cpu_dtype, native_bfloat16, read_header
 from settings import BUNDLED_MODEL
 
 WEIGHTS = (Path(BUNDLED_MODEL) / "model.safetensors").read_bytes()
@@ -68,5 +68,5 @@ def test_only_a_large_model_on_a_cpu_with_native_bfloat16_is_loaded_in_it(tmp_pa
 
 
 def test_parameters_are_counted_without_loading_the_model(tmp_path: Path) -> None:
-    assert parameters_of(BUNDLED_MODEL) == pytest.approx(730_000, rel=0.05)
-    assert parameters_of(tmp_path) is None
+    assert count_parameters(BUNDLED_MODEL) == pytest.approx(730_000, rel=0.05)
+    assert count_parameters(tmp_path) is None

@@ -10,43 +10,43 @@ def full(cap: RowCap, waiting: int = 0, tokens: int = 0, preempted: bool = False
 def test_it_doubles_while_every_place_is_taken_and_nothing_waits() -> None:
     cap = RowCap(None, by_throughput=False)
     for now in range(3):
-        cap.look(full(cap), float(now))
+        cap.update(full(cap), float(now))
     assert cap.value == 8 * START_ROWS
 
 
 def test_free_places_and_a_row_that_waits_once_leave_it_as_it_is() -> None:
     cap = RowCap(None, by_throughput=False)
-    cap.look(CapSigns(START_ROWS - 1, waiting=0, tokens=0), 0.0)
-    cap.look(full(cap, waiting=1), 1.0)
+    cap.update(CapSigns(START_ROWS - 1, waiting=0, tokens=0), 0.0)
+    cap.update(full(cap, waiting=1), 1.0)
     assert cap.value == START_ROWS
 
 
 def test_rows_that_wait_at_two_looks_are_taken_off_and_one_more_is_tried_later() -> None:
     cap = RowCap(None, by_throughput=False)
-    cap.look(full(cap), 0.0)
+    cap.update(full(cap), 0.0)
     for now in (1.0, 2.0):
-        cap.look(full(cap, waiting=6), now)
+        cap.update(full(cap, waiting=6), now)
     assert cap.value == 10
-    cap.look(full(cap), 2.5 + HOLD_S / 2)
+    cap.update(full(cap), 2.5 + HOLD_S / 2)
     assert cap.value == 10
-    cap.look(full(cap), 3.0 + HOLD_S)
+    cap.update(full(cap), 3.0 + HOLD_S)
     assert cap.value == 11
 
 
 def test_a_preemption_or_a_refusal_takes_one_off_what_the_server_holds() -> None:
     for sign in ({"preempted": True}, {"refused": True}):
         cap = RowCap(None, by_throughput=False)
-        cap.look(CapSigns(rows=5, waiting=0, tokens=0, **sign), 0.0)
+        cap.update(CapSigns(rows=5, waiting=0, tokens=0, **sign), 0.0)
         assert cap.value == 4
 
 
 def test_it_is_never_below_one_row_nor_above_what_was_configured() -> None:
     cap = RowCap(12, by_throughput=False)
     for now in range(3):
-        cap.look(full(cap), float(now))
+        cap.update(full(cap), float(now))
     assert cap.value == 12
     for now in range(3, 9):
-        cap.look(CapSigns(rows=1, waiting=50, tokens=0), float(now))
+        cap.update(CapSigns(rows=1, waiting=50, tokens=0), float(now))
     assert cap.value == 1
     assert RowCap(3, by_throughput=False).value == 3
 
@@ -55,11 +55,11 @@ def test_where_the_server_tells_nothing_it_grows_as_long_as_throughput_does() ->
     # so many rows give so many tokens a second: twice as many up to 32 rows, no more beyond
     cap, now, tokens, seen = RowCap(None, by_throughput=True), 0.0, 0, []
     for _ in range(40):
-        cap.look(full(cap, tokens=tokens), now)
+        cap.update(full(cap, tokens=tokens), now)
         now += WINDOW_S / 2
         tokens += int(10 * min(32, cap.value) * WINDOW_S / 2)
         seen.append(cap.value)
     assert max(seen) == 64
     assert cap.value == 32
-    cap.look(full(cap, tokens=tokens), now + REMEASURE_S)  # it measures anew
+    cap.update(full(cap, tokens=tokens), now + REMEASURE_S)  # it measures anew
     assert cap.value == 32

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.remote.server_errors import ServerGarbage
-from inference.remote.token_logprobs import LEAST_LOGPROB, of_completion, of_llamacpp
+from inference.remote.token_logprobs import LEAST_LOGPROB, completion_logprobs, llamacpp_logprobs
 from inference.sequences import TokenLogprob
 
 JSON = st.recursive(
@@ -30,7 +30,7 @@ def test_vllms_are_read_by_token_id_the_likeliest_first() -> None:
         "token_logprobs": [-2.5, 0.0],
         "top_logprobs": [{"token_id:606": -2.5, "token_id:9": -0.25}, {"token_id:1": 0.0}],
     }
-    assert of_completion(streamed) == (
+    assert completion_logprobs(streamed) == (
         TokenLogprob(606, -2.5, ((9, -0.25), (606, -2.5))),
         TokenLogprob(1, 0.0, ((1, 0.0),)),
     )
@@ -40,15 +40,15 @@ def test_llamacpps_are_read_by_token_id() -> None:
     streamed = [
         {"id": 1, "token": "", "bytes": [], "logprob": -0.5, "top_logprobs": [{"id": 1, "logprob": -0.5}]},
     ]
-    assert of_llamacpp(streamed) == (TokenLogprob(1, -0.5, ((1, -0.5),)),)
+    assert llamacpp_logprobs(streamed) == (TokenLogprob(1, -0.5, ((1, -0.5),)),)
 
 
 def test_where_none_were_asked_for_there_are_none() -> None:
-    assert of_completion(None) == of_llamacpp(None) == ()
+    assert completion_logprobs(None) == llamacpp_logprobs(None) == ()
 
 
 def test_what_cannot_come_has_a_finite_log_probability() -> None:
-    (known,) = of_llamacpp([{"id": 1, "logprob": -math.inf, "top_logprobs": [{"id": 2, "logprob": 3.0}]}])
+    (known,) = llamacpp_logprobs([{"id": 1, "logprob": -math.inf, "top_logprobs": [{"id": 2, "logprob": 3.0}]}])
     assert known == TokenLogprob(1, LEAST_LOGPROB, ((2, 0.0),))
 
 
@@ -65,11 +65,11 @@ def test_what_cannot_come_has_a_finite_log_probability() -> None:
 )
 def test_other_shapes_are_garbage(streamed) -> None:
     with pytest.raises(ServerGarbage):
-        of_completion(streamed)
+        completion_logprobs(streamed)
 
 
 @given(JSON)
 def test_whatever_comes_is_read_or_garbage(streamed) -> None:
-    for read in (of_completion, of_llamacpp):
+    for read in (completion_logprobs, llamacpp_logprobs):
         with suppress(ServerGarbage):
             assert all(0 <= one.id < 2**31 and LEAST_LOGPROB <= one.logprob <= 0 for one in read(streamed))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from inference.toy.toy_applications import ToyRequest
 from inference.toy.toy_evaluation import ToyAnswer, judge
 from inference.toy.toy_lessons import EOS_ID, LONG_WORDS, SHORT_WORDS, VOCABULARY_SIZE, batches, train_tokenizer
-from inference.toy.toy_training import loss_of, main, make_model, rate_factor, train
+from inference.toy.toy_training import answer_loss, main, make_model, rate_factor, train
 
 TOKENIZER = train_tokenizer()
 
@@ -57,7 +57,7 @@ def test_the_loss_falls_and_the_same_seed_gives_the_same_weights() -> None:
     lesson = next(batches(TOKENIZER, 1, 512, seed=6))
     untrained = make_model(VOCABULARY_SIZE)
     first, second = trained(), trained()
-    assert loss_of(first, lesson).item() < loss_of(untrained, lesson).item() - 0.5
+    assert answer_loss(first, lesson).item() < answer_loss(untrained, lesson).item() - 0.5
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 

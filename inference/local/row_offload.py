@@ -6,29 +6,32 @@ from time import perf_counter
 
 from inference.local.kv_cache import HostRow, KvCache
 
-# Assumed speed of a copy to the host before the first measurement: 1 GB/s. With a slower guess the first preempted rows
-# are prefilled again, with a faster one they are copied although a prefill may be cheaper. Not tuned.
+# Assumed cost of a copy to the host until the first copy was measured: 1 GB/s. With a slower guess the first preempted
+# rows are prefilled again, with a faster one they are copied although a prefill might be cheaper. Not tuned.
 SECONDS_PER_BYTE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _ParkedRow:
+class _OffloadedRow:
     token_ids: tuple[int, ...]
     row: HostRow
     nbytes: int
 
 
-class Parking:
+class OffloadedRows:
     """Rows in host memory by id, at most `capacity_bytes`; the oldest are discarded first."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
-        self._rows: OrderedDict[str, _ParkedRow] = OrderedDict()
+        self._rows: OrderedDict[str, _OffloadedRow] = OrderedDict()
         self._seconds_per_byte = SECONDS_PER_BYTE
 
-    def park(self, sequence_id: str, kv: KvCache, index: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
-        """Copy row `index`'s tokens to the host, unless two copies (out and back) take `prefill_s` or more."""
+    def offload(self, sequence_id: str, kv: KvCache, index: int, token_ids: tuple[int, ...], prefill_s: float) -> None:
+        """Copies the keys and values of `token_ids`, which are the beginning of the cache's row `index`.
+
+        Does nothing if two copies (out and back) take `prefill_s` or longer, or if the row exceeds the capacity.
+        """
         nbytes = len(token_ids) * kv.layout.token_bytes
         if 2 * nbytes * self._seconds_per_byte >= prefill_s or nbytes > self.capacity_bytes:
             return
@@ -36,22 +39,22 @@ class Parking:
         row = kv.row_to_host(index, len(token_ids))
         self._seconds_per_byte = (perf_counter() - started) / nbytes
         self.discard(sequence_id)
-        self._rows[sequence_id] = _ParkedRow(token_ids, row, nbytes)
+        self._rows[sequence_id] = _OffloadedRow(token_ids, row, nbytes)
         self.nbytes += nbytes
         while self.nbytes > self.capacity_bytes:
             self.discard(next(iter(self._rows)))
 
     def holds(self, sequence_id: str, token_ids: tuple[int, ...]) -> bool:
-        """Whether exactly these tokens are parked; a sequence resumed elsewhere meanwhile has more tokens."""
-        parked = self._rows.get(sequence_id)
-        return parked is not None and parked.token_ids == token_ids
+        """Returns whether exactly these tokens are held; a row that another engine resumed has more tokens by now."""
+        held = self._rows.get(sequence_id)
+        return held is not None and held.token_ids == token_ids
 
     def restore(self, sequence_id: str, kv: KvCache, index: int) -> None:
-        """Copy a parked row to row `index` of the cache and discard it here."""
+        """Copies a row to row `index` of the cache and discards it here."""
         kv.row_from_host(index, self._rows[sequence_id].row)
         self.discard(sequence_id)
 
     def discard(self, sequence_id: str) -> None:
-        """Free a parked row, if it is here."""
-        parked = self._rows.pop(sequence_id, None)
-        self.nbytes -= parked.nbytes if parked else 0
+        """Frees the host memory of a row; does nothing for an unknown id."""
+        held = self._rows.pop(sequence_id, None)
+        self.nbytes -= held.nbytes if held else 0

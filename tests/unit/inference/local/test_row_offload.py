@@ -1,0 +1,38 @@
+"""Preempted rows in host memory: kept where copying is cheaper than a prefill, within a bound."""
+
+import torch
+
+from inference.local.kv_budget import KvLayout
+from inference.local.kv_cache import KvCache
+from inference.local.row_offload import OffloadedRows
+
+LAYOUT = KvLayout(layers=1, heads=1, key_dim=2, value_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+HOURS, FIFTY = 1e4, tuple(range(50))
+
+
+def cache():
+    kv = KvCache(LAYOUT, 2**20)
+    kv.reserve([150, 150])
+    return kv
+
+
+def test_a_row_is_offloaded_only_if_its_prefill_would_take_longer():
+    offloaded = OffloadedRows(2**20)
+    offloaded.offload("cheap", cache(), 0, token_ids=FIFTY, prefill_s=0.0)
+    offloaded.offload("dear", cache(), 0, token_ids=FIFTY, prefill_s=HOURS)
+    assert not offloaded.holds("cheap", FIFTY)
+    assert offloaded.holds("dear", FIFTY)
+    assert not offloaded.holds("dear", (*FIFTY, 1))  # resumed elsewhere meanwhile, so what is offloaded is too old
+
+
+def test_the_oldest_rows_are_discarded_at_the_bound():
+    kv, offloaded = cache(), OffloadedRows(100 * LAYOUT.token_bytes)
+    for name in ("first", "second", "third"):
+        offloaded.offload(name, kv, 0, token_ids=FIFTY[:40], prefill_s=HOURS)
+    assert [offloaded.holds(name, FIFTY[:40]) for name in ("first", "second", "third")] == [False, True, True]
+    assert offloaded.nbytes == 80 * LAYOUT.token_bytes
+    offloaded.restore("second", kv, 1)
+    offloaded.discard("third")
+    assert offloaded.nbytes == 0
+    offloaded.offload("too long", kv, 0, token_ids=FIFTY * 3, prefill_s=HOURS)
+    assert offloaded.nbytes == 0
