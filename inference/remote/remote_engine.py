@@ -1,7 +1,7 @@
-"""An engine over HTTP: the rows run in a server, one connection each, behind the interface of our own engine.
+"""An engine whose rows run in a server over HTTP, one connection each, with the interface of our own engine.
 
-The engine's thread calls `insert`, `step` and `remove`; the connections live in an event loop of a thread of its own.
-Nothing here loads a model, or torch.
+The engine's thread calls `insert`, `step` and `remove`. The connections run in an event loop in another thread. Imports
+no torch.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from inference.remote.stream_figures import StreamFigures
 from inference.sequences import FinishedSequence, Generated, RunFigures, Sequence
 from scheduling.request import lacking
 
-# Longest time that a step waits for a row to end; cancels and joiners are handled between two steps.
+# The longest time that a step waits for a row to end; the worker handles cancels and new rows between two steps.
 STEP_S = 0.02
-# Longest time until a connection is made, or until the connections are closed.
+# The longest time to open a connection, and to close all connections.
 CONNECT_WITHIN_S = 5.0
-# A row counts as a suspect after this many losses of the server while it ran there. Not tuned.
+# A row may have made the server crash if the server was lost this number of times while it served the row. Not tuned.
 MOST_LOSSES = 3
 MOST_REMEMBERED = 10_000  # rows whose losses are remembered
 
@@ -36,11 +36,11 @@ Progress = Callable[[list[FinishedSequence]], None]
 
 
 class ServerLostOften(Exception):
-    """The server was lost several times while it ran the same rows: one of them may be the cause."""
+    """The server was lost several times while it served the same rows; one of them may be the cause."""
 
 
 class RemoteEngine:
-    """Runs many rows in one server; a row without a token for `silent_s` seconds is taken back.
+    """Serves many rows in one server; gives up the request of a row that gets no token for `silent_s` seconds.
 
     `detokenizer` finds stop strings that began before a row was resumed.
     """
@@ -65,38 +65,38 @@ class RemoteEngine:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
         self.watch = ServerWatch(server, self._client, self._terms)
-        self._watching = EndableTask(self.watch.run(self._streaming), self._loop)
+        self._watching = EndableTask(self.watch.run(lambda: list(self._rows.values())), self._loop)
         self._listener = StreamListener(
             ended=self._row_ended,
-            lost=self.watch.suspect,
-            busy=self.watch.refused,
+            lost=self.watch.check_soon,
+            busy=self.watch.record_refusal,
             garbage=self.watch.set_aside,
             usable=lambda: self.watch.offer.fault is None,
         )
 
     @property
     def max_positions(self) -> int:
-        """The most tokens that a prompt and its answer may have together."""
+        """The server's number of positions; without a limit if it is unknown."""
         return self.server.max_positions or sys.maxsize
 
     @property
     def rows(self) -> dict[str, int]:
-        """Generated tokens of each row that is running, or that ended and was not yet returned by `step`."""
+        """The generated tokens of running and ended rows."""
         return {row_id: row.tokens for row_id, row in list(self._rows.items())}
 
     def generated(self, since: Mapping[str, int]) -> dict[str, Generated]:
-        """Returns, by row id, each running row's tokens after its first `since[id]`, or all its text."""
+        """Returns the new token ids of running rows, or their whole text if the server gives no ids."""
         rows = [(row_id, row) for row_id, row in list(self._rows.items()) if row_id in since]
         return {row_id: row.generated(since[row_id]) for row_id, row in rows}
 
     @property
     def kv_bytes(self) -> int:
-        """Tokens of all rows: a server's memory is counted in tokens, each as one byte."""
+        """The number of tokens of all rows: a server's memory is counted in tokens of one byte."""
         return sum(len(row.sequence.prompt_ids) + row.tokens for row in list(self._rows.values()))
 
     @property
     def figures(self) -> RunFigures:
-        """The figures of the last `run`, or of everything since rows were inserted into an empty engine."""
+        """The figures since the engine was last empty."""
         return self._figures.figures()
 
     def run(
@@ -105,14 +105,11 @@ class RemoteEngine:
         iteration_limit: int | None = None,
         on_progress: Progress = lambda finished: None,
     ) -> tuple[list[FinishedSequence], RunFigures]:
-        """Serves a batch until every row ended or has `iteration_limit` more tokens; returns them in the order given.
-
-        A server that takes no token ids serves its rows to their ends. `on_progress` may read `rows` and call `remove`.
-        """
+        """Serves a batch; an iteration is one token of each row. Has no limit if the server takes no token ids."""
         if self._rows:
             raise ValueError(f"{len(self._rows)} rows are still running")
         results: dict[str, FinishedSequence] = {}
-        self._insert(sequences, iteration_limit)
+        self.insert(sequences, iteration_limit)
         while self._rows:
             ended = self.step()
             results.update((row.id, row) for row in ended)
@@ -120,15 +117,24 @@ class RemoteEngine:
         removed = (FinishedSequence(one.id, one.generated_ids, "removed") for one in sequences)
         return [results.get(row.id, row) for row in removed], self.figures
 
-    def insert(self, sequences: Several[Sequence]) -> None:
-        """Lets rows join; rows that a full server refuses wait here. Raises ValueError for a row that runs already."""
-        self._insert(sequences, None)
+    def insert(self, sequences: Several[Sequence], iteration_limit: int | None = None) -> None:
+        """Adds rows; those that a full server refuses wait here. Raises ValueError for a row that runs already."""
+        for sequence in sequences:
+            if sequence.id in self._rows:
+                raise ValueError(f"sequence {sequence.id} is running already")
+        if not self._rows:
+            self._figures = StreamFigures()
+        for sequence in sequences:
+            self._rows[sequence.id] = row = self._new_row(sequence, iteration_limit)
+            refusal = self.refusal(sequence)
+            if refusal is None:
+                self._tasks[sequence.id] = EndableTask(self._serve(row), self._loop)
+            else:
+                row.end("refused", refusal)
+                self._row_ended(row)
 
     def step(self) -> list[FinishedSequence]:
-        """Waits for a row to end, at most STEP_S; returns the rows that ended since the last step.
-
-        Raises ServerLostOften, and any unexpected error of a stream.
-        """
+        """Waits at most STEP_S for a row to end; raises ServerLostOften, and any unexpected error of a stream."""
         self._changed.wait(STEP_S)
         self._changed.clear()
         ended = []
@@ -139,7 +145,7 @@ class RemoteEngine:
         self._figures.count(list(self._rows.values()), monotonic())
         for row in ended:
             del self._rows[row.sequence.id]
-            self._tasks.pop(row.sequence.id, None)  # a refused row never had one
+            self._tasks.pop(row.sequence.id, None)  # a row that `refusal` ended has no task
         if self._unforeseen is not None:
             raise self._unforeseen
         suspects = [row.sequence.id for row in ended if self._losses.get(row.sequence.id, 0) >= MOST_LOSSES]
@@ -148,12 +154,12 @@ class RemoteEngine:
         return [row.result() for row in ended]
 
     def remove(self, sequence_id: str) -> FinishedSequence | None:
-        """Closes a row's connection, which ends it in the server; returns None if the row is not running."""
+        """Closes a row's connection, which ends the row in the server."""
         row = self._take_out(sequence_id)
         return None if row is None else row.result("removed")
 
     def preempt(self, sequence_id: str) -> Sequence:
-        """Takes a row out and returns the sequence that resumes or restarts it; KeyError if it is not running."""
+        """Takes a row out and returns the sequence that resumes it, or restarts it without token ids."""
         row = self._take_out(sequence_id)
         if row is None:
             raise KeyError(sequence_id)
@@ -163,7 +169,7 @@ class RemoteEngine:
         """Ends every row and the thread of the connections."""
         for row_id in list(self._rows):
             self._take_out(row_id)
-        for task in (*self._tasks.values(), self._watching):  # a row that has ended may still have a stream
+        for task in (*self._tasks.values(), self._watching):  # an ended row may still have a stream
             task.end()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CONNECT_WITHIN_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -175,23 +181,8 @@ class RemoteEngine:
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.aclose()
 
-    def _insert(self, sequences: Several[Sequence], iteration_limit: int | None) -> None:
-        for sequence in sequences:
-            if sequence.id in self._rows:
-                raise ValueError(f"sequence {sequence.id} is running already")
-        if not self._rows:
-            self._figures = StreamFigures()
-        for sequence in sequences:
-            self._rows[sequence.id] = row = self._new_row(sequence, iteration_limit)
-            refusal = self.refusal(sequence)
-            if refusal is not None:
-                row.end("refused", refusal)
-                self._row_ended(row)
-                continue
-            self._tasks[sequence.id] = EndableTask(self._serve(row), self._loop)
-
     def refusal(self, sequence: Sequence) -> str | None:
-        """Why the server cannot serve this row; None if it can."""
+        """Returns why the server cannot serve this row, or None if it can."""
         needs = sequence.sampling.needs if sequence.turns else (*sequence.sampling.needs, "raw_prompt")
         lacked = lacking(needs, self.server.capabilities.lacks)
         return f"{self.server.kind} at this address lacks {' and '.join(lacked)}" if lacked else None
@@ -201,8 +192,8 @@ class RemoteEngine:
         limit = sequence.limit
         if self.server.max_positions is not None:
             limit = min(limit, max(1, self.server.max_positions - len(sequence.prompt_ids)))
-        # A server applies a format only to tokens of one request, and restarts a seed's numbers with each request, so
-        # such answers must come in one piece.
+        # A server applies a format only to what one request generates, and restarts a seed's random numbers with each
+        # request. So answers with a format or a seed must come from one request.
         seeded = sequence.sampling.seed is not None and not sequence.sampling.greedy
         resumes = able.resumes and sequence.format is None and not seeded
         lacks_logprobs = sequence.top_logprobs is not None and len(sequence.logprobs) < len(sequence.generated_ids)
@@ -232,16 +223,12 @@ class RemoteEngine:
         self._tasks.pop(sequence_id).end()
         return row
 
-    def _streaming(self) -> list[RemoteRow]:
-        """The rows, for the watch."""
-        return list(self._rows.values())
-
-    # in the event loop's thread
+    # these run in the event loop's thread
 
     async def _serve(self, row: RemoteRow) -> None:
         try:
             await serve_row(self._client, self.server, row, self._listener, self._terms)
-        except Exception as error:  # the engine's thread must see the error, or the row would run for ever
+        except Exception as error:  # `step` raises it, since otherwise the row would never end
             self._unforeseen = error
             self._changed.set()
 

@@ -1,4 +1,4 @@
-"""One row in a server: its tokens so far, and the request that resumes it. No I/O."""
+"""One row in a server: its tokens so far, and the request that resumes it. Does no I/O."""
 
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -11,43 +11,44 @@ from inference.sequences import FinishedSequence, FinishReason, Generated, Seque
 
 @dataclass(eq=False, slots=True)
 class RemoteRow:
-    """A row's tokens so far; `limit` bounds all its tokens, `until` those of this run; instants are monotonic.
+    """The tokens and the state of a row; instants are those of `monotonic`.
 
-    The stream's thread fills it, the engine's thread reads it and may take it out; `reason` says why it ended.
+    The stream's thread adds tokens, the engine's thread reads them and may take the row out. A row ends when `reason`
+    is set.
     """
 
     sequence: Sequence
-    limit: int
-    until: int
+    limit: int  # the most generated tokens over all slices
+    until: int  # the most generated tokens at the end of this run
     by_ids: bool  # the server takes and gives token ids
     resumes: bool
     inserted_at: float
-    ids: list[int] = field(default_factory=list)  # all generated, earlier slices included
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # of each of the ids, if requested
-    text: str = ""  # used if the server gives no ids
-    counted: int = 0  # tokens of that text
+    ids: list[int] = field(default_factory=list)  # all generated tokens, those of earlier slices included
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one for each of `ids`, if the request asks for them
+    text: str = ""  # the answer so far, if the server gives no ids
+    counted: int = 0  # the number of tokens in `text`
     first_token_at: float | None = None
     reason: FinishReason | None = None
     refusal: str = ""
-    failures: int = 0  # consecutive, without a token between them
-    streaming: bool = False  # the server answers
-    lost: bool = False  # the server was lost or silent while serving this row
-    accounted: int = 0  # tokens already counted in the engine's figures
+    failures: int = 0  # consecutive failures without a token between them
+    streaming: bool = False  # a response of the server is being read
+    lost: bool = False  # the server was lost, or sent nothing for too long, while it served this row
+    accounted: int = 0  # tokens that the engine's figures include
     _taken_out: bool = field(init=False, default=False)
-    _lock: Lock = field(init=False, default_factory=Lock)  # lets a row either end or be taken out
+    _lock: Lock = field(init=False, default_factory=Lock)  # ensures that a row ends or is taken out, never both
 
     @property
     def tokens(self) -> int:
-        """Generated tokens in all."""
+        """The number of generated tokens over all slices."""
         return len(self.ids) if self.by_ids else self.counted
 
     @property
     def runs(self) -> bool:
-        """Whether it has neither ended nor been taken out."""
+        """Whether the row has neither ended nor been taken out."""
         return self.reason is None and not self._taken_out
 
     def take_out(self) -> bool:
-        """Refuses further tokens, because the row leaves this server; returns False if it has ended already."""
+        """Takes the row out of this server, so that it gets no more tokens; returns False if it has ended already."""
         with self._lock:
             self._taken_out = self.reason is None
             return self._taken_out
@@ -65,7 +66,7 @@ class RemoteRow:
         return RowRequest(self.sequence, tuple(self.ids), self.until - len(self.ids))
 
     def take(self, chunk: Chunk, now: float, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Adds a chunk; returns why it ends the row, if it does. Raises ServerGarbage for tokens beyond the limit."""
+        """Adds a chunk; returns the reason if it ends the row. Raises ServerGarbage for tokens beyond the limit."""
         with self._lock:
             if self._taken_out:
                 return None
@@ -79,7 +80,7 @@ class RemoteRow:
             return ended
 
     def _take_ids(self, chunk: Chunk, detokenizer: Detokenizer | None) -> FinishReason | None:
-        """Adds the ids of a chunk; returns why a stop token or a stop string ends the row, if one does."""
+        """Adds the ids of a chunk; returns the reason if a stop token or a stop string ends the row."""
         stop, top = self.sequence.stop, self.sequence.top_logprobs
         if top is not None and tuple(one.id for one in chunk.logprobs) != chunk.token_ids:
             raise RowRefused("it does not say the log probability of each token")
@@ -90,9 +91,9 @@ class RemoteRow:
             if top is not None:
                 known = chunk.logprobs[number]
                 self.logprobs.append(replace(known, likeliest=known.likeliest[:top]))
-            if token in self.sequence.sampling.stop_token_ids:  # also here, because not every server has them
+            if token in self.sequence.sampling.stop_token_ids:  # checked here too, because some servers ignore them
                 return "eos"
-            # also here, because a stop string may have begun before the row was resumed
+            # checked here too, because a stop string may have begun before the row was resumed
             if stop and detokenizer is not None and ends_in_stop_string(detokenizer, self.ids, stop):
                 return "stop"
         return None
@@ -105,11 +106,11 @@ class RemoteRow:
         return "stop" if any(stop in self.text for stop in self.sequence.stop) else None
 
     def _reason(self, reason: FinishReason) -> FinishReason:
-        """Returns `unfinished` for a row that reached the limit of its slice only."""
+        """Returns `unfinished` for a row that reached only the limit of its slice."""
         return "unfinished" if reason == "limit" and self.until < self.limit else reason
 
     def generated(self, since: int) -> Generated:
-        """Returns the tokens after the first `since`, or all the text if the server gives no ids."""
+        """Returns the tokens after the first `since`, or the whole text if the server gives no ids."""
         if self.by_ids:
             return Generated(tuple(self.ids[since:]), None, self.sequence.stop, self.sequence.continues)
         return Generated((), self.text, self.sequence.stop)
@@ -117,7 +118,7 @@ class RemoteRow:
     def result(self, reason: FinishReason | None = None) -> FinishedSequence:
         """Returns the row's result, with `reason` unless it has ended by itself."""
         reason, sequence = self.reason or reason or "removed", self.sequence
-        if reason == "unfinished" and not self.resumes:  # it restarts with its original tokens
+        if reason == "unfinished" and not self.resumes:  # it restarts with the tokens that it was inserted with
             return FinishedSequence(sequence.id, sequence.generated_ids, reason, logprobs=sequence.logprobs)
         if self.by_ids:
             return FinishedSequence(

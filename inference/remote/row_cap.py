@@ -1,24 +1,27 @@
 """Finds how many rows a server should have at once, from its queue, preemptions, refusals or throughput.
 
-Like TCP's congestion window, it doubles while all rows are in use without signs of overload, shrinks at such a sign,
-and then grows by one at a time. So the server's own queue stays nearly empty, and requests wait with us, where they can
-still be reordered. It reads no clock: instants and figures are arguments.
+The cap works like TCP's congestion window: it doubles while rows fill it without a sign of overload, falls at such a
+sign, and then grows by one row at a time. So the server's own queue stays nearly empty, and requests wait in our queue,
+where they can still be reordered. Reads no clock: instants and figures are arguments.
 """
 
 from dataclasses import dataclass
 
-START_ROWS = 8  # doubled each second while it binds, so any small number works
-HOLD_S = 10.0  # after a sign of overload, before the next row is tried; shorter tries more often. Not tuned
-WINDOW_S = 3.0  # over which throughput is measured where the server does not report its queue; not tuned
-# A doubled cap must raise the throughput by this share, or it is undone. Batching gains far more until the server is
-# full (docs/results/engines.md), and nothing beyond.
-WORTH_SHARE = 0.1
-REMEASURE_S = 30.0  # how long a cap found by throughput is kept; not tuned
+START_ROWS = 8  # the cap doubles each second while rows fill it, so any small number does
+HOLD_S = 10.0  # seconds after a sign of overload until the cap grows again; not tuned
+WINDOW_S = 3.0  # seconds over which throughput is measured if the server does not report its queue; not tuned
+# A doubled cap is kept only if throughput rises by this share. It rises far more until the server is full
+# (docs/results/engines.md), and not at all afterwards.
+LEAST_GAIN = 0.1
+REMEASURE_S = 30.0  # seconds for which a cap found by throughput is kept; not tuned
 
 
 @dataclass(frozen=True, slots=True)
 class CapSigns:
-    """Signs since the last update: rows in the server, rows that wait there, tokens generated in all."""
+    """The server's state: rows in it, rows that wait in its queue, tokens generated since the watch began.
+
+    `preempted` and `refused` say whether that happened since the last update.
+    """
 
     rows: int
     waiting: int
@@ -28,7 +31,7 @@ class CapSigns:
 
 
 class RowCap:
-    """The cap, at most `most`; `by_throughput`: the server does not report its queue."""
+    """The cap as `value`, at most `most`; found `by_throughput` if the server does not report its queue."""
 
     def __init__(self, most: int | None, by_throughput: bool) -> None:
         self._most, self._by_throughput = most, by_throughput
@@ -38,10 +41,10 @@ class RowCap:
         self._hold_until = 0.0
         self._window_began: float | None = None
         self._window_tokens = 0
-        self._before: tuple[int, float] | None = None  # the last cap that was worth it, and its tokens a second
+        self._before: tuple[int, float] | None = None  # the last cap that raised throughput, and its tokens per second
 
     def update(self, signs: CapSigns, now: float) -> None:
-        """Changes the cap by the signs since the last update."""
+        """Changes the cap after an observation of the server."""
         overloaded = signs.preempted or signs.refused or (signs.waiting > 0 and self._waited_before)
         self._waited_before = signs.waiting > 0
         if overloaded:
@@ -61,7 +64,7 @@ class RowCap:
             self.value = min(self.value, self._most)
 
     def _measure(self, signs: CapSigns, now: float) -> None:
-        """Keeps the last growth if it raised the throughput of a whole window by WORTH_SHARE, else takes it back."""
+        """Keeps the last growth if it raised the throughput of a whole window by LEAST_GAIN, otherwise reverts it."""
         if self._window_began is None:
             self._window_began, self._window_tokens = now, signs.tokens
             return
@@ -69,7 +72,7 @@ class RowCap:
             return
         rate = (signs.tokens - self._window_tokens) / (now - self._window_began)
         self._window_began = None
-        if self._before is None or rate > (1 + WORTH_SHARE) * self._before[1]:
+        if self._before is None or rate > (1 + LEAST_GAIN) * self._before[1]:
             self._before = (self.value, rate)
             self._grow()
         else:

@@ -1,4 +1,4 @@
-"""Carries one row through a server in the event loop: sends the request, reads the stream, retries after a fault."""
+"""Serves one row in the event loop: sends its request to the server, reads the stream, retries after a failure."""
 
 import asyncio
 import json
@@ -18,10 +18,10 @@ from inference.remote.wire_formats import WIRE_FORMATS, Chunk
 
 
 class EndableTask:
-    """Runs a coroutine in the event loop of another thread; any thread may make it and end it.
+    """Runs a coroutine in the event loop of another thread; any thread may create and end it.
 
-    httpx shields the closing of connections only from the cancelling of an anyio scope: a task that is cancelled while
-    it closes expired connections of the pool would leave the rest of them open.
+    It cancels an anyio scope instead of the asyncio task, because httpx shields the closing of connections only from
+    the former: a task that is cancelled while it closes expired connections would leave the others open.
     """
 
     def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
@@ -29,7 +29,7 @@ class EndableTask:
         self._loop = loop
         self._scope: CancelScope | None = None
         self._ended = False
-        self._future = asyncio.run_coroutine_threadsafe(self._run(), loop)  # kept: a loop holds its tasks weakly
+        self._future = asyncio.run_coroutine_threadsafe(self._run(), loop)  # an event loop keeps only a weak reference
 
     def end(self) -> None:
         """Cancels the work; does nothing if it is over."""
@@ -50,31 +50,31 @@ class EndableTask:
 
 BUSY = frozenset({429, 503, 529})
 REFUSED = frozenset({400, 404, 413, 422})
-# Seconds for which a row is kept while no server accepts it; then it goes back to the queue. The worker reports a lost
+# Seconds for which a row waits for an unavailable server before it goes back to the queue. The worker reports a lost
 # server within one heartbeat (0.5 s); a longer time only delays rows that another server could serve. Not tuned.
 KEEP_ROW_S = 2.0
-# The same while the server reports that it is busy: it will soon have space, and the row is first in line. Not tuned.
+# Seconds for which a row waits for a busy server, which will soon have a place for it. Not tuned.
 KEEP_ROW_WHILE_BUSY_S = 10.0
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # doubled from one to the other; not tuned
-# Consecutive failures without a token between them after which the request counts as their cause. Not tuned.
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # the wait doubles from the first to the longest; not tuned
+# After this number of consecutive failures without a token, the request is assumed to be their cause. Not tuned.
 MOST_FAILURES = 4
-LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred
+LONGEST_LINE = 2**20  # bytes of one event; a chunk has some hundred bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamListener:
-    """The callbacks of a stream; every call comes from the event loop."""
+    """The callbacks of a stream, all called in the event loop."""
 
     ended: Callable[[RemoteRow], None]
-    lost: Callable[[str], None]  # the connection broke, or none could be made
+    lost: Callable[[], None]  # the connection was lost, could not be made, or gave no token for too long
     busy: Callable[[], None]  # the server refused a row because it is full
-    garbage: Callable[[str], None]
-    usable: Callable[[], bool]  # whether the server may be asked now
+    garbage: Callable[[str], None]  # the server's answer could not be read, for this reason
+    usable: Callable[[], bool]  # returns whether requests may be sent now
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:
-    """Settings of all streams: seconds without a token until a stream is given up, and the detokenizer."""
+    """The parameters of every stream: the seconds without a token until it is given up, and the detokenizer."""
 
     silent_s: float
     detokenizer: Detokenizer | None
@@ -87,7 +87,7 @@ async def serve_row(
     listener: StreamListener,
     terms: StreamTerms,
 ) -> None:
-    """Serves a row until it has ended or is taken out; its reason is `unfinished` if the server was not available."""
+    """Serves a row until it ends or is taken out; it ends as `unfinished` if the server is unavailable for too long."""
     keep_until, retry_s = monotonic() + KEEP_ROW_S, FIRST_RETRY_S
     while row.runs:
         wait_s = retry_s
@@ -105,14 +105,14 @@ async def serve_row(
             row.end("unfinished")
         except TimeoutError:  # another server may be faster
             row.lost = True
-            listener.lost(f"a row got no token for {terms.silent_s:g} s")
+            listener.lost()
             row.end("unfinished")
         except (httpx.HTTPError, httpx.StreamError, ServerLost, ServerFailed) as error:
             row.failures += 1
-            if row.streaming:  # the time for which it is kept starts when its stream ends
+            if row.streaming:  # its waiting time begins when the server last served it
                 row.lost, keep_until, retry_s = True, monotonic() + KEEP_ROW_S, FIRST_RETRY_S
             if not isinstance(error, ServerFailed):
-                listener.lost(type(error).__name__)
+                listener.lost()
                 if row.failures >= MOST_FAILURES and row.lost:
                     row.end("unfinished")
             elif row.failures >= MOST_FAILURES:
@@ -129,9 +129,9 @@ async def serve_row(
 
 
 async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: RemoteRow, terms: StreamTerms) -> None:
-    """Sends one request and reads its stream to the end; raises a server error, or TimeoutError after a silence.
+    """Sends one request and reads its stream to the end.
 
-    Errors after the row has ended do not change it.
+    Raises a ServerFault or ServerBusy, or TimeoutError if no event comes for `terms.silent_s` seconds.
     """
     wire = WIRE_FORMATS[server.kind]
     body = wire.body(server, row.request())
@@ -146,17 +146,17 @@ async def stream_once(client: httpx.AsyncClient, server: ProbedServer, row: Remo
             async for event in _events(answer):
                 silence.deadline = current_time() + terms.silent_s
                 chunk = wire.read(event)
-                if row.reason is not None:  # after the end only the token count is read
+                if row.reason is not None:  # once the row has ended, only the number of tokens is read
                     chunk = Chunk(counted=chunk.counted)
                 ended = row.take(chunk, monotonic(), terms.detokenizer)
                 if ended is not None and chunk.reason is None:
-                    return  # closing the connection ends the row in the server, too
+                    return  # closes the connection, which ends the row in the server
     if row.runs:
         raise ServerLost("its stream broke off")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
-    """Yields the objects of a stream of server-sent events; raises ServerGarbage."""
+    """Yields the JSON objects of a stream of server-sent events; raises ServerGarbage."""
     async for line in _lines(answer):
         if not line.startswith(b"data:"):
             if line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
@@ -175,7 +175,7 @@ async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Yields the lines of an answer without line ends; raises ServerGarbage for a line above LONGEST_LINE."""
+    """Yields the lines of an answer without line ends; raises ServerGarbage for a line longer than LONGEST_LINE."""
     rest = b""
     async for part in answer.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")
@@ -188,7 +188,7 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _start_of(answer: httpx.Response) -> bytes:
-    """Returns the first part of a body, which may be endless."""
+    """Returns the first part of a body, because a hostile body may be endless."""
     async for part in answer.aiter_bytes():
         return part
     return b""
@@ -203,7 +203,7 @@ def retry_after_s(value: str | None) -> float:
 
 
 def _error_message(body: bytes) -> str:
-    """Returns the server's own words about an error."""
+    """Returns the message in the body of an error, or the beginning of the body."""
     try:
         found = json.loads(body)
         error = found.get("error", found.get("detail", found.get("message")))

@@ -1,6 +1,5 @@
-"""The probed abilities of a server, and the functions that are lost without them."""
+"""The capabilities of a server as probed, and the functions that do not work because of missing ones."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,45 +11,45 @@ from request_body import ABILITIES
 
 ServerKind = Literal["vllm", "llamacpp", "transformers", "openai"]
 
-# Abilities that `losses` describes in its own sentences, or that follow from them.
-NAMED_ELSEWHERE = frozenset(
+# Abilities whose absence `losses` reports in a separate sentence.
+REPORTED_SEPARATELY = frozenset(
     {"temperature", "stop_token_ids", "raw_prompt", "tools", "response_format", "logprobs", "prompt_logprobs"}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCapabilities:
-    """The abilities of a server that an engine or a policy asks for; the defaults are those of an unknown server."""
+    """The capabilities that the engine and the policies use; the defaults are those of an unknown server."""
 
     token_ids_in: bool = False  # prompts as token ids
     token_ids_out: bool = False  # answers as token ids
-    streamed_usage: bool = False  # the number of generated tokens is known while they come
-    abort: bool = True  # a closed connection ends the row
+    streamed_usage: bool = False  # the stream tells the number of generated tokens
+    abort: bool = True  # closing the connection ends the row
     priority: bool = False  # a row's priority orders the server's own queue
     own_sampling: bool = True  # each row has its own temperature, top_p and seed
-    options: frozenset[str] = frozenset()  # further fields of Sampling that it accepts
+    options: frozenset[str] = frozenset()  # further fields of Sampling that the server applies
     logprobs: bool = False
-    response_format: bool = False  # it can hold an answer to JSON, or to a schema of it
-    prefix_cache: bool = False  # it reuses cached prefixes of prompts
-    cache_salt: bool = False  # rows of different salts share no cached prompt
-    tokenizer: bool = False  # it encodes prompts and decodes answers over HTTP
-    kv_tokens: int | None = None  # tokens of its KV cache, if it reports them
-    kv_tokens_at_least: bool = False  # `kv_tokens` is a lower bound
+    response_format: bool = False  # the server can constrain an answer to JSON, or to a JSON schema
+    prefix_cache: bool = False  # the beginning of a prompt is not computed again if it is cached
+    cache_salt: bool = False  # rows with different salts share no cached prompt
+    tokenizer: bool = False  # the server encodes prompts and decodes answers over HTTP
+    kv_tokens: int | None = None  # the number of tokens that fit in the KV cache, if the server reports it
+    kv_tokens_at_least: bool = False  # more than `kv_tokens` may fit
     reports_running: bool = False
     reports_waiting: bool = False
     reports_preemptions: bool = False
-    load_page: str | None = None  # the path that reports the load
-    paged: bool = True  # memory is the sum over rows in blocks; False: rows times the longest of them
-    block_tokens: int = 1  # tokens of one block of that memory
+    load_page: str | None = None  # the path of the page with those reports
+    paged: bool = True  # memory is the sum of the rows' blocks; False: the number of rows times the longest row
+    block_tokens: int = 1  # tokens of one block
 
     @property
     def resumes(self) -> bool:
-        """Whether a row that was taken out can continue from its tokens."""
+        """Whether a row that was taken out continues after its last token."""
         return self.token_ids_in and self.token_ids_out
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Names of ABILITIES that a request may need and this server does not have."""
+        """The names in ABILITIES that this server does not have."""
         able = {
             "temperature": self.own_sampling,
             "stop_token_ids": self.token_ids_out,
@@ -61,41 +60,38 @@ class ServerCapabilities:
         }
         return tuple(name for name in ABILITIES if name not in self.options and not able.get(name))
 
-    def losses(self) -> Iterator[str]:
-        """Yields a sentence for each function that does not work with this server."""
-        if not self.resumes:
-            yield "no token ids: a row that is interrupted starts anew, slices run to the end"
-        if not self.streamed_usage:
-            yield "no counts while streaming: progress is counted in chunks until the answer ends"
-        if not self.abort:
-            yield "no abort: a cancelled row runs on in the server"
-        if not self.priority:
-            yield "no priorities in the server: they order our queue only"
-        if not self.own_sampling:
-            yield "no sampling of its own for each request: requests that ask for a temperature are refused"
-        missing = [name for name in self.lacks if name not in NAMED_ELSEWHERE]
-        if missing:
-            yield f"no {', '.join(missing)}: requests that ask for one of them are refused"
-        if not self.token_ids_in:
-            yield "no prompts as they are: completions, and chats with tools, are refused"
-        if not self.response_format:
-            yield "no response_format: requests that ask for JSON are refused"
-        if not self.logprobs:
-            yield "no logprobs: requests that ask for them are refused"
-        if self.prefix_cache and not self.cache_salt:
-            yield "no salts: from how soon its answer begins, a tenant may guess how prompts of others begin"
-        if self.kv_tokens_at_least:
-            yield "its memory is taken for what one of its slots may hold: --capacity-tokens says what all have"
-        if self.kv_tokens is None:
-            yield "its memory is unknown: a cap on rows follows the measured throughput"
-        if not self.reports_waiting:
-            yield "its queue is unknown: a row that gets no token is taken for one that waits"
+    def losses(self) -> list[str]:
+        """Returns a sentence for each function that does not work with this server."""
+        missing = [name for name in self.lacks if name not in REPORTED_SEPARATELY]
+        sentences = (
+            (not self.resumes, "no token ids: an interrupted row restarts from its prompt, and slices run to the end"),
+            (not self.streamed_usage, "no counts while streaming: progress is counted in chunks until the answer ends"),
+            (not self.abort, "no abort: a cancelled row runs on in the server"),
+            (not self.priority, "no priorities in the server: they order only our queue"),
+            (not self.own_sampling, "no sampling parameters for each request: requests with a temperature are refused"),
+            (missing, f"no {', '.join(missing)}: requests that ask for one of them are refused"),
+            (not self.token_ids_in, "no raw prompts: completions, and chats with tools, are refused"),
+            (not self.response_format, "no response_format: requests that ask for JSON are refused"),
+            (not self.logprobs, "no logprobs: requests that ask for them are refused"),
+            (
+                self.prefix_cache and not self.cache_salt,
+                "no salts: the time to a first token may tell a tenant how prompts of others begin",
+            ),
+            (
+                self.kv_tokens_at_least,
+                "its memory is unknown and counted as one slot's: set --capacity-tokens for all slots",
+            ),
+            (self.kv_tokens is None, "its memory is unknown: a cap on rows follows the measured throughput"),
+            (not self.reports_waiting, "its queue is unknown: a row without a token counts as waiting"),
+        )
+        return [sentence for is_lost, sentence in sentences if is_lost]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A probed server: its address, the model that it serves, its abilities. `capacity_tokens` and `max_rows` limit our
-    rows there, if they are known or configured.
+    """A server with its address, its model and its capabilities, as probed.
+
+    Rows may take at most `capacity_tokens`, and there may be at most `max_rows`; None means unknown.
     """
 
     url: str
@@ -106,15 +102,15 @@ class ProbedServer:
     max_positions: int | None = None
     capacity_tokens: int | None = None
     max_rows: int | None = None
-    model_directory: str | None = None  # the model's path on the server, as the server reports it
+    model_directory: str | None = None  # the directory from which the server says it loaded the model
 
     def __repr__(self) -> str:
-        """Returns the representation without the key."""
+        """Returns a description without the key."""
         return f"ProbedServer({self.kind} at {self.url}, model {self.model})"
 
     @property
     def client_name(self) -> str:
-        """The model's name as clients send it."""
+        """The model's name in requests of clients."""
         return client_name(self.model)
 
     @property
@@ -129,9 +125,9 @@ def client_name(model: str) -> str:
 
 
 def tokenizer_source(server: ProbedServer, configured: str | None) -> str:
-    """Returns where the tokenizer is: as configured, else in the server's model directory, else the server itself.
+    """Returns the source of the tokenizer for `server_tokens.load_request_tokens`; raises ServerUnusable.
 
-    The result is a directory, a hub id, or KIND+URL, for `server_tokens.load_request_tokens`. Raises ServerUnusable.
+    It is the `configured` directory or hub id, or else the server's model directory, or else the server as KIND+URL.
     """
     if configured is not None:
         return configured

@@ -1,4 +1,4 @@
-"""Errors of a server, split by what happens to the row that asked.
+"""The errors of a server that does not answer a request, split by their consequence for the row.
 
 The first line of an error's docstring is its message; the names in braces are the error's attributes.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inference.engine_errors import InferenceError
 
-# Characters of a server's message that are passed on: it may quote the prompt, which must not be logged.
+# The most characters of a server's message that are shown; it may quote the prompt, which must not be logged.
 SHOWN_CHARACTERS = 200
 
 
@@ -25,7 +25,7 @@ class ServerFault(InferenceError):
 class ServerUnusable(InferenceError):
     """the server at {url} cannot be used: {reason}
 
-    It does not answer, or not like an engine of its kind; the operator must check the server or correct the URL.
+    It does not answer, or not as an engine of its kind; the operator must repair the server or correct the URL.
     """
 
     url: str
@@ -39,7 +39,7 @@ class ServerUnusable(InferenceError):
 class ServerBusy(InferenceError):
     """the server takes no more requests now (status {status})
 
-    The row tries again after `retry_after_s`, or goes back to the queue; that is no failed attempt.
+    The row is sent again after `retry_after_s`, or goes back to the queue, which is not a failed attempt.
     """
 
     status: int
@@ -49,26 +49,26 @@ class ServerBusy(InferenceError):
 class ServerFailed(ServerFault):
     """the server failed: {reason}
 
-    The row is tried again; if the server fails on it each time, the request has failed.
+    The row is sent again; if the server fails on it several times, the request fails.
     """
 
 
 class ServerLost(ServerFault):
     """the connection was lost: {reason}
 
-    The row continues from its tokens once the server is back.
+    The row continues after its last token when the server is available again.
     """
 
 
 class ServerGarbage(ServerFault):
     """the server's answer cannot be read: {reason}
 
-    The server gets no more work until it answers a trial; its rows go back to the queue.
+    The server gets no work until it has answered a trial; its rows go back to the queue.
     """
 
 
 class RowRefused(ServerFault):
     """the server refuses the request: {reason}
 
-    It never answers this request, so it fails with this error; its client must change it.
+    It would refuse the request each time, so the request fails with this error; the client must change it.
     """

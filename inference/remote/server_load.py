@@ -1,4 +1,4 @@
-"""Reads the load of a server from vLLM's and SGLang's `/metrics` and llama.cpp's `/slots`; unknown figures are None."""
+"""Reads the load of a server from its `/metrics` or llama.cpp's `/slots`; unknown figures are None."""
 
 import json
 import math
@@ -19,7 +19,7 @@ READ = (*RUNNING, *WAITING, *PREEMPTIONS, *KV_USE, *KV_TOKENS, CACHE_CONFIG)
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """Figures of one moment; `preemptions` counts since the server started, `kv_use` is a share."""
+    """The load at one moment; `preemptions` counts since the server started, `kv_use` is a share from 0 to 1."""
 
     running: int | None = None
     waiting: int | None = None
@@ -31,7 +31,7 @@ class ServerLoad:
 
     @property
     def known(self) -> bool:
-        """Whether the numbers of running or waiting rows are known."""
+        """Whether the number of running or waiting rows is known."""
         return self.running is not None or self.waiting is not None
 
 
@@ -43,7 +43,7 @@ def load_from_metrics(text: str) -> ServerLoad:
         if sample.name == CACHE_CONFIG:
             cache = sample.labels
         if math.isfinite(sample.value):
-            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # one line for each engine of the server
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value  # each engine of a server has a line
     block_tokens, blocks = _positive(cache.get("block_size")), _positive(cache.get("num_gpu_blocks"))
     return ServerLoad(
         running=_whole(_first(values, RUNNING)),
@@ -57,7 +57,7 @@ def load_from_metrics(text: str) -> ServerLoad:
 
 
 def _samples(text: str) -> Iterator[Sample]:
-    """Yields the samples that are read; each line is parsed by itself, so that a malformed line spoils no other."""
+    """Yields the samples of READ; parses each line alone, so that a malformed line does not hide the others."""
     for line in text.splitlines():
         if line.startswith(READ):
             try:
@@ -67,7 +67,7 @@ def _samples(text: str) -> Iterator[Sample]:
 
 
 def llamacpp_slots(text: str) -> list[Mapping[str, object]]:
-    """Returns the slots that llama.cpp's `/slots` lists, also where its metrics are off; [] for any other text."""
+    """Returns the slots in llama.cpp's page `/slots`, which exists also without metrics; [] for any other text."""
     try:
         slots = json.loads(text)
     except (ValueError, RecursionError):
@@ -76,7 +76,7 @@ def llamacpp_slots(text: str) -> list[Mapping[str, object]]:
 
 
 def load_from_slots(text: str) -> ServerLoad:
-    """Returns how many rows run; slots do not say how many wait."""
+    """Returns the number of running rows; the page does not tell how many wait."""
     return ServerLoad(running=sum(slot.get("is_processing") is True for slot in llamacpp_slots(text)))
 
 
@@ -92,5 +92,5 @@ def _whole(value: float | None) -> int | None:
 
 
 def _positive(value: str | None) -> int | None:
-    """Returns a label's value as a whole number from 1 to 10^15."""
+    """Returns the number in a label, if it is whole and from 1 to 10^15."""
     return int(value) if value and value.isdecimal() and len(value) <= 15 and int(value) > 0 else None

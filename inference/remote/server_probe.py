@@ -1,20 +1,20 @@
-"""Finds out what kind of server answers at a URL, which model it serves, and what it can do."""
+"""Detects the kind of server at a URL, the model that it serves, and its capabilities."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import httpx
 
 from inference.remote.server_capabilities import ProbedServer, ServerCapabilities, ServerKind, client_name
 from inference.remote.server_errors import ServerUnusable
-from inference.remote.server_load import llamacpp_slots, load_from_metrics
+from inference.remote.server_load import ServerLoad, llamacpp_slots, load_from_metrics
 from inference.remote.wire_formats import LLAMACPP_OPTIONS, VLLM_OPTIONS
 
 EngineChoice = Literal["auto", "vllm", "llamacpp", "transformers", "openai"]
 ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 
-# Longest time of a probe's request: a server that is loading its model answers only afterwards. Not tuned.
+# The longest time that a request of a probe may take; a server that is loading its model does not answer. Not tuned.
 PROBE_WITHIN_S = 30.0
 
 
@@ -26,7 +26,7 @@ def connect(
     capacity_tokens: int | None = None,
     max_rows: int | None = None,
 ) -> ProbedServer:
-    """Probe the server at this URL; `model` chooses one of several that it serves. Raises ServerUnusable."""
+    """Probes the server at this URL; `model` chooses one of several that it serves. Raises ServerUnusable."""
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -41,17 +41,17 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Asks a server about itself; has the operator's configuration for it."""
+    """A client for the server that is probed, and the operator's configuration of it."""
 
     client: httpx.Client
     url: str
     key: str | None
-    wanted: str | None  # the model
+    wanted: str | None  # the configured model name
     capacity_tokens: int | None
     max_rows: int | None
 
     def kind(self) -> ServerKind:
-        """Returns the kind of server, by a feature that only this kind has."""
+        """Returns the kind of server, which it shows by a value that only this kind has."""
         owners = {model.get("owned_by") for model in self.models()}
         if "vllm" in owners:
             return "vllm"
@@ -62,7 +62,7 @@ class _Probe:
         return "openai"
 
     def json(self, path: str) -> Mapping[str, Any]:
-        """Returns the JSON object at this path; an empty one if there is no such object."""
+        """Returns the JSON object at this path, or an empty one if there is none."""
         answer = self.client.get(path)
         try:
             found = answer.json() if answer.is_success else {}
@@ -71,7 +71,7 @@ class _Probe:
         return found if isinstance(found, Mapping) else {}
 
     def models(self) -> list[Mapping[str, Any]]:
-        """Returns what `/v1/models` lists; raises ServerUnusable if the server refuses the key."""
+        """Returns the entries of `/v1/models`; raises ServerUnusable if the server refuses the key."""
         answer = self.client.get("/v1/models")
         if answer.status_code in (401, 403):
             raise ServerUnusable(self.url, f"it refuses the key (status {answer.status_code}): set MAGNUS_ENGINE_KEY")
@@ -90,25 +90,20 @@ class _Probe:
         names = ", ".join(model["id"] for model in listed) or "none"
         if wanted is not None and listed:
             raise ServerUnusable(self.url, f"it does not serve {wanted}, but {names}")
-        # a server's adapters are listed behind their base model, which they name as their parent
+        # adapters are listed too, and name their base model as `parent`
         bases = [model for model in listed if not model.get("parent")]
         if len(bases) != 1:
             raise ServerUnusable(self.url, f"it lists {names} as its models: name one with MAGNUS_MODEL_NAME")
         return bases[0]
 
-    def metrics(self) -> str:
-        """Returns the page of metrics, empty if the server has no such page."""
-        answer = self.client.get("/metrics")
+    def page(self, path: str) -> str:
+        """Returns the text at this path, empty if the server has no such page."""
+        answer = self.client.get(path)
         return answer.text if answer.is_success else ""
 
-    def slots(self) -> int:
-        """Returns the number of slots of llama.cpp's server, 0 if it does not show them."""
-        answer = self.client.get("/slots")
-        return len(llamacpp_slots(answer.text)) if answer.is_success else 0
-
-    def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """Sends a small request and returns its answer."""
-        return self.client.post(path, json=body)
+    def accepts(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Returns whether the server answers this request without an error."""
+        return self.client.post(path, json=body).is_success
 
     def found(
         self,
@@ -120,7 +115,7 @@ class _Probe:
         slots: int | None = None,
         model_directory: str | None = None,
     ) -> ProbedServer:
-        """Returns the server as probed; the operator's figures of memory and rows count first, rows at most `slots`."""
+        """Returns the probed server with the operator's limits, where configured; rows are at most `slots`."""
         rows = [most for most in (self.max_rows, slots) if most is not None]
         return ProbedServer(
             url=self.url,
@@ -136,36 +131,43 @@ class _Probe:
 
 
 def _vllm(probe: _Probe) -> ProbedServer:
-    model, load = probe.served_model(), load_from_metrics(probe.metrics())
+    model, load = probe.served_model(), load_from_metrics(probe.page("/metrics"))
     trial = {"model": model["id"], "prompt": [0], "max_tokens": 1, "temperature": 0.0}
-    answer = probe.post("/v1/completions", {**trial, "return_token_ids": True})
+    answer = probe.client.post("/v1/completions", json={**trial, "return_token_ids": True})
     if not answer.is_success:
         raise ServerUnusable(probe.url, f"it answers a trial with status {answer.status_code}")
-    able = ServerCapabilities(
+    able = replace(
+        _reported(load),
         token_ids_in=True,
         token_ids_out="token_ids" in answer.json()["choices"][0],
         streamed_usage=True,
-        priority=probe.post("/v1/completions", {**trial, "priority": 1}).is_success,
-        cache_salt=probe.post("/v1/completions", {**trial, "cache_salt": "a"}).is_success,
+        priority=probe.accepts("/v1/completions", {**trial, "priority": 1}),
+        cache_salt=probe.accepts("/v1/completions", {**trial, "cache_salt": "a"}),
         options=VLLM_OPTIONS,
         logprobs=True,
         response_format=True,
         prefix_cache=load.prefix_cache,
-        tokenizer=probe.post("/tokenize", {"model": model["id"], "prompt": "a"}).is_success,
-        kv_tokens=load.kv_tokens,
-        reports_running=load.running is not None,
-        reports_waiting=load.waiting is not None,
-        reports_preemptions=load.preemptions is not None,
-        load_page="/metrics" if load.known else None,
+        tokenizer=probe.accepts("/tokenize", {"model": model["id"], "prompt": "a"}),
         block_tokens=load.block_tokens or 1,
     )
     positions = _count(model.get("max_model_len"))
     return probe.found("vllm", model["id"], able, max_positions=positions, model_directory=_text(model.get("root")))
 
 
+def _reported(load: ServerLoad) -> ServerCapabilities:
+    """Returns the capabilities of an unknown server that reports this load in its metrics."""
+    return ServerCapabilities(
+        kv_tokens=load.kv_tokens,
+        reports_running=load.running is not None,
+        reports_waiting=load.waiting is not None,
+        reports_preemptions=load.preemptions is not None,
+        load_page="/metrics" if load.known else None,
+    )
+
+
 def _llamacpp(probe: _Probe) -> ProbedServer:
-    props, load, slots = probe.json("/props"), load_from_metrics(probe.metrics()), probe.slots()
-    listed = probe.models()
+    props, load = probe.json("/props"), load_from_metrics(probe.page("/metrics"))
+    slots, listed = len(llamacpp_slots(probe.page("/slots"))), probe.models()
     name = probe.wanted or (listed[0]["id"] if listed else _text(props.get("model_alias")))
     if name is None:
         raise ServerUnusable(probe.url, "it lists no model: name it with MAGNUS_MODEL_NAME")
@@ -179,9 +181,9 @@ def _llamacpp(probe: _Probe) -> ProbedServer:
         logprobs=True,
         response_format=True,
         prefix_cache=True,  # each slot keeps its last prompt
-        tokenizer=probe.post("/tokenize", {"content": "a"}).is_success,
-        # It does not say whether its slots share one cache (--kv-unified, the default) or have one each: the tokens of
-        # one slot are there in either case.
+        tokenizer=probe.accepts("/tokenize", {"content": "a"}),
+        # The server does not report whether its slots share one cache (--kv-unified, the default) or have one each. The
+        # tokens of one slot fit in either case.
         kv_tokens=positions,
         kv_tokens_at_least=positions is not None,
         reports_running=load.running is not None or slots > 0,
@@ -197,14 +199,14 @@ def _transformers(probe: _Probe) -> ProbedServer:
     if pinned is not None and probe.wanted not in (None, pinned, client_name(pinned)):
         raise ServerUnusable(probe.url, f"it does not serve {probe.wanted}, but {pinned}")
     name = pinned or probe.wanted or probe.served_model()["id"]
-    able = ServerCapabilities(own_sampling=False)  # all rows use the first request's sampling
+    able = ServerCapabilities(own_sampling=False)  # all rows of a batch are sampled as its first request asks
     return probe.found("transformers", name, able, model_directory=name)
 
 
 def _pinned_model(probe: _Probe) -> str | None:
-    """Returns the model that the server was started with, which it names only in its refusal of another one."""
+    """Returns the model that the server was started with, which it names only when it refuses another one."""
     body = {"model": "?", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
-    answer = probe.post("/v1/chat/completions", body)
+    answer = probe.client.post("/v1/chat/completions", json=body)
     try:
         detail = str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):
@@ -214,14 +216,7 @@ def _pinned_model(probe: _Probe) -> str | None:
 
 
 def _openai(probe: _Probe) -> ProbedServer:
-    model, load = probe.served_model(), load_from_metrics(probe.metrics())
-    able = ServerCapabilities(
-        kv_tokens=load.kv_tokens,
-        reports_running=load.running is not None,
-        reports_waiting=load.waiting is not None,
-        reports_preemptions=load.preemptions is not None,
-        load_page="/metrics" if load.known else None,
-    )
+    model, able = probe.served_model(), _reported(load_from_metrics(probe.page("/metrics")))
     positions = _count(model.get("max_model_len"))
     return probe.found("openai", model["id"], able, max_positions=positions, model_directory=_text(model.get("root")))
 

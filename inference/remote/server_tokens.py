@@ -1,6 +1,7 @@
-"""A server's own tokenizer and chat template over HTTP, where the model's directory cannot be read here.
+"""A server's tokenizer and chat template over HTTP, for a model whose directory cannot be read here.
 
-Each call is a short request to the server. vLLM encodes special tokens in users' texts as such; llama.cpp does not.
+Each call is a short request to the server. vLLM encodes the names of special tokens in users' texts as special tokens;
+llama.cpp does not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from inference.request_tokens import RequestTokens, TokenizerAway, Turn
 
 TokenizerKind = Literal["vllm", "llamacpp"]
 
-ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds; a call of the API waits no longer. Not tuned
-# A finished answer that cannot be decoded is generated a second time, so its decoding is tried for two seconds. The
-# caller may hold a lease's row locked meanwhile, so the time must stay well below MAGNUS_LEASE_S.
+ANSWER_WITHIN_S = 5.0  # a tokenizer takes milliseconds, and a call of the API waits for it; not tuned
+# A finished answer that cannot be decoded would be generated again, so decoding is retried for two seconds. The caller
+# may hold a lock on the lease's row meanwhile, so this must stay well below MAGNUS_LEASE_S.
 DECODE_RETRIES = Retrying(
     retry=retry_if_exception_type(TokenizerAway), stop=stop_after_delay(2.0), wait=wait_fixed(0.2), reraise=True
 )
@@ -28,7 +29,7 @@ DECODE_RETRIES = Retrying(
 def load_request_tokens(model: str, key: str | None) -> RequestTokens:
     """Returns the tokenizer of the model in MAGNUS_MODEL: a directory, a hub id, or a server as KIND+URL.
 
-    Raises UnreadableTokenizer. A server that is away raises TokenizerAway at the first call.
+    Raises UnreadableTokenizer. If a server is unavailable, the first call of a method raises TokenizerAway.
     """
     kind, plus, url = model.partition("+")
     if plus and kind in ("vllm", "llamacpp") and url.startswith(("http://", "https://")):
@@ -37,16 +38,16 @@ def load_request_tokens(model: str, key: str | None) -> RequestTokens:
 
 
 def is_server(model: str) -> bool:
-    """Whether MAGNUS_MODEL names a server's tokenizer and no model."""
+    """Returns whether MAGNUS_MODEL names a server's tokenizer instead of a model."""
     return model.startswith(("vllm+http", "llamacpp+http"))
 
 
 class ServerTokens:
     """The tokenizer of the server at this URL, which any thread may use."""
 
-    takes_tools = False  # rendering tools needs the template in a model's directory
+    takes_tools = False  # tools are rendered on our side, which needs the template in a model's directory
     vocabulary_size = None
-    detokenizer = None  # asking for each token's text would take longer than generating it: the server finds the stops
+    detokenizer = None  # a request for each token would take longer than generating it; the server finds stop strings
 
     def __init__(self, kind: TokenizerKind, url: str, key: str | None = None) -> None:
         self.name = url
@@ -54,7 +55,7 @@ class ServerTokens:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_WITHIN_S)
         finalize(self, self._client.close)
-        self._bytes: dict[int, bytes] = {}  # bytes of single tokens, cached
+        self._bytes: dict[int, bytes] = {}  # results of `token_bytes`
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
         """Returns the token ids of a prompt by the server's chat template, or of its plain text without a template."""
@@ -75,7 +76,7 @@ class ServerTokens:
         return self._encode(plain, special=False)
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Raises TemplateError."""
+        """Raises TemplateError, because the server's template does not take tools."""
         raise TemplateError("the server's chat template is not read here, so that it takes no tools")
 
     def encode_raw(self, text: str) -> list[int]:
@@ -87,7 +88,7 @@ class ServerTokens:
         return len(self._encode(text, special=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """Returns the text of an answer; tries again for two seconds while the server is away."""
+        """Returns the text of an answer; retries for two seconds while the server is unavailable."""
         if continues:
             anchor = self._encode(ANCHOR, special=False)
             return self.decode([*anchor, *ids])[len(self.decode(anchor)) :]
@@ -103,7 +104,7 @@ class ServerTokens:
         return text
 
     def token_bytes(self, id: int) -> bytes:
-        """Returns the bytes that a token adds to an answer; those of U+FFFD for a part of a character."""
+        """Returns the bytes that a token adds to an answer; a part of a character gives the bytes of U+FFFD."""
         if id not in self._bytes:
             anchor = self._encode(ANCHOR, special=False)
             self._bytes[id] = self._decode([*anchor, id]).removeprefix(self._decode(anchor)).encode()
@@ -124,7 +125,7 @@ class ServerTokens:
         return self._encode_rendered(prompt, [content for _, content in turns])
 
     def _encode_rendered(self, prompt: str, contents: Sequence[str]) -> list[int]:
-        """Encodes special tokens of the template as such, and their names in users' texts as plain text."""
+        """Encodes the template's special tokens as special tokens, and their names in users' texts as plain text."""
         if all(self._encode(content, special=True) == self._encode(content, special=False) for content in contents):
             return self._encode(prompt, special=True)
         ids: list[int] = []

@@ -1,12 +1,13 @@
-"""Watches one server: whether it answers with the same model, and how many rows it should have.
+"""Watches one server: whether it still serves the same model, and how many rows it should have.
 
-A server that does not answer, serves another model or answers garbage has a `fault`, and gets no work until it has
-answered a trial again.
+A server that does not answer, serves another model or sends unreadable answers has a `fault`. It gets no work until it
+has answered a trial.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from time import monotonic
 
 import httpx
@@ -21,22 +22,24 @@ from inference.remote.server_load import LOAD_PAGES, ServerLoad
 from inference.remote.stream_figures import StepSamples
 from inference.sequences import Sequence as TokenSequence
 
-# Seconds between two checks, each of which reads a page of metrics. Longer reacts later to a full queue. Not tuned.
-LOOK_S = 1.0
-LOOK_WITHIN_S = 5.0  # a server that does not answer within this time gets no new work until it does
-# Seconds without a token after which a row counts as waiting if the server does not report its queue; a prefill takes
-# less. Not tuned.
+# Seconds between two checks. A check costs the server one page of metrics; rarer checks notice a full queue later. Not
+# tuned.
+CHECK_S = 1.0
+CHECK_WITHIN_S = 5.0  # a server that does not answer a check within this time gets no new work until it does
+# If the server does not report its queue, a row without a token for this number of seconds counts as waiting; a prefill
+# takes less. Not tuned.
 WAITING_S = 2.0
-# If it does, rows younger than this do not count as waiting: they join at the next iteration. Not tuned.
-JUST_COME_S = 0.5
-LOOKS_PER_MODEL_CHECK = 10
+# If the server reports its queue, rows that were sent within this number of seconds do not count as waiting, because
+# they join at the next iteration. Not tuned.
+JUST_SENT_S = 0.5
+CHECKS_PER_MODEL_CHECK = 10
 TRIAL_WITHIN_S = 30.0
 TRIAL = TokenSequence("trial", prompt_ids=(0,), limit=1, turns=(("user", "."),))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOffer:
-    """The most rows that a server should have now, None for any number; it gets no work while it has a `fault`."""
+    """The most rows that a server should have now, None for no limit; it gets no work while it has a `fault`."""
 
     max_rows: int | None
     fault: str | None
@@ -60,53 +63,51 @@ class ServerWatch:
 
     @property
     def offer(self) -> ServerOffer:
-        """The work that the server can be given now."""
+        """How much work the server should be given now."""
         return ServerOffer(self._cap.value, self._fault)
 
-    def suspect(self, why: str) -> None:
+    def check_soon(self) -> None:
         """Makes the watch check the server at once, because a connection was lost."""
         self._soon.set()
 
-    def refused(self) -> None:
+    def record_refusal(self) -> None:
         """Records that the server was too busy for a row."""
         self._refused = True
 
-    def set_aside(self, why: str) -> None:
-        """Gives the server no work until a trial succeeds, because its answer was invalid."""
-        self._fault = why
+    def set_aside(self, fault: str) -> None:
+        """Gives the server no work until a trial succeeds, because its answer could not be read."""
+        self._fault = fault
         self._soon.set()
 
     async def run(self, rows: Callable[[], Sequence[RemoteRow]]) -> None:
-        """Checks the server every LOOK_S seconds, and at once when it is suspected."""
-        looks = 0
-        while True:
-            looks += 1
+        """Checks the server every CHECK_S seconds, and at once after `check_soon`."""
+        for number in count(1):
             known = self._fault
-            fault = await self._look(check_model=known is not None or looks % LOOKS_PER_MODEL_CHECK == 0)
+            fault = await self._check(check_model=known is not None or number % CHECKS_PER_MODEL_CHECK == 0)
             if fault is None and known is not None:
                 fault = await self._trial()
-            if fault is None and self._fault is not known:  # the server was set aside meanwhile
+            if fault is None and self._fault is not known:  # `set_aside` was called meanwhile
                 fault = self._fault
             self._fault = fault
             if fault is None:
                 now, present = monotonic(), rows()
-                self._cap.look(self._signs(present, now), now)
+                self._cap.update(self._signs(present, now), now)
                 self.samples.observe(present, now)
             await self._pause()
 
     async def _pause(self) -> None:
-        if self._fault is not None:  # no early checks for a known fault: each lost connection would cause one
+        if self._fault is not None:  # a known fault needs no early check, which each lost connection would cause
             self._soon.clear()
-        with move_on_after(LOOK_S):
+        with move_on_after(CHECK_S):
             await self._soon.wait()
         self._soon.clear()
 
-    async def _look(self, check_model: bool) -> str | None:
-        """Reads the load; returns the server's fault, if it has one."""
+    async def _check(self, check_model: bool) -> str | None:
+        """Reads the load; returns the server's fault, or None."""
         page = self._server.capabilities.load_page
         path = page or ("/v1/models" if self._server.kind == "openai" else "/health")
         try:
-            with fail_after(LOOK_WITHIN_S):
+            with fail_after(CHECK_WITHIN_S):
                 answer = await self._client.get(path)
                 if not answer.is_success:
                     return f"{path} answers with status {answer.status_code}"
@@ -117,9 +118,9 @@ class ServerWatch:
             return f"no answer ({type(error).__name__})"
 
     async def _other_model(self) -> str | None:
-        """Returns a fault if the server lists other models and not ours; an empty list is no fault."""
+        """Returns a fault if the server lists other models and not ours; an empty list is not a fault."""
         if self._server.kind == "transformers":
-            return None  # it lists its cache directory, and itself refuses rows of another model
+            return None  # it lists its cache directory, and refuses requests for another model itself
         answer = await self._client.get("/v1/models")
         try:
             listed = [str(model["id"]) for model in answer.json()["data"]]
@@ -130,7 +131,7 @@ class ServerWatch:
         return f"it serves {', '.join(listed)[:100]} now, not {self._server.model}"
 
     async def _trial(self) -> str | None:
-        """Generates one token; returns the fault if it does not come."""
+        """Asks the server for one token; returns a fault if it does not come."""
         row = RemoteRow(TRIAL, 1, 1, self._server.capabilities.token_ids_out, False, monotonic())
         try:
             with fail_after(TRIAL_WITHIN_S):
@@ -147,10 +148,10 @@ class ServerWatch:
         if self.load.waiting is None:
             waiting = sum(row.first_token_at is None and now - row.inserted_at > WAITING_S for row in rows)
         else:
-            just_come = sum(row.first_token_at is None and now - row.inserted_at <= JUST_COME_S for row in rows)
-            waiting = max(0, self.load.waiting - just_come)
+            just_sent = sum(row.first_token_at is None and now - row.inserted_at <= JUST_SENT_S for row in rows)
+            waiting = max(0, self.load.waiting - just_sent)
         tokens = {row.sequence.id: row.tokens for row in rows}
-        self._tokens += sum(max(0, now_has - self._last_tokens.get(one, 0)) for one, now_has in tokens.items())
+        self._tokens += sum(max(0, total - self._last_tokens.get(row_id, 0)) for row_id, total in tokens.items())
         self._last_tokens = tokens
         before, self._preemptions = self._preemptions, self.load.preemptions
         preempted = before is not None and self._preemptions is not None and self._preemptions > before

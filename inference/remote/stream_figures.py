@@ -1,4 +1,4 @@
-"""What rows in a server cost, measured from outside: an engine's figures, and samples of the server's iterations."""
+"""The cost of rows in a server, measured from their streams: an engine's figures, and samples of iterations."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from inference.sequences import RunFigures
 
 
 class StreamFigures:
-    """The running sums since the engine was last empty."""
+    """Sums since the engine was last empty, from which `figures` makes RunFigures."""
 
     def __init__(self) -> None:
         self._size = self._length = self._iterations = self._generation_length = self._tokens = self._peak_tokens = 0
@@ -17,13 +17,13 @@ class StreamFigures:
         self._busy_s = 0.0
 
     def count(self, rows: Sequence[RemoteRow], now: float) -> None:
-        """Counts the tokens that rows gained since the last call; the largest gain is the number of iterations."""
+        """Counts the tokens generated since the last call; the most of any row is the number of iterations."""
         gained = [(row, row.tokens - row.accounted) for row in rows]
         for row, tokens in gained:
             row.accounted += tokens
         most = max((tokens for _, tokens in gained), default=0)
         self._iterations += max(0, most)
-        self._tokens += sum(tokens for _, tokens in gained)  # negative for a row that starts again
+        self._tokens += sum(tokens for _, tokens in gained)  # negative for a row that restarts without its tokens
         self._size = max(self._size, len(rows))
         lengths = [len(row.sequence.prompt_ids) for row in rows]
         self._length = max([self._length, *lengths])
@@ -34,7 +34,7 @@ class StreamFigures:
         self._counted_at = now
 
     def figures(self) -> RunFigures:
-        """Returns the sums so far, with tokens in place of bytes."""
+        """Returns the sums so far, with memory in tokens instead of bytes."""
         return RunFigures(
             size=self._size,
             length=self._length,
@@ -49,16 +49,19 @@ class StreamFigures:
         )
 
 
-KEPT = 256  # windows, some minutes: more average over more, fewer follow changes of the server sooner. Not tuned
-# Seconds of a window: shorter ones have too few tokens, longer ones mix too many batch sizes. Not tuned.
+# The number of samples that are kept, which cover some minutes: more of them average more noise, fewer follow changes
+# of the server sooner. Not tuned.
+KEPT = 256
+# Bounds of a window in seconds: shorter windows have too few tokens, in longer ones the number of rows changes. Not
+# tuned.
 LEAST_S, MOST_S = 0.3, 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """A window of time in which the server was busy throughout: `steps` iterations of `rows` rows.
+    """A window of time in which the server computed `steps` iterations of `rows` rows without a pause.
 
-    Each read `cached` tokens a row; joiners' prefills computed `prefilled` tokens in the window.
+    Each iteration read `cached` tokens of each row; the prefills in the window computed `prefilled` tokens.
     """
 
     seconds: float
@@ -69,7 +72,7 @@ class StepSample:
 
 
 class StepSamples:
-    """Samples of the last windows; `observe` must be called regularly with the present rows."""
+    """Samples of the last windows; `observe` must be called regularly with the rows in the server."""
 
     def __init__(self) -> None:
         self.samples: deque[StepSample] = deque(maxlen=KEPT)
@@ -85,7 +88,7 @@ class StepSamples:
         self._tokens = {row.sequence.id: row.tokens for row in rows if row.first_token_at is not None}
 
     def _sample(self, rows: Sequence[RemoteRow], now: float) -> StepSample | None:
-        """Returns the window's sample, or None unless some row decoded through the whole window."""
+        """Returns the sample of the window, or None if no row decoded from its beginning to its end."""
         if self._at is None or not LEAST_S <= now - self._at <= MOST_S:
             return None
         began = self._at

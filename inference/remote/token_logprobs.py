@@ -1,6 +1,7 @@
-"""Reads the log probabilities that servers stream beside their tokens, by token ids rather than texts.
+"""Reads the log probabilities that servers stream with their tokens, and checks the shape of streamed values.
 
-Everything that comes from a server is hostile: values of another shape are ServerGarbage.
+Tokens are identified by id, never by text. What a server sends is untrusted: values of another shape raise
+ServerGarbage.
 """
 
 import math
@@ -12,11 +13,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from inference.remote.server_errors import ServerGarbage
 from inference.sequences import TokenLogprob
 
-MAX_TOKEN_ID = 2**31 - 1  # the limit of an int4 column; vocabularies are far smaller
-# The log probability of a token that cannot come; JSON has no infinity, and vLLM has the same bound.
+MAX_TOKEN_ID = 2**31 - 1  # the largest value of the database's int4 column; no vocabulary comes near it
+# The log probability of an impossible token: JSON has no infinity, and vLLM has the same bound.
 LEAST_LOGPROB = -9999.0
-MOST_LISTED = 64  # likeliest tokens at one position; more than any server returns
-VLLM_TOKEN = "token_id:"  # noqa: S105  # how vLLM writes a token with `return_tokens_as_token_ids`
+MOST_LISTED = 64  # the most likeliest tokens at one place, more than any server lists
+VLLM_TOKEN = "token_id:"  # noqa: S105  # vLLM's prefix of token names with `return_tokens_as_token_ids`
 
 
 def _clamped(value: float) -> float:
@@ -26,7 +27,7 @@ def _clamped(value: float) -> float:
 
 
 def _number_of(token: object) -> object:
-    """The number in vLLM's name of a token; anything else is left for the check of token ids to refuse."""
+    """Returns the id in vLLM's name of a token, or None for another name, which the check of token ids refuses."""
     digits = token.removeprefix(VLLM_TOKEN) if isinstance(token, str) and token.startswith(VLLM_TOKEN) else ""
     return int(digits) if digits.isdecimal() and len(digits) <= 10 else None
 
@@ -38,7 +39,7 @@ _Likeliest = Annotated[dict[_NamedToken, _Logprob], Field(max_length=MOST_LISTED
 
 
 class StreamedValue(BaseModel):
-    """A part of a chunk as a server sends it; fields that nobody reads are ignored."""
+    """A part of a chunk as a server sends it; other fields are ignored."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # it may quote the prompt
 
@@ -47,7 +48,7 @@ Streamed = TypeVar("Streamed", bound=StreamedValue)
 
 
 def read_value(shape: type[Streamed], value: object) -> Streamed:
-    """Returns what a server sent in the given shape; raises ServerGarbage for any other shape."""
+    """Returns a server's value as an instance of `shape`; raises ServerGarbage if it has another shape."""
     try:
         return shape.model_validate(value)
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""Six toy applications: an instruction, an input of words, and the one right answer whose length follows the input.
+"""Six toy applications: instructions on words whose right answer, and so its length, follows from the input.
 
-Deterministic, and imports no torch: the demo, the benchmarks, the tests and the training draw their requests here.
+The demo, the benchmarks, the tests and the training draw their requests here, by a seed. Imports no torch.
 """
 
 import math
@@ -9,100 +9,87 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_ANIMALS = """
+# English words, each followed by its Spanish translation.
+_PAIRS = {
+    "animals": """
 cat gato  dog perro  horse caballo  cow vaca  sheep oveja  goat cabra
 pig cerdo  hen gallina  duck pato  goose ganso  mouse ratón  rabbit conejo
 fox zorro  wolf lobo  bear oso  lion león  tiger tigre  monkey mono
 elephant elefante  camel camello  whale ballena  shark tiburón  fish pez  frog rana
 snake serpiente  turtle tortuga  eagle águila  owl búho  bee abeja  ant hormiga
-"""
-_FOOD = """
+""",
+    "food": """
 bread pan  cheese queso  milk leche  egg huevo  rice arroz  soup sopa
 meat carne  ham jamón  butter mantequilla  oil aceite  salt sal  sugar azúcar
 honey miel  apple manzana  pear pera  lemon limón  grape uva  cherry cereza
 peach durazno  melon melón  onion cebolla  garlic ajo  potato patata  carrot zanahoria
 bean frijol  nut nuez  cake pastel  tea té  coffee café  wine vino
-"""
-_CLOTHES = """
+""",
+    "clothes": """
 shirt camisa  dress vestido  skirt falda  coat abrigo  jacket chaqueta  sweater suéter
 shoe zapato  boot bota  sock calcetín  hat sombrero  cap gorra  scarf bufanda
 glove guante  belt cinturón  tie corbata  button botón  pocket bolsillo  sleeve manga
 collar cuello  ring anillo  necklace collar  bracelet pulsera  watch reloj  glasses gafas
 purse bolso  apron delantal  vest chaleco  cloak capa  sandal sandalia  lace cordón
-"""
-_BODY = """
+""",
+    "body": """
 head cabeza  hair pelo  face cara  eye ojo  ear oreja  nose nariz
 mouth boca  tooth diente  tongue lengua  chin barbilla  neck garganta  shoulder hombro
 arm brazo  elbow codo  wrist muñeca  hand mano  finger dedo  nail uña
 chest pecho  back espalda  waist cintura  hip cadera  leg pierna  knee rodilla
 ankle tobillo  foot pie  heel talón  skin piel  bone hueso  heart corazón
-"""
-_NATURE = """
+""",
+    "nature": """
 sun sol  moon luna  star estrella  sky cielo  cloud nube  rain lluvia
 snow nieve  wind viento  storm tormenta  fire fuego  water agua  river río
 lake lago  sea mar  beach playa  island isla  mountain montaña  hill colina
 valley valle  forest bosque  tree árbol  leaf hoja  root raíz  flower flor
 grass hierba  stone piedra  sand arena  earth tierra  desert desierto  cave cueva
-"""
-_HOUSE = """
+""",
+    "house": """
 door puerta  window ventana  wall pared  roof techo  floor suelo  stairs escalera
 kitchen cocina  bedroom dormitorio  garden jardín  garage garaje  table mesa  chair silla
 bed cama  sofa sofá  lamp lámpara  mirror espejo  carpet alfombra  curtain cortina
 pillow almohada  blanket manta  plate plato  cup taza  glass vaso  fork tenedor
 knife cuchillo  spoon cuchara  pan sartén  oven horno  key llave  broom escoba
-"""
-_WORK = """
+""",
+    "work": """
 teacher maestro  doctor médico  nurse enfermera  lawyer abogado  judge juez  baker panadero
 cook cocinero  waiter camarero  farmer granjero  fisherman pescador  carpenter carpintero  plumber fontanero
 painter pintor  writer escritor  singer cantante  dancer bailarín  actor actriz  soldier soldado
 sailor marinero  pilot piloto  driver conductor  tailor sastre  barber barbero  butcher carnicero
 miner minero  guard guardia  mayor alcalde  king rey  queen reina  clerk empleado
-"""
-_QUALITIES = """
+""",
+    "qualities": """
 red rojo  blue azul  green verde  yellow amarillo  white blanco  black negro
 brown marrón  pink rosa  grey gris  purple morado  big grande  small pequeño
 tall alto  short bajo  long largo  wide ancho  narrow estrecho  thick grueso
 thin delgado  heavy pesado  light ligero  fast rápido  slow lento  hot caliente
 cold frío  new nuevo  old viejo  clean limpio  dirty sucio  happy feliz
-"""
-
-
-def _pairs(text: str) -> dict[str, str]:
-    words = text.split()
-    return dict(zip(words[::2], words[1::2], strict=True))
-
-
+""",
+}
 THEMES: dict[str, dict[str, str]] = {
-    "animals": _pairs(_ANIMALS),
-    "food": _pairs(_FOOD),
-    "clothes": _pairs(_CLOTHES),
-    "body": _pairs(_BODY),
-    "nature": _pairs(_NATURE),
-    "house": _pairs(_HOUSE),
-    "work": _pairs(_WORK),
-    "qualities": _pairs(_QUALITIES),
+    theme: dict(zip(text.split()[::2], text.split()[1::2], strict=True)) for theme, text in _PAIRS.items()
 }
 SPANISH: dict[str, str] = {word: spanish for pairs in THEMES.values() for word, spanish in pairs.items()}
 THEME_OF: dict[str, str] = {word: theme for theme, pairs in THEMES.items() for word in pairs}
 
-
-MAX_WORDS = 60  # the longest input of a request; the bundled model is trained a little beyond it
+MAX_WORDS = 60  # the longest input of a request; the bundled model is trained on slightly longer ones
 _REMOVED_THEMES = frozenset({"animals", "food", "clothes"})
 _VOCABULARY = tuple(SPANISH)
 
 
 @dataclass(frozen=True)
 class ToyApplication:
-    """An instruction, and the rule that makes the right answer from the input's words."""
+    """An instruction, and the function that computes the right answer from the input's words."""
 
-    name: str
     instruction: str
     answer: Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True)
 class ToyRequest:
-    """A request of one application, with its right answer as `output`."""
+    """A request of one application; `output` is the right answer."""
 
     application: str
     instruction: str
@@ -110,24 +97,8 @@ class ToyRequest:
     output: str
 
 
-def _repeat(words: Sequence[str]) -> str:
-    return " ".join(words)
-
-
-def _translate(words: Sequence[str]) -> str:
-    return " ".join(SPANISH[word] for word in words)
-
-
 def _remove(words: Sequence[str]) -> str:
     return " ".join(word for word in words if THEME_OF[word] not in _REMOVED_THEMES) or "nothing"
-
-
-def _double(words: Sequence[str]) -> str:
-    return " ".join(f"{word} {word}" for word in words)
-
-
-def _summarize(words: Sequence[str]) -> str:
-    return " ".join(words[::3])
 
 
 def _classify(words: Sequence[str]) -> str:
@@ -135,15 +106,14 @@ def _classify(words: Sequence[str]) -> str:
 
 
 APPLICATIONS: dict[str, ToyApplication] = {
-    application.name: application
-    for application in (
-        ToyApplication("repeat", "Repeat the text.", _repeat),
-        ToyApplication("translate", "Translate to Spanish word by word.", _translate),
-        ToyApplication("remove", "Remove animals, food and clothes.", _remove),
-        ToyApplication("double", "Write each word twice.", _double),
-        ToyApplication("summarize", "Summarize: keep every third word.", _summarize),
-        ToyApplication("classify", "Which theme is it about?", _classify),
-    )
+    "repeat": ToyApplication("Repeat the text.", " ".join),
+    "translate": ToyApplication(
+        "Translate to Spanish word by word.", lambda words: " ".join(SPANISH[word] for word in words)
+    ),
+    "remove": ToyApplication("Remove animals, food and clothes.", _remove),
+    "double": ToyApplication("Write each word twice.", lambda words: " ".join(f"{word} {word}" for word in words)),
+    "summarize": ToyApplication("Summarize: keep every third word.", lambda words: " ".join(words[::3])),
+    "classify": ToyApplication("Which theme is it about?", _classify),
 }
 
 
@@ -155,9 +125,9 @@ def toy_requests(
     median_words: float = 10.0,
     applications: Sequence[str] = tuple(APPLICATIONS),
 ) -> list[ToyRequest]:
-    """Draw `n` requests, applications mixed evenly; lengths are log-normal: many short, few long, none above max_words.
+    """Draws `n` requests of uniformly drawn applications and log-normal input lengths, clipped at `max_words`.
 
-    The same arguments give the same requests; another seed gives others.
+    The same arguments give the same requests.
     """
     rng = random.Random(seed)
     requests = []
@@ -168,16 +138,16 @@ def toy_requests(
 
 
 def draw_request(application: str, words: int, rng: random.Random) -> ToyRequest:
-    """Draw one request of `words` different words; one theme leads in an input to be classified."""
+    """Draws a request of `words` different words; in an input to classify, most words are of one theme."""
     toy = APPLICATIONS[application]
-    drawn = _of_one_theme(words, rng) if application == "classify" else rng.sample(_VOCABULARY, words)
+    drawn = _draw_mostly_one_theme(words, rng) if application == "classify" else rng.sample(_VOCABULARY, words)
     return ToyRequest(application, toy.instruction, " ".join(drawn), toy.answer(drawn))
 
 
-def _of_one_theme(words: int, rng: random.Random) -> list[str]:
+def _draw_mostly_one_theme(words: int, rng: random.Random) -> list[str]:
     theme = rng.choice(tuple(THEMES))
-    of_theme = min(words // 2 + 1, len(THEMES[theme]))
+    leading = min(words // 2 + 1, len(THEMES[theme]))
     others = [word for word in _VOCABULARY if THEME_OF[word] != theme]
-    drawn = rng.sample(tuple(THEMES[theme]), of_theme) + rng.sample(others, words - of_theme)
+    drawn = rng.sample(tuple(THEMES[theme]), leading) + rng.sample(others, words - leading)
     rng.shuffle(drawn)
     return drawn

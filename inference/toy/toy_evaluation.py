@@ -1,6 +1,6 @@
-"""Evaluates the bundled model on new inputs: answers that end on EOS, right lengths, right words, slopes.
+"""Evaluates the bundled model on new inputs: how often its answers end on EOS, have the right length and are right.
 
-The model answers through `model.generate`, so that the figures do not depend on our own engine.
+The model answers with `model.generate`, so that the figures do not depend on our own engine.
 """
 
 import random
@@ -16,7 +16,7 @@ from inference.prompt_format import PromptFormat
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 ANSWER_LIMIT = 256  # tokens; the longest right answer, 60 words doubled and EOS, has 121
-BATCH = 64  # any value that fits into memory does
+BATCH = 64  # any value whose batch fits in memory does
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,25 @@ class ToyAnswer:
 
 @dataclass(frozen=True)
 class Quality:
-    """The figures of one application: shares that ended on EOS and were right, mean length error in tokens.
-
-    `tokens_a_word` is the slope of answer length over input length.
-    """
+    """The figures of one application."""
 
     application: str
     answers: int
-    ended: float
-    right: float
-    length_error: float
-    tokens_a_word: float
+    ended: float  # share of answers that ended on EOS
+    right: float  # share of answers that are right
+    length_error: float  # mean absolute error of the length, in tokens
+    tokens_a_word: float  # slope of the answer's length in tokens over the input's length in words
 
 
 def fresh_requests(each: int, seed: int) -> list[ToyRequest]:
-    """Draw `each` (two or more) requests of every application, their lengths evenly spread over one to sixty words."""
+    """Draws `each` (two or more) requests of every application, with lengths spread evenly from 1 to MAX_WORDS."""
     rng = random.Random(seed)
     lengths = [1 + index * (MAX_WORDS - 1) // (each - 1) for index in range(each)]
     return [draw_request(name, words, rng) for name in APPLICATIONS for words in lengths]
 
 
 def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Sequence[ToyRequest]) -> list[ToyAnswer]:
-    """Answer the requests greedily in batches, padded on the left; the answers come in the requests' order."""
+    """Answers the requests greedily in batches padded on the left; returns the answers in the order of the requests."""
     answers: list[ToyAnswer] = []
     for start in range(0, len(requests), BATCH):
         answers += _answer(model, prompt_format, requests[start : start + BATCH])
@@ -61,7 +58,7 @@ def answer_all(model: PreTrainedModel, prompt_format: PromptFormat, requests: Se
 
 
 def judge(answers: Sequence[ToyAnswer]) -> list[Quality]:
-    """The quality of each application's answers."""
+    """Returns the quality of each application's answers."""
     by_application: defaultdict[str, list[ToyAnswer]] = defaultdict(list)
     for answer in answers:
         by_application[answer.request.application].append(answer)

@@ -1,4 +1,4 @@
-"""What the bundled model is trained with: its tokenizer, and batches of seeded toy requests as token ids."""
+"""The tokenizer and the training batches of the bundled model; both are made from seeded toy requests."""
 
 import random
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, SPANISH, THE
 PAD, EOS, SYSTEM, USER, ASSISTANT = "<pad>", "<eos>", "<system>", "<user>", "<assistant>"
 SPECIAL_TOKENS = (PAD, EOS, SYSTEM, USER, ASSISTANT)
 PAD_ID, EOS_ID = SPECIAL_TOKENS.index(PAD), SPECIAL_TOKENS.index(EOS)  # special tokens come first
-# Bytes, special tokens, all English toy words, and merges for Spanish ones. With more tokens Spanish would be shorter
-# and the model larger. Not tuned.
+# Enough for bytes, special tokens, all English toy words, and merges for Spanish ones. With a larger vocabulary Spanish
+# would take fewer tokens and the model would be larger. Not tuned.
 VOCABULARY_SIZE = 1280
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{ '<' + message['role'] + '>' + message['content'] }}"
@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer() -> Tokenizer:
-    """Train the BPE on the toy words; Spanish is rarer in its corpus, so a Spanish word takes more tokens."""
+    """Trains the BPE on the toy words; Spanish is rarer in its corpus, so that a Spanish word takes more tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -43,31 +43,32 @@ def _corpus() -> Iterator[str]:
     yield " ".join(SPANISH.values())
 
 
-SHORT_WORDS = 10  # the longest input at first: the model learns to copy sooner from short texts; not tuned
-LONG_WORDS = MAX_WORDS + 6  # the longest input at last: a little beyond the longest request; not tuned
+SHORT_WORDS = 10  # the longest input at first, because the model learns to copy sooner from short texts; not tuned
+LONG_WORDS = MAX_WORDS + 6  # the longest input at the end, slightly longer than any request; not tuned
 SHORT_UNTIL, LONG_FROM = 0.2, 0.4  # shares of training between which the longest input grows linearly; not tuned
-# Weights of the applications. Harder ones are drawn more often, and `classify`, whose answers are one token, would have
-# too small a share of the loss otherwise.
+# Weights of the applications. Harder ones are drawn more often, and so is `classify`, because its answers of one token
+# are a small share of the loss.
 MIX = {"repeat": 1, "translate": 2, "remove": 2, "double": 3, "summarize": 1, "classify": 2}
-# Lessons for so many batches are drawn at once and sorted by length. More of them pad less; not tuned.
+# The number of batches whose lessons are drawn at once and sorted by length. A larger one needs less padding; not
+# tuned.
 BATCHES_SORTED = 16
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One prompt and its answer as token ids; the answer ends on EOS."""
+    """A prompt and its answer as token ids; the answer ends on EOS."""
 
     prompt: list[int]
     answer: list[int]
 
     @property
     def tokens(self) -> int:
-        """Length of prompt and answer together."""
+        """The number of tokens of prompt and answer together."""
         return len(self.prompt) + len(self.answer)
 
 
 def batches(tokenizer: Tokenizer, steps: int, batch_tokens: int, seed: int) -> Iterator[list[Lesson]]:
-    """Yield `steps` batches of `batch_tokens` tokens, padding included; inputs grow to full length on the way."""
+    """Yields `steps` batches of at most `batch_tokens` tokens with padding; inputs grow to full length meanwhile."""
     rng = random.Random(seed)
     step = 0
     while step < steps:

@@ -1,4 +1,4 @@
-"""Train the bundled model from seeded synthetic text: `python -m inference.toy.toy_training` (minutes on a CPU)."""
+"""Trains the bundled model on seeded synthetic text: `python -m inference.toy.toy_training` (minutes on a CPU)."""
 
 import json
 import time
@@ -19,17 +19,17 @@ from inference.toy.toy_evaluation import Quality, answer_all, fresh_requests, ju
 from inference.toy.toy_lessons import CHAT_TEMPLATE, EOS, EOS_ID, PAD, PAD_ID, Lesson, batches, train_tokenizer
 
 BUNDLED = Path(__file__).parent.parent / "bundled"
-CONTEXT = 2048  # positions; a prompt of 1,024 and an answer of 1,024 tokens, the papers' limits, fit
-# Not tuned one by one; the bundled README has the quality that these reach together.
+CONTEXT = 2048  # positions for a prompt of 1,024 and an answer of 1,024 tokens, the papers' limits
+# These were not tuned one by one; the bundled README has the quality that they reach together.
 BATCH_TOKENS = 2048
 MATRIX_RATE, VECTOR_RATE = 0.01, 0.005  # learning rates of Muon and AdamW
 WARMUP_STEPS = 30
 DECAY_FROM = 0.5  # the share of training after which the rates fall linearly to zero
-EVALUATION_SEED = 1_000_000_007  # any seed does that is not used for training
+EVALUATION_SEED = 1_000_000_007  # any seed that is not used for training does
 
 
 def make_model(vocabulary: int) -> LlamaForCausalLM:
-    """A Llama of three small layers, 0.73 M parameters: a decoding step on a CPU takes about a millisecond."""
+    """Returns a Llama of three layers and 0.73 M parameters, whose decoding step takes a millisecond on a CPU."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
@@ -40,7 +40,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
             num_key_value_heads=4,
             max_position_embeddings=CONTEXT,
             tie_word_embeddings=True,
-            initializer_range=0.06,  # about 1/√hidden_size; with less so small a model learns slowly at first
+            initializer_range=0.06,  # about 1/√hidden_size; with a smaller range this model learns slowly at first
             pad_token_id=PAD_ID,
             eos_token_id=EOS_ID,
             bos_token_id=None,
@@ -49,7 +49,10 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """AdamW, and for the layers' matrices Muon, which learns to copy from a third of the tokens that AdamW needs."""
+    """Returns Muon for the layers' matrices and AdamW for the other weights.
+
+    With Muon the model learns to copy from a third of the tokens that AdamW needs.
+    """
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.model.layers.parameters() if weight.ndim != 2]
     others += [*model.model.embed_tokens.parameters(), *model.model.norm.parameters()]
@@ -60,7 +63,7 @@ def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def answer_loss(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
-    """Mean cross entropy of the answers' tokens; rows are padded on the right, to which causal attention is blind."""
+    """Returns the mean cross entropy of the answers' tokens; causal attention ignores the padding on the right."""
     longest = max(lesson.tokens for lesson in batch)
     ids = torch.full((len(batch), longest), PAD_ID)
     is_answer = torch.zeros((len(batch), longest), dtype=torch.bool)
@@ -72,12 +75,12 @@ def answer_loss(model: LlamaForCausalLM, batch: list[Lesson]) -> torch.Tensor:
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """The learning rate's factor: linear warm-up, constant, linear decay to zero."""
+    """Returns the factor of the learning rates: linear warm-up, then constant, then linear decay to zero."""
     return min(1.0, (step + 1) / WARMUP_STEPS, (1 - step / steps) / (1 - DECAY_FROM))
 
 
 def train(model: LlamaForCausalLM, lessons: Iterable[list[Lesson]], steps: int) -> None:
-    """One optimizer step for each batch; prints the mean loss of every twentieth of training."""
+    """Takes one optimizer step for each batch; prints the mean loss of each twentieth of training."""
     optimizers = make_optimizers(model)
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda step: rate_factor(step, steps)) for o in optimizers]
     losses: list[float] = []
@@ -96,7 +99,7 @@ def train(model: LlamaForCausalLM, lessons: Iterable[list[Lesson]], steps: int) 
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
-    """Write a model directory that AutoModelForCausalLM and AutoTokenizer load."""
+    """Writes a model directory that AutoModelForCausalLM and AutoTokenizer load."""
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     model.save_pretrained(out)
@@ -115,7 +118,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path) -> None:
 
 
 def table(qualities: Iterable[Quality]) -> Table:
-    """The evaluation, one row for each application."""
+    """Returns the evaluation as a table with one row for each application."""
     shown = Table("application", "answers", "ended", "right", "length error", "tokens a word")
     for q in qualities:
         figures = f"{q.ended:.1%}", f"{q.right:.1%}", f"{q.length_error:.2f}", f"{q.tokens_a_word:.2f}"
@@ -132,7 +135,7 @@ def table(qualities: Iterable[Quality]) -> Table:
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=BUNDLED, show_default=True)
 def main(seed: int, steps: int, threads: int, answers: int, out: Path) -> None:
-    """Train the bundled model, write it to a directory, and report what it keeps on fresh inputs of up to 60 words."""
+    """Train the bundled model, write it to a directory, and evaluate it on new inputs of up to 60 words."""
     started_at = time.monotonic()
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
