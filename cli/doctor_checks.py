@@ -16,7 +16,7 @@ from cli import startup_checks
 from cli.hosting.embedded_servers import postgres_binaries, valkey_binary
 from cli.hosting.service_files import running_service
 from inference.engine_errors import UnreadableTokenizer
-from inference.model_weights import cpu_dtype, count_parameters
+from inference.model_weights import count_parameters, cpu_dtype
 from inference.remote.server_capabilities import ProbedServer, tokenizer_source
 from inference.remote.server_errors import ServerUnusable
 from inference.remote.server_probe import connect

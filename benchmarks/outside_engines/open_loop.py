@@ -25,7 +25,7 @@ from cli.api_client import Json
 from cli.demo_workload import DemoArrival
 from inference.local.kv_budget import kv_budget_bytes
 from inference.local.model_loading import load_model
-from inference.model_weights import cpu_dtype, count_parameters
+from inference.model_weights import count_parameters, cpu_dtype
 from inference.remote.server_load import ServerLoad, load_from_metrics
 from settings import BUNDLED_MODEL
 

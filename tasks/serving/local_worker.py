@@ -47,7 +47,8 @@ def run_worker(name: str, device: str, kv_budget: str) -> int:
         theta_bytes=budget_bytes,
         delta_bytes=loaded.delta_bytes,
         curves=None if curves is None else ProfiledCurves(curves, quick=True),
-        paged=loaded.fused,  # for continuous batching; static batches are rectangles
+        # policies use the next two only for continuous batching; static batches are rectangles
+        paged=loaded.fused,
         block_tokens=BLOCK_TOKENS if loaded.fused else 1,
         lacks=() if loaded.format_masks else ("response_format",),
         version=VERSION,
