@@ -177,6 +177,6 @@ def length_rmse(predictor: LengthPredictor, test: Sequence[AnsweredRequest]) -> 
 
 def serving_rmse_s(times: ServingTimes | None, test: Sequence[ServedBatch]) -> float:
     """Compute the estimator's error on these batches."""
-    known = (times or ServingTimes()).of("v100", "chatglm")
+    known = (times or ServingTimes()).serving_time_for("v100", "chatglm")
     shapes = np.array([(b.size, b.length, b.generation_length) for b in test]).T
     return float(np.sqrt(np.mean((known.serve_many_s(*shapes) - np.array([b.serving_s for b in test])) ** 2)))

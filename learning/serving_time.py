@@ -111,7 +111,7 @@ class ServingTimes:
             self.estimators[key] = KnnServingTime()
             self.estimators[key].fit([b for b in batches if (b.worker, b.model) == key], (curves or {}).get(key))
 
-    def of(self, worker: str, model: str, curves: ServingCurves | None = None) -> ServingTime:
+    def serving_time_for(self, worker: str, model: str, curves: ServingCurves | None = None) -> ServingTime:
         """Return this worker's estimator: fitted to its batches, else its profile `curves`, else `DEFAULT_CURVES`."""
         return self.estimators.get((worker, model)) or KnnServingTime(curves)
 

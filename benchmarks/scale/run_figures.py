@@ -83,7 +83,7 @@ def idle_since(connection: Connection, since: float, workers: int) -> dict[str, 
     }
 
 
-TICK_S = 0.06  # between two steps of a planner (`tasks/planning/planner_process.py:JOINING_INTERVAL_S`)
+TICK_S = 0.06  # between two steps of a planner (`tasks/planning/planner_loop.py:JOINING_INTERVAL_S`)
 
 COMPLETED = text("""
     select id, application, tenant, prompt_tokens, limit_tokens, predicted_tokens, predicted_upper_tokens,

@@ -179,7 +179,7 @@ def _expected_s(times: ServingTimes, batches: Sequence[ServedBatch], curves: Pro
     expected = np.zeros(len(batches))
     for (worker, model), of_one in rows.items():
         shapes = np.array([(batches[i].size, batches[i].length, batches[i].generation_length) for i in of_one])
-        expected[of_one] = times.of(worker, model, curves.get((worker, model))).serve_many_s(*shapes.T)
+        expected[of_one] = times.serving_time_for(worker, model, curves.get((worker, model))).serve_many_s(*shapes.T)
     return [float(s) for s in expected]
 
 

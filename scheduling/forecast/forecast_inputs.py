@@ -26,7 +26,7 @@ class RecentArrivals:
         self._arrived_at: dict[str, float] = {}  # in the order in which they were seen
         self._since: float | None = None  # when the first one was seen
 
-    def see(self, request: Request, now: float) -> None:
+    def add(self, request: Request, now: float) -> None:
         """Count a request; later calls with the same request change nothing."""
         self._since = now if self._since is None else self._since
         if request.id not in self._arrived_at:

@@ -1,6 +1,6 @@
 """The fleet as policies see it: live workers with their memory, serving times, running rows and remaining work.
 
-It also remembers the assignment of each batch in flight, because an open batch in the database has only request ids.
+It also keeps the assignment of each batch in flight, because an open batch in the database has only request ids.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ class InFlightBatch:
 
 
 class FleetView:
-    """The batches in flight, and the workers that serve them as policies see them."""
+    """The batches in flight, and the workers as described by them."""
 
     def __init__(self) -> None:
         self._in_flight: dict[int, InFlightBatch] = {}
         self._open: Sequence[OpenBatch] = ()
 
     def add(self, claims: Iterable[Claim]) -> None:
-        """Remember batches that were just assigned; until the next `update` they are open."""
+        """Adds batches that were just assigned; they count as open until the next `update`."""
         for claim in claims:
             assignment = claim.assignment
             requests = {request.id: request for request in assignment.requests}
@@ -52,28 +52,28 @@ class FleetView:
         return bool(self._in_flight)
 
     def unknown(self, open_batches: Iterable[OpenBatch]) -> list[int]:
-        """The ids of open batches that an earlier planner assigned."""
+        """Returns the ids of those open batches that an earlier planner assigned."""
         return [batch.id for batch in open_batches if batch.id not in self._in_flight]
 
     def inherit(self, open_batches: Iterable[OpenBatch], requests: Mapping[int, Sequence[Request]]) -> None:
-        """Remember batches that an earlier planner assigned; `requests` has theirs, by batch id."""
+        """Adds batches that an earlier planner assigned; `requests` has their requests, by batch id."""
         for batch in open_batches:
             if batch.id in requests:
                 assignment = Assignment(batch.worker, tuple(requests[batch.id]), joins=batch.joins)
                 self._in_flight[batch.id] = InFlightBatch(assignment, {r.id: r for r in assignment.requests})
 
-    def update(self, open_batches: Sequence[OpenBatch]) -> dict[int, InFlightBatch]:
-        """Set the batches that are open now; returns those that were in flight and have ended, by batch id."""
+    def update(self, open_batches: Sequence[OpenBatch]) -> list[int]:
+        """Replaces the open batches; returns the ids of batches that were in flight and have ended."""
         self._open = open_batches
         open_ids = {batch.id for batch in open_batches}
-        ended = {batch_id: batch for batch_id, batch in self._in_flight.items() if batch_id not in open_ids}
+        ended = [batch_id for batch_id in self._in_flight if batch_id not in open_ids]
         self._in_flight = {batch_id: batch for batch_id, batch in self._in_flight.items() if batch_id in open_ids}
         return ended
 
     def workers(
         self, live: Collection[LiveWorker], serving_time_of: ServingTimeOf, now: float, lookahead_s: float
     ) -> dict[str, list[Worker]]:
-        """Workers by model.
+        """Returns the live workers by model, with their rows and remaining work.
 
         A worker whose only batch should end within `lookahead_s` counts as idle, so that the next batch is sent before
         the worker runs dry.
@@ -104,7 +104,7 @@ class FleetView:
         return by_model
 
     def present_work(self, workers: Iterable[Worker], step_costs: Mapping[str, ServingTime]) -> list[PresentWork]:
-        """These workers with their run-to-completion batches, for a forecast; `step_costs` are of their engines."""
+        """Returns the workers with their run-to-completion batches for a forecast; `step_costs` are by worker's name."""
         static = defaultdict(list)
         for batch in self._open:
             if not batch.joins:
@@ -125,10 +125,10 @@ class FleetView:
         return StartedBatch(replace(known.assignment, requests=requests), batch.started_at)
 
     def _rows(self, batch: OpenBatch, now: float) -> Iterable[RunningRow]:
-        """The running rows of a batch that joined.
+        """Yields the running rows of a batch that joined.
 
-        The last heartbeat has the tokens that each row has gained. If the batch's estimate gives more by now, that is
-        used.
+        The last heartbeat says how many tokens each row has gained. If the batch's estimated serving time implies more
+        tokens by now, the larger number counts.
         """
         started_at = now if batch.started_at is None else batch.started_at
         share = min(1.0, (now - started_at) / batch.estimated_s) if batch.estimated_s > 0 else 0.0
@@ -145,7 +145,7 @@ def _remaining_s(batch: OpenBatch, now: float) -> float:
 
 
 def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker]) -> list[Assignment]:
-    """Return the assignments, with estimated serving times where the policy gave none."""
+    """Returns the assignments, with an estimated serving time for those that their policy gave none."""
     by_name = {worker.name: worker for worker in workers}
     return [
         assignment if assignment.estimated_s or not assignment.requests else _with_estimate(assignment, by_name)
@@ -154,7 +154,7 @@ def with_estimates(assignments: Iterable[Assignment], workers: Iterable[Worker])
 
 
 def _with_estimate(assignment: Assignment, workers: Mapping[str, Worker]) -> Assignment:
-    """Estimate one assignment; joiners are assumed to decode together with all rows that run now."""
+    """Returns the assignment with its estimate; joiners are assumed to decode together with all rows that run now."""
     worker = workers[assignment.worker]
     length = max(request.prefill for request in assignment.requests)
     generation_length = max(request.remaining for request in assignment.requests)
@@ -171,7 +171,10 @@ def next_due_in_s(
     now: float,
     lookahead_s: float,
 ) -> float | None:
-    """Seconds until a policy wants to be asked, or until a worker's only batch, while others wait, ends soon."""
+    """Returns the seconds until the planner should step again by itself; None if nothing calls for a step.
+
+    That is when a policy wants to be asked or, while requests wait, `lookahead_s` before a worker runs out of batches.
+    """
     policy_s = policies.due_in_s(now)
     due_s = [] if policy_s is None else [policy_s]
     if len(policies):

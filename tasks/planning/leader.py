@@ -13,21 +13,21 @@ log = structlog.get_logger()
 
 
 class Leader:
-    """Takes the lead when it is free and keeps it until an error; the step after an error starts a new term."""
+    """Takes the lead when it is free and keeps it until an error; the step after an error begins a new term."""
 
     def __init__(self, engine: Engine, rules: PlannerRules) -> None:
         self._engine, self._rules = engine, rules
         self._connection: Connection | None = None
-        self._lead: Lead | None = None  # the last lead of this process
+        self._lead: Lead | None = None  # the last lead that this process had
         self._planner: Planner | None = None  # None unless this process leads
-        self._failed = self._careful = False  # unforeseen error in the last step, in the last two steps
+        self._failed = self._careful = False  # whether the last step, and the last two steps, had an unforeseen error
         self.stands_by = False  # whether another process led when this one last asked
 
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
-        """One planner's step if this process leads: the batches to send now, as (batch id, worker's name).
+        """Takes one planner's step if this process leads; returns the batches to send, as (batch id, worker's name).
 
-        `sent` and `send` as in `Planner.step`. Raises any error again; the next step then starts a new term. After a
-        repeated unforeseen error it first searches the queue for the cause.
+        `sent` and `send` are those of `Planner.step`. After any error, which is raised again, the next step begins a
+        new term. If an unforeseen error recurs, the new term begins by searching for its cause in the queue.
         """
         try:
             planner = self._planner or self._take_the_lead()
@@ -47,27 +47,27 @@ class Leader:
 
     @property
     def all_joinable(self) -> bool:
-        """Whether this process leads and, in its last step, every worker was decoding rows that others may join."""
+        """Whether this process leads and every worker was decoding rows that others may join at its last step."""
         return self._planner is not None and self._planner.all_joinable
 
     @property
     def has_work(self) -> bool:
-        """Whether this process leads and, at its last step, something waited or was in flight."""
+        """Whether this process leads and anything waited or was in flight at its last step."""
         return self._planner is not None and self._planner.has_work
 
     @property
     def due_in_s(self) -> float | None:
-        """Seconds from the last step to the instant when a policy wants to be asked again; None if none does."""
+        """Seconds from the last step until a policy wants to be asked again; None if none wants to."""
         return self._planner.due_in_s if self._planner else None
 
     def resign(self) -> None:
-        """Give up the lead, and drop the planner with its state in memory."""
+        """Gives up the lead and drops the planner with everything that it has in memory."""
         if self._planner is not None and self._connection is not None and self._lead is not None:
             try:
                 self._connection.rollback()
                 with self._connection.begin():
                     leadership.give_up(self._connection, self._lead)
-            except SQLAlchemyError as error:  # it expires by itself
+            except SQLAlchemyError as error:  # the lead expires by itself
                 log.warning("lead not given up", error=str(error))
         self._drop_planner()
 
@@ -78,7 +78,7 @@ class Leader:
             connection.close()
 
     def _take_the_lead(self) -> Planner | None:
-        """Start a term with a new planner; returns None while another process leads."""
+        """Begins a new term with a new planner; returns None while another process leads."""
         connection = self._connection or self._engine.connect()
         self._connection = connection
         with connection.begin():

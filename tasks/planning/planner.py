@@ -1,7 +1,7 @@
-"""The planner: feeds queued requests to the policy, asks it for assignments, and claims them before they are sent.
+"""The planner's step: feeds queued requests to the policy, asks it for assignments, and claims them as batches.
 
-Its state in memory (the policies with their queued requests, the batches in flight) is a cache of Postgres. After an
-error, a lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
+Its memory (the policies with their queued requests, the batches in flight) is a cache of Postgres. After an error, a
+lost connection or a change of policy, a new epoch rebuilds it: every queued request is fed again.
 """
 
 from collections import defaultdict
@@ -24,24 +24,21 @@ from models.upkeep import reconciler
 from scheduling.costs import ServingTime
 from scheduling.policies.policy_factory import UnknownPolicy
 from scheduling.policy import Worker
-from tasks.messages import NO_BATCH
-from tasks.planning.culprits import culprits, fails
 from tasks.planning.fleet_view import FleetView, next_due_in_s, with_estimates
 from tasks.planning.forecasts import Forecasts, QueueFront, WorkByModel
 from tasks.planning.planner_rules import PlannerRules
-from tasks.planning.policies_by_model import PoliciesByModel
+from tasks.planning.policies_by_model import PoliciesByModel, failing_requests, policy_fails
 from tasks.planning.queue_description import describe_queues
-from tasks.planning.serving_estimates import ServingEstimates
-from tasks.planning.typical_batch import TypicalBatch
+from tasks.planning.recovery import Recovery
+from tasks.planning.serving_estimates import RecentServingTimes, ServingEstimates
 
-# The pause after a snapshot as a multiple of its duration, so that snapshots of a long queue take at most a fortieth of
-# the planner's time. A lower value shows a fresher queue, a higher one leaves more time for decisions. Not tuned.
+# The pause before the next snapshot is this many times the duration of the last one, so that snapshots of a long queue
+# take at most a fortieth of the planner's time. Lower shows a fresher queue, higher leaves more time for decisions. Not
+# tuned.
 SNAPSHOT_SPACING = 40
-# The simplest policy, used for a term if the policy in force failed and no single request was the cause.
+# The simplest policy. It plans for the rest of a term in which the policy in force fails and no single request is the
+# cause.
 FALLBACK_POLICY = "vs"
-# Sends of one batch before its worker counts as unreachable, by default after 8 s. More sends delay the batch, fewer
-# suspect workers that are only busy. Not tuned.
-MOST_SENDS = 4
 
 Send = Callable[[list[tuple[int, str]]], None]
 
@@ -49,7 +46,7 @@ log = structlog.get_logger()
 
 
 def leave_to_caller(batches: list[tuple[int, str]]) -> None:
-    """Send nothing, because the caller sends the batches."""
+    """Sends nothing: the caller sends what `step` returns."""
 
 
 class Planner:
@@ -58,38 +55,38 @@ class Planner:
     def __init__(
         self, connection: Connection, lead: Lead, epoch: int, rules: PlannerRules, *, careful: bool = False
     ) -> None:
-        """`careful`: the last term ended with an unforeseen error, so search the queue for its cause."""
+        """`careful` says that the last term ended with an unforeseen error: its cause is then searched in the queue."""
         self._careful = careful
         self._connection, self._lead, self._epoch, self._rules = connection, lead, epoch, rules
         self._policies = PoliciesByModel(rules.policy, rules.settings)
-        self._refused_policy: str | None = None  # a policy set in the database but unknown here
+        self._refused_policy: str | None = None  # set in the database, but unknown here
         self._fleet = FleetView()
         self._estimates, self._forecasts = ServingEstimates(), Forecasts()
+        self._recovery = Recovery(connection, rules)
         self._live: list[LiveWorker] = []
-        self._typical, self._decision_s = TypicalBatch(), 0.0
-        self._leading_since: float | None = None
-        self._recovered_at = self._snapshot_due_at = self._renewed_at = self._unsent_at = 0.0
-        self._largest_tokens: dict[str, int] = {}  # by model: KV cache tokens of its largest worker
+        self._recent_times, self._decision_s = RecentServingTimes(), 0.0
+        self._snapshot_due_at = self._renewed_at = 0.0
+        self._largest_tokens: dict[str, int] = {}  # by model: tokens in its largest worker's KV cache
         self._lacking: dict[str, Lacking] = {}  # by model
-        self.has_work = False  # whether anything waited or was in flight, at the last step
-        self.all_joinable = False  # whether every worker had rows that others may join, at the last step
-        self.due_in_s: float | None = None  # when a policy wants to be asked again, even if nothing happens
+        self.has_work = False  # whether anything waited or was in flight at the last step
+        self.all_joinable = False  # whether every worker had rows that others may join at the last step
+        self.due_in_s: float | None = None  # until a policy wants to be asked again even if nothing happens
 
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
-        """Read the inputs and decide, in one transaction: the batches to send now, as (batch id, worker's name).
+        """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).
 
-        `sent`: whether the broker accepted the last step's batches. `send` is called with the batches once they are
+        `sent` says whether the broker took the last step's batches. `send` gets the new ones as soon as they are
         committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
             began = perf_counter()
             inputs = planner_state.planner_inputs(self._connection)
             if not sent:
-                self._unsent_at = inputs.now
+                self._recovery.broker_took_nothing(inputs.now)
             if inputs.now - self._renewed_at > self._rules.renew_every_s:
                 self._renew(inputs.now)
             batches = self.decide(inputs)
-            if perf_counter() - began > self._rules.renew_every_s:  # nobody could take over during the step
+            if perf_counter() - began > self._rules.renew_every_s:  # a slow step: a stand-by must not take over
                 self._renew(inputs.now)
         send(batches)
         with self._connection.begin():
@@ -101,13 +98,13 @@ class Planner:
         self._renewed_at = now
 
     def decide(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Adopt, recover, feed, settle, assign, publish; returns the batches to send after the commit."""
+        """Adopts, recovers, feeds, settles, assigns; returns the batches to send once the transaction is committed."""
         now = inputs.now
         self._adopt(inputs)
         resent = self._recover(inputs)
         live = live_fleet.live_workers(self._connection, self._rules.alive_s)
         if not all(self._lacking.get(worker.model, Lacking()).explains(worker.lacks) for worker in live):
-            self._read_abilities(inputs.tau)  # a worker with other abilities has appeared
+            self._read_abilities(inputs.tau)  # a new worker differs from the known ones
         self._estimates.pool(live)
         self._feed(live, now)
         self._settle()
@@ -121,7 +118,7 @@ class Planner:
         return resent + [(claim.batch_id, claim.assignment.worker) for claim in claims]
 
     def _look_ahead(self, now: float) -> None:
-        """Advance the forecast and write the queue's snapshot, if either is due."""
+        """Computes forecasts for a moment and writes the snapshot of the queue, each if it is due."""
         workers = cache(lambda: self._fleet.workers(self._live, self._serving_time_of, now, self._rules.lookahead_s))
         self._forecasts.begin(self._policies, lambda: self._present_work(workers()), now)
         self._forecasts.advance(partial(planner_requests.ends_of, self._connection), now)
@@ -129,15 +126,14 @@ class Planner:
             self._publish_snapshot(workers(), now)
 
     def _serving_time_of(self, worker: LiveWorker) -> ServingTime:
-        return self._estimates.of(worker, joins=self._policies.continuous)
+        return self._estimates.serving_time_for(worker, joins=self._policies.continuous)
 
     def _present_work(self, workers: Mapping[str, Sequence[Worker]]) -> WorkByModel:
-        costs = {worker.name: self._estimates.of(worker, joins=True) for worker in self._live}
+        costs = {worker.name: self._estimates.serving_time_for(worker, joins=True) for worker in self._live}
         return {model: self._fleet.present_work(of_model, costs) for model, of_model in workers.items()}
 
     def _adopt(self, inputs: PlannerInputs) -> None:
-        """Use the policy, the serving time estimator and the rank correlation that are in force now."""
-        self._leading_since = inputs.now if self._leading_since is None else self._leading_since
+        """Puts the policy, the serving time estimator, the rank correlation and the weights in force to use."""
         self._estimates.adopt(self._connection, inputs.serving_time_version)
         self._policies.set_rank_correlation(inputs.tau)
         self._policies.set_weights(inputs.weights)
@@ -145,7 +141,7 @@ class Planner:
         if policy in (self._policies.policy, self._refused_policy):
             return
         try:
-            policies = PoliciesByModel(policy, self._rules.settings, self._policies.uneven)
+            policies = PoliciesByModel(policy, self._rules.settings, self._policies.differing_abilities)
         except UnknownPolicy as error:
             self._refused_policy = policy
             log.error("policy not changed", error=str(error))
@@ -154,62 +150,43 @@ class Planner:
         self._begin_with(policies, inputs.tau)
 
     def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
-        """Start an epoch with these policies: every queued request is fed again."""
+        """Replaces the policies; a new epoch makes every queued request come again, to be fed to them."""
         policies.set_rank_correlation(tau)
         policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)
 
-    def _without_culprits(
+    def _without_failing(
         self, queued: Sequence[QueuedRequest], live: Sequence[LiveWorker], now: float
     ) -> list[QueuedRequest]:
-        """Fail the requests that make the policy fail; if no single one does, this term plans with FALLBACK_POLICY."""
+        """Fails the requests that make the policy fail, and returns the others.
+
+        If the policy fails without them, too, FALLBACK_POLICY plans for the rest of this term.
+        """
         policy, settings, self._careful = self._policies.policy, self._rules.settings, False
-        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all workers, as idle
-        ids = {one.request.id for one in culprits(policy, settings, queued, workers, now)}
-        kept = [one for one in queued if one.request.id not in ids]
-        for request_id in sorted(ids):
+        workers = self._fleet.workers(live, self._serving_time_of, now, self._rules.lookahead_s)  # all of them idle
+        failing = {one.request.id for one in failing_requests(policy, settings, queued, workers, now)}
+        kept = [one for one in queued if one.request.id not in failing]
+        for request_id in sorted(failing):
             log.error("request set aside", request=request_id, policy=policy)
             reconciler.fail_unschedulable(self._connection, request_id)
-        if fails(policy, settings, kept, workers, now):
+        if policy_fails(policy, settings, kept, workers, now):
             log.error("policy set aside", policy=policy, instead=FALLBACK_POLICY)
             self._refused_policy = policy
-            self._policies = PoliciesByModel(FALLBACK_POLICY, settings, self._policies.uneven)
+            self._policies = PoliciesByModel(FALLBACK_POLICY, settings, self._policies.differing_abilities)
         return kept
 
     def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Every `recover_every_s`: requeue lost batches, end overdue requests, and return the batches to send again."""
-        rules, connection = self._rules, self._connection
-        if inputs.now - self._recovered_at < rules.recover_every_s:
+        """Recovers what was lost every `recover_every_s`; returns the batches whose messages are to be sent again."""
+        if not self._recovery.begin_if_due(inputs.now):
             return []
-        self._recovered_at = inputs.now
-        if inputs.now - (self._leading_since or inputs.now) > rules.alive_s:
-            # not earlier, because no worker could renew its leases while the database was away
-            lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
-            if lost:
-                log.warning("batches lost", requests=len(lost))
-        if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
-            reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
-        reconciler.expire_deadlines(connection)
+        self._recovery.end_what_was_lost(inputs)
         self._read_largest_workers()
         self._read_abilities(inputs.tau)
-        # Five intervals, so that a request that ended just after one query is still found by the next ones.
-        self._policies.discard(reconciler.recently_cancelled_or_failed(connection, 5 * rules.recover_every_s))
-        return self._messages_to_send_again(inputs.now)
-
-    def _messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
-        """Return batches that were sent but not taken, and a probe for each unreachable worker."""
-        rules, connection = self._rules, self._connection
-        deaf: list[str] = []
-        if now - self._unsent_at > MOST_SENDS * (rules.resend_s + rules.recover_every_s):
-            # not earlier: messages that did not reach the broker are not the worker's fault
-            deaf = reconciler.withdraw_untaken_batches(connection, rules.resend_s, MOST_SENDS, rules.max_attempts)
-        for name in deaf:
-            log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
-        probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
-        return reconciler.batches_to_resend(connection, rules.resend_s, rules.on_time_s) + probes
+        self._policies.discard(self._recovery.ended_without_answer())
+        return self._recovery.messages_to_send_again(inputs.now)
 
     def _feed(self, live: Sequence[LiveWorker], now: float) -> None:
-        """Give the policies the new requests since the last step; requests that fit no worker fail at once."""
+        """Gives the policies the requests that came since the last step; fails those that fit no worker."""
         queued = planner_requests.fetch_new_requests(self._connection, self._epoch)
         for worker in live:
             largest = self._largest_tokens.get(worker.model, 0)
@@ -221,12 +198,12 @@ class Planner:
         failed = {request_id for model, ids in too_large.items() for request_id in self._fail_too_large(model, ids)}
         queued = [one for one in queued if one.request.id not in failed]
         if self._careful:
-            queued = self._without_culprits(queued, live, now)
+            queued = self._without_failing(queued, live, now)
         self._policies.feed(queued, now)
-        self._forecasts.see(queued, now)
+        self._forecasts.add_arrivals(queued, now)
 
     def _fits_nowhere(self, one: QueuedRequest) -> bool:
-        """Whether the prompt leaves no space for a token on the largest worker, or the request outgrew it alone."""
+        """Returns whether the largest worker has no memory for one more token, or the request alone outgrew it."""
         largest_tokens = self._largest_tokens.get(one.model)
         return largest_tokens is not None and max(one.request.prefill, one.request.outgrew_tokens) >= largest_tokens
 
@@ -236,7 +213,7 @@ class Planner:
         return failed
 
     def _read_largest_workers(self) -> None:
-        """Update each model's largest worker; if it has become smaller, fail waiting requests that now fit nowhere."""
+        """Reads the memory of each model's largest worker; if it has shrunk, fails requests that now fit no worker."""
         before = self._largest_tokens
         self._largest_tokens = live_fleet.largest_workers(self._connection, self._rules.fleet_memory_s)
         for model, tokens in self._largest_tokens.items():
@@ -244,22 +221,22 @@ class Planner:
                 self._fail_too_large(model)
 
     def _read_abilities(self, tau: float | None) -> None:
-        """Update the abilities that each model's workers lack; if they differ in new ones, regroup requests."""
+        """Reads the abilities that each model's workers lack; replaces the policies if other abilities differ now."""
         self._lacking = live_fleet.lacking(self._connection, self._rules.fleet_memory_s)
-        uneven = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
-        if uneven != self._policies.uneven:
-            self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, uneven), tau)
+        differing = {model: lacking.some for model, lacking in self._lacking.items() if lacking.some}
+        if differing != self._policies.differing_abilities:
+            self._begin_with(PoliciesByModel(self._policies.policy, self._rules.settings, differing), tau)
 
     def _settle(self) -> None:
-        """Count the batches that ended since the last step, and keep those that are open."""
+        """Updates the batches in flight, and adds the serving times of those that ended since the last step."""
         open_batches = live_fleet.open_batches(self._connection)
         unknown = self._fleet.unknown(open_batches)
         if unknown:
             self._fleet.inherit(open_batches, planner_requests.requests_of_batches(self._connection, unknown))
-        self._typical.note(self._fleet.update(open_batches))
+        self._recent_times.add(self._fleet.update(open_batches))
 
     def _assign(self, workers: Mapping[str, Sequence[Worker]], now: float) -> list[Claim]:
-        """Ask each model's policy for assignments, and claim their requests as batches."""
+        """Asks each model's policy for assignments, and claims their requests as batches."""
         claims: list[Claim] = []
         for model, policy in self._policies:
             of_model = workers.get(model, ())
@@ -288,7 +265,7 @@ class Planner:
             policy=self._policies.policy,
             waiting=len(self._policies),
             backlog_s=round(backlog_s, 4),
-            served_s=round(self._typical.serving_s(self._connection), 4),
+            served_s=round(self._recent_times.mean_s(self._connection), 4),
             decision_s=round(self._decision_s, 6),
             largest_tokens=self._largest_tokens,
             lacking={model: tuple(sorted(lacking.all)) for model, lacking in self._lacking.items() if lacking.all},

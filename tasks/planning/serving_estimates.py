@@ -1,8 +1,8 @@
-"""Serving times of each worker: the trainer's estimator of whole batches, or the curves that the worker learned.
+"""Estimated serving times of each worker, from the trainer's estimator or the worker's own curves; recent real ones.
 
-Under continuous batching a batch's seconds say little about the next one's, so no estimator is fitted to them. There
-the curves that workers fit to their own steps are used, pooled over the model's workers as far as they agree. For
-run-to-completion batches the trainer's estimator corrects the worker's own curves.
+Where rows join and leave, a batch's seconds say little about the next one's, and no estimator is fitted to them. There
+the curves count that workers fit to their own steps, averaged over one model's workers as far as they agree. Where
+batches run to completion, the trainer's estimator corrects the worker's own curves.
 """
 
 from collections import defaultdict
@@ -12,13 +12,17 @@ from sqlalchemy import Connection
 
 from learning.serving_time import ServingTimes
 from learning.step_costs import pooled_curves
+from models.planning import live_fleet
 from models.planning.live_fleet import LiveWorker
 from scheduling.costs import LearnedCurves, ServingCurves, ServingTime
 from tasks.published_models import load_active
 
+# Weight of the newest batch in the moving average: about the last ten batches count. Not tuned.
+NEWEST_WEIGHT = 0.1
+
 
 class ServingEstimates:
-    """A worker gets the same estimator object until something changes, because policies cache tables by that object."""
+    """Keeps one estimator object for a worker until something changes: policies cache tables by that object."""
 
     def __init__(self) -> None:
         self._version: str | None = None
@@ -28,7 +32,7 @@ class ServingEstimates:
         self._pooled: dict[tuple[str, str], ServingCurves] = {}
 
     def adopt(self, connection: Connection, version: str | None) -> None:
-        """Load the active version unless it is in use; if it is unreadable, load the last readable one."""
+        """Loads this version unless it is in use; if it cannot be read, loads the newest readable one."""
         if version == self._version:
             return
         published = load_active(connection, "serving_time") if version else None
@@ -37,7 +41,7 @@ class ServingEstimates:
         self._of_worker.clear()
 
     def pool(self, live: Iterable[LiveWorker]) -> None:
-        """Pool the costs that these workers have learned from their steps, if they have changed."""
+        """Averages the learned curves of each model's workers, if any of them has changed."""
         learned = {
             (worker.model, worker.name): worker.curves for worker in live if isinstance(worker.curves, LearnedCurves)
         }
@@ -50,8 +54,8 @@ class ServingEstimates:
         for model, of_model in of_models.items():
             self._pooled |= {(model, name): curves for name, curves in pooled_curves(of_model).items()}
 
-    def of(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
-        """Return the estimator for this worker; for continuous batches (`joins`) the curves of `pool`."""
+    def serving_time_for(self, worker: LiveWorker, joins: bool = False) -> ServingTime:
+        """Returns the worker's estimator; with `joins`, for rows that join and leave, its averaged curves."""
         if joins and (pooled := self._pooled.get((worker.model, worker.name))):
             return pooled
         key = (worker.name, worker.model, repr(worker.curves), joins)
@@ -60,5 +64,27 @@ class ServingEstimates:
             self._of_worker = {other: times for other, times in self._of_worker.items() if other[0] != worker.name}
             curves = worker.curves.curves if worker.curves else None
             learned = curves if joins else None
-            self._of_worker[key] = learned or self._times.of(worker.name, worker.model, curves)
+            self._of_worker[key] = learned or self._times.serving_time_for(worker.name, worker.model, curves)
         return self._of_worker[key]
+
+
+class RecentServingTimes:
+    """The moving average of the serving times of finished batches: an ETA at an idle service is made of it."""
+
+    def __init__(self) -> None:
+        self._ended: list[int] = []  # batches whose serving times were not read yet
+        self._mean_s = 0.0
+
+    def add(self, batch_ids: Iterable[int]) -> None:
+        """Adds batches that have ended; their serving times are read by `mean_s`."""
+        self._ended += batch_ids
+
+    def mean_s(self, connection: Connection) -> float:
+        """Returns the average in seconds; 0 before the first batch finished."""
+        endings = live_fleet.batch_endings(connection, self._ended) if self._ended else {}
+        self._ended.clear()
+        for ending in endings.values():
+            if ending.serving_s is not None:
+                weight = NEWEST_WEIGHT if self._mean_s else 1.0
+                self._mean_s += weight * (ending.serving_s - self._mean_s)
+        return self._mean_s

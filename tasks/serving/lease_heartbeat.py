@@ -17,7 +17,7 @@ from tasks.serving.engine_thread import EngineThread
 from tasks.serving.result_writer import ResultWriter
 
 # A worker without a batch writes only every third beat. A planner takes a worker for lost after eight
-# (`tasks/planning/planner_process.py`).
+# (`tasks/planning/planner_rules.py`).
 IDLE_BEATS = 3
 
 log = structlog.get_logger()

@@ -133,8 +133,8 @@ def test_installations_on_one_redis_do_not_hear_each_other(redis_url: str):
 def test_probes_to_a_worker_that_reads_nothing_do_not_pile_up(redis_url: str):
     sender = messages(redis_url)
     for _ in range(50):
-        assert sender.send_batches([(NO_BATCH, "deaf")])
-    assert queued(redis_url, gpu_queue("deaf")) == 1
+        assert sender.send_batches([(NO_BATCH, "unreachable")])
+    assert queued(redis_url, gpu_queue("unreachable")) == 1
 
 
 def test_a_broker_that_is_away_is_known_to_be(redis_url: str):

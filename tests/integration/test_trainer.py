@@ -176,7 +176,7 @@ def test_serving_times_are_learned_from_finished_batches(stage: Stage, jobs: Ref
     with stage.database.begin() as connection:
         published = model_versions.active_version(connection, "serving_time")
     assert published is not None
-    estimated = load(published.stored, published.sha256).of("w1", "small").serve_s(8, 20, 50)
+    estimated = load(published.stored, published.sha256).serving_time_for("w1", "small").serve_s(8, 20, 50)
     assert estimated == pytest.approx(0.05 + 50 * (0.01 + 0.004 * 8), rel=0.15)
 
 

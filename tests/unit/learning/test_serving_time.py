@@ -23,8 +23,9 @@ def batches(n: int, factor: float = 1.0, worker: str = "a") -> list[ServedBatch]
 
 def test_without_batches_the_profile_answers_and_without_a_profile_a_rough_default() -> None:
     assert KnnServingTime(CURVES).serve_s(4, 100, 50) == pytest.approx(CURVES.serve_s(4, 100, 50))
-    assert ServingTimes().of("new", "m", CURVES).serve_s(4, 100, 50) == pytest.approx(CURVES.serve_s(4, 100, 50))
-    assert ServingTimes().of("new", "m").serve_s(4, 100, 50) == pytest.approx(DEFAULT_CURVES.serve_s(4, 100, 50))
+    for profile, curves in ((CURVES, CURVES), (None, DEFAULT_CURVES)):
+        estimator = ServingTimes().serving_time_for("new", "m", profile)
+        assert estimator.serve_s(4, 100, 50) == pytest.approx(curves.serve_s(4, 100, 50))
 
 
 def test_near_served_batches_correct_the_curves_fully_and_far_from_them_as_far_as_many_agree() -> None:
@@ -51,10 +52,11 @@ def test_workers_are_told_apart_and_survive_the_store() -> None:
     stored = dump(times)
     again = load(stored, digest(stored))
     for worker in ("a", "slow"):
-        assert again.of(worker, "m").serve_s(8, 200, 100) == times.of(worker, "m").serve_s(8, 200, 100)
-    ratio = again.of("slow", "m").serve_s(8, 200, 100) / again.of("a", "m").serve_s(8, 200, 100)
-    assert ratio == pytest.approx(3, rel=0.1)
-    assert again.of("a", "m") is again.of("a", "m")  # policies keep tables by the object
+        stored_s, fitted_s = (one.serving_time_for(worker, "m").serve_s(8, 200, 100) for one in (again, times))
+        assert stored_s == fitted_s
+    slow_s, fast_s = (again.serving_time_for(worker, "m").serve_s(8, 200, 100) for worker in ("slow", "a"))
+    assert slow_s / fast_s == pytest.approx(3, rel=0.1)
+    assert again.serving_time_for("a", "m") is again.serving_time_for("a", "m")  # policies keep tables by the object
 
 
 def test_a_worker_that_served_nothing_yet_is_stored_as_nothing() -> None:

@@ -115,7 +115,7 @@ def test_serving_times_are_learned_from_the_first_batches_on() -> None:
     candidate = refit_serving_times(None, served(200, factor=1.4), {("a", "m"): CURVES}, since=-1, now=300)
     assert candidate is not None
     assert candidate.publish
-    known = candidate.model.of("a", "m")
+    known = candidate.model.serving_time_for("a", "m")
     assert known.serve_s(8, 200, 100) == pytest.approx(1.4 * CURVES.serve_s(8, 200, 100), rel=0.08)
 
 

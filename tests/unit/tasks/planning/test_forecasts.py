@@ -54,7 +54,7 @@ def a_clock(step_s: float) -> Any:
 def test_running_and_waiting_requests_are_published_with_positions_etas_and_intervals() -> None:
     requests = [a_request(f"r{n}", at=NOW - 1, predicted=10, upper=20) for n in range(3)]
     forecasts, policies = Forecasts(a_clock(0.0)), planner_with(requests)
-    forecasts.see([queued(request) for request in requests], NOW)
+    forecasts.add_arrivals([queued(request) for request in requests], NOW)
     row = RunningRow(a_request("runs", predicted=50, upper=90), 10, NOW - 1)
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker(row))]}, NOW)
     forecasts.advance(no_ends, NOW)
@@ -75,7 +75,7 @@ def test_an_idle_service_without_arrivals_publishes_nothing() -> None:
     forecasts.begin(planner_with([]), lambda: {"small": [PresentWork(worker())]}, NOW)
     forecasts.advance(no_ends, NOW)
     policies = planner_with([])
-    policies.of("small")
+    policies.policy_for("small")
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
     forecasts.begin(policies, dict, NOW + EVERY_S)
     assert forecasts.described({"small": [PresentWork(worker())]}, {}, NOW) == {}
@@ -96,7 +96,7 @@ def test_forecasts_take_no_more_than_their_share_of_the_time() -> None:
 def test_an_idle_hour_is_not_spent_on_forecasts_in_the_busy_minutes_after_it() -> None:
     requests = [a_request(f"r{n}", at=NOW - 1, predicted=10 + n) for n in range(60)]
     forecasts, policies = Forecasts(a_clock(0.001)), planner_with([])
-    policies.of("small")
+    policies.policy_for("small")
     forecasts.begin(policies, lambda: {"small": [PresentWork(worker())]}, NOW)
     busy_at = NOW + 3600.0
     for turn in range(200):
@@ -109,7 +109,7 @@ def test_an_idle_hour_is_not_spent_on_forecasts_in_the_busy_minutes_after_it() -
 def test_answers_that_came_teach_how_far_forecasts_err() -> None:
     forecasts = Forecasts(a_clock(0.0))
     policies = planner_with([])
-    policies.of("small")
+    policies.policy_for("small")
     ends: Ends = {}
 
     def ends_of(request_ids: Sequence[str]) -> Ends:

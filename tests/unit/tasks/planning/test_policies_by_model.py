@@ -29,7 +29,7 @@ def test_requests_wait_by_model():
 def test_what_is_left_of_a_batch_that_ran_out_of_memory_is_split_again():
     policies = no_requests()
     policies.feed([waiting("a", sealed_group="9"), waiting("b", sealed_group="9")], 0.0)
-    (assignment,) = policies.of("small").assign([WORKER], 0.0)
+    (assignment,) = policies.policy_for("small").assign([WORKER], 0.0)
     assert assignment.sealed
     assert len(assignment.requests) == 1
 
@@ -37,7 +37,7 @@ def test_what_is_left_of_a_batch_that_ran_out_of_memory_is_split_again():
 def test_the_last_of_such_a_batch_waits_as_any_other_with_its_limit_reserved():
     policies = no_requests()
     policies.feed([waiting("a", sealed_group="9"), waiting("b")], 0.0)
-    (assignment,) = policies.of("small").assign([WORKER], 0.0)
+    (assignment,) = policies.policy_for("small").assign([WORKER], 0.0)
     assert {request.id: request.predicted for request in assignment.requests} == {"a": 10, "b": 5}
 
 
@@ -47,7 +47,7 @@ def test_requests_that_were_served_together_when_an_engine_failed_wait_in_halves
     fed = [QueuedRequest(Request(name, 0.0, 5, 10, 5, 5), "small", None, group) for name, group in groups.items()]
     policies.feed(fed, 0.0)
     policies.feed([], 1.0)
-    batches = [[request.id for request in batch.requests] for batch in policies.of("small").waiting(0.0)]
+    batches = [[request.id for request in batch.requests] for batch in policies.policy_for("small").waiting(0.0)]
     assert batches == [["a"], ["b", "c"], ["d"], ["e"]]
 
 
@@ -57,7 +57,7 @@ def test_a_request_that_was_predicted_anew_replaces_itself(name: str):
     policies.feed([waiting("a"), waiting("b")], 0.0)
     policies.feed([QueuedRequest(Request("a", 0.0, 5, 10, 8, 9), "small", None)], 1.0)
     assert len(policies) == 2
-    waits = {request.id: request for batch in policies.of("small").waiting(1.0) for request in batch.requests}
+    waits = {request.id: request for batch in policies.policy_for("small").waiting(1.0) for request in batch.requests}
     assert (waits["a"].predicted, waits["b"].predicted) == (8, 5)
 
 
@@ -84,7 +84,7 @@ def test_the_first_policy_that_wants_to_be_asked_again_decides_when():
     assert policies.due_in_s(0.0) is None
     for at, model in ((0.0, "one"), (2.0, "two")):
         policies.feed([waiting(model, model), waiting(f"{model} later", model)], at)
-        policies.of(model).assign([WORKER], at)
+        policies.policy_for(model).assign([WORKER], at)
         policies.feed([waiting(f"{model} next", model)], at)
     due = [policy.wake_at(2.0) for _, policy in policies]
     assert policies.due_in_s(2.0) == min(at for at in due if at is not None) - 2.0

@@ -9,8 +9,8 @@ from models.leasing import leases, worker_registration
 from scheduling.policies.policy_factory import PolicySettings
 from tasks.messages import NO_BATCH
 from tasks.planning.leader import Leader
-from tasks.planning.planner import MOST_SENDS
 from tasks.planning.planner_rules import PlannerRules
+from tasks.planning.recovery import MOST_SENDS
 from tasks.serving.lease_heartbeat import LeaseTerms
 from tests.integration.api_service import Api
 from tests.integration.database_stage import Stage, eventually
@@ -33,21 +33,21 @@ def sent_to_nobody(leader: Leader) -> list[list[tuple[int, str]]]:
 
 
 def test_a_batch_that_nobody_takes_goes_back_uncharged_and_its_worker_gets_only_probes(stage: Stage):
-    stage.worker("deaf")
+    stage.worker("unreachable")
     stage.request("r1")
     leader = Leader(stage.database, RULES)
     *sends, last = sent_to_nobody(leader)
     assert all(len(step) == 1 and step[0][0] != NO_BATCH for step in sends)
-    assert last == [(NO_BATCH, "deaf")]
+    assert last == [(NO_BATCH, "unreachable")]
     assert stage.requests("status", "attempts") == {"r1": ("queued", 0)}
     assert stage.sql("select status from batches") == [("lost",)]
     for _ in range(5):
-        assert leader.step() == [(NO_BATCH, "deaf")]
+        assert leader.step() == [(NO_BATCH, "unreachable")]
     leader.resign()
 
 
 def test_another_worker_serves_what_was_taken_back(stage: Stage):
-    stage.worker("deaf")
+    stage.worker("unreachable")
     stage.request("r1")
     leader = Leader(stage.database, RULES)
     sent_to_nobody(leader)
@@ -190,11 +190,11 @@ def test_a_restarted_worker_is_given_a_chance(stage: Stage):
 def test_it_is_named_to_operators(api: Api):
     api.sql(
         """insert into workers (name, model, device, theta_bytes, delta_bytes, not_consuming_since)
-        values ('deaf', 'words', 'cpu', 1, 1, clock_timestamp())"""
+        values ('unreachable', 'words', 'cpu', 1, 1, clock_timestamp())"""
     )
     ready = api.call("GET", "/readyz")
     assert ready.status_code == 200
-    assert "worker deaf takes no messages: compare its MAGNUS_REDIS_URL" in ready.json["missing"]
+    assert "worker unreachable takes no messages: compare its MAGNUS_REDIS_URL" in ready.json["missing"]
     assert "magnus_workers_not_consuming 1.0" in api.client.get("/metrics").get_data(as_text=True)
     stats = api.call("GET", "/v1/magnus/stats").json
-    assert any("worker deaf takes no messages" in problem for problem in stats["missing"])
+    assert any("worker unreachable takes no messages" in problem for problem in stats["missing"])

@@ -1,4 +1,4 @@
-from tasks.planning.step_pacer import StepPacer
+from tasks.planning.planner_loop import StepPacer
 
 
 class Clock:

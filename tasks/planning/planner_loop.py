@@ -1,0 +1,128 @@
+"""When the planner steps: at ticks, at kicks, and by itself when a step is due; paced, so that kicks share steps.
+
+A stand-by does not consume the queue `plan`, so that every tick reaches the planner that leads.
+"""
+
+from collections.abc import Callable
+from time import monotonic, sleep, thread_time
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from models.planning.leadership import LeadLost
+from processes.loop import Loop
+from tasks.messages import Messages
+from tasks.planning.leader import Leader
+
+# A kick waits at most this long for its step, or STEP_SPACING times the CPU time of the last decision. So kicks that
+# keep coming leave the planner idle for seven eighths of the time, however many workers there are. Not tuned.
+STEP_INTERVAL_S = 0.02
+STEP_SPACING = 8
+# While every worker decodes rows that others may join: joins become fewer and larger, and each join costs a message, a
+# transaction and a prefill. With ResultWriter's interval it lowered the planner's CPU time from 2.8 to 1.8 ms a request
+# (commit ccd7735). The price: a worker whose rows all end meanwhile stays empty for the rest of the interval.
+JOINING_INTERVAL_S = 0.06
+# Between two steps while anything waits or runs: events without a kick, such as a lost lease or a passed deadline, are
+# found within this time. Without work beat's ticks are enough. Not tuned.
+BUSY_STEP_S = 1.0
+# After this many tick intervals without a tick the planner steps by itself, and a stand-by looks whether the lead is
+# free. Not tuned.
+MISSING_TICKS = 1.5
+STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, in which the lead is given up as well
+QUEUE = "plan"
+
+
+class PlanQueue:
+    """Switches whether this process consumes the queue of ticks; any thread may call `set`."""
+
+    def __init__(self) -> None:
+        self.consumer: Any = None  # celery.worker.consumer.Consumer, which is untyped; set once Celery has made it
+        self._consumes = True  # a worker consumes its queues when it starts
+
+    @property
+    def consumes(self) -> bool:
+        """Whether this process consumes the queue, or soon will."""
+        return self._consumes
+
+    def set(self, consume: bool) -> None:
+        """Has Celery's own thread begin or stop consuming the queue; returns before that is done."""
+        if self.consumer is None or consume == self._consumes:
+            return
+        self._consumes = consume
+        change = self.consumer.add_task_queue if consume else self.consumer.cancel_task_queue
+        self.consumer.call_soon(change, QUEUE)
+
+
+class StepPacer:
+    """Makes steps begin at least `interval_s` seconds after each other, also after a step that failed."""
+
+    def __init__(
+        self,
+        interval_s: float,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], None] = sleep,
+    ) -> None:
+        self._interval_s, self._clock, self._sleep = interval_s, clock, sleep
+        self._began_at = self._next_at = 0.0
+
+    def wait(self) -> None:
+        """Returns when the next step may begin."""
+        now = self._clock()
+        if now < self._next_at:
+            self._sleep(self._next_at - now)
+        self._began_at = max(now, self._next_at)
+        self._next_at = self._began_at + self._interval_s
+
+    def lengthen(self, interval_s: float) -> None:
+        """Delays the next step, and only that one, until `interval_s` after the last one began."""
+        self._next_at = max(self._next_at, self._began_at + interval_s)
+
+
+class PlannerLoop:
+    """Runs the planner's steps: paces them, sends their batches, arranges the next one."""
+
+    def __init__(self, leader: Leader, messages: Messages, queue: PlanQueue, tick_s: float) -> None:
+        """`tick_s` is the interval of beat's ticks."""
+        self._leader, self._messages, self._queue = leader, messages, queue
+        self._pacer = StepPacer(STEP_INTERVAL_S)
+        self._began_s = 0.0  # CPU time of the loop's thread when the running step began
+        self._everything_sent = True  # whether the broker took the batches of the last step
+        self.loop = Loop(
+            "step",
+            self._step,
+            MISSING_TICKS * tick_s,
+            retry_s=BUSY_STEP_S,
+            expected=(SQLAlchemyError, LeadLost),
+            stop_within_s=STOP_WITHIN_S,
+        )
+
+    def _step(self) -> None:
+        """Decides once and sends the batches; after an error the next step begins a new term of leadership."""
+        self._pacer.wait()
+        self._began_s = thread_time()
+        if self._leader.leads:
+            self._messages.clear_kick()
+        try:
+            self._leader.step(sent=self._everything_sent, send=self._send)
+        finally:
+            self._queue.set(not self._leader.stands_by)
+        self._arrange_next_step()
+
+    def _send(self, batches: list[tuple[int, str]]) -> None:
+        self._everything_sent = self._messages.send_batches(batches)
+        self._pacer.lengthen(STEP_SPACING * (thread_time() - self._began_s))
+
+    def _arrange_next_step(self) -> None:
+        """Schedules a step for when a policy wants to be asked, soon while there is work; lets joiners collect."""
+        due_in_s = self._leader.due_in_s
+        if due_in_s is not None:
+            self.loop.step_within(min(due_in_s, BUSY_STEP_S))
+        elif self._leader.has_work:
+            self.loop.step_within(BUSY_STEP_S)
+        if due_in_s is None and self._leader.all_joinable:
+            self._pacer.lengthen(JOINING_INTERVAL_S)
+
+    def on_kick(self) -> None:
+        """Steps, unless this process stands by: the planner that leads gets the same kick."""
+        if self._queue.consumes:
+            self.loop.step()

@@ -1,0 +1,67 @@
+"""The planner's recovery: requeues lost batches, ends overdue requests, finds workers that messages do not reach."""
+
+import structlog
+from sqlalchemy import Connection
+
+from models.planning.planner_state import PlannerInputs
+from models.upkeep import reconciler
+from tasks.messages import NO_BATCH
+from tasks.planning.planner_rules import PlannerRules
+
+# Messages about one batch before its worker counts as unreachable: by default it has had 8 s by then. More delays the
+# batch, fewer suspects workers that are only busy. Not tuned.
+MOST_SENDS = 4
+
+log = structlog.get_logger()
+
+
+class Recovery:
+    """The recovery of one term of leadership; its queries run in the caller's transaction."""
+
+    def __init__(self, connection: Connection, rules: PlannerRules) -> None:
+        self._connection, self._rules = connection, rules
+        self._leading_since: float | None = None
+        self._recovered_at = self._unsent_at = 0.0
+
+    def begin_if_due(self, now: float) -> bool:
+        """Begins a recovery if the last one began at least `recover_every_s` ago; returns whether it did."""
+        self._leading_since = now if self._leading_since is None else self._leading_since
+        if now - self._recovered_at < self._rules.recover_every_s:
+            return False
+        self._recovered_at = now
+        return True
+
+    def broker_took_nothing(self, now: float) -> None:
+        """Records that the last step's messages did not reach the broker: no worker is to blame for those."""
+        self._unsent_at = now
+
+    def end_what_was_lost(self, inputs: PlannerInputs) -> None:
+        """Requeues lost batches, predicts requests that no predictor predicts, and fails those past their deadlines."""
+        rules, connection = self._rules, self._connection
+        if inputs.now - (self._leading_since or inputs.now) > rules.alive_s:
+            # not sooner: while the database was away, no worker could renew its leases
+            lost = reconciler.lose_expired_batches(connection, rules.lease_s, rules.max_attempts)
+            if lost:
+                log.warning("batches lost", requests=len(lost))
+        if inputs.predictor_silent_s is None or inputs.predictor_silent_s > rules.predictor_grace_s:
+            reconciler.write_fallback_predictions(connection, rules.predictor_grace_s)
+        reconciler.expire_deadlines(connection)
+
+    def ended_without_answer(self) -> list[str]:
+        """Returns the ids of requests that were cancelled or failed lately, so that policies discard them."""
+        # Five intervals, so that a request that ended just after one look is still found at the next ones.
+        return reconciler.recently_cancelled_or_failed(self._connection, 5 * self._rules.recover_every_s)
+
+    def messages_to_send_again(self, now: float) -> list[tuple[int, str]]:
+        """Returns batches that were sent and not taken, and a probe for each unreachable worker."""
+        rules, connection = self._rules, self._connection
+        unreachable: list[str] = []
+        if now - self._unsent_at > MOST_SENDS * (rules.resend_s + rules.recover_every_s):
+            # not sooner: workers cannot take what did not reach the broker
+            unreachable = reconciler.withdraw_untaken_batches(
+                connection, rules.resend_s, MOST_SENDS, rules.max_attempts
+            )
+        for name in unreachable:
+            log.error("worker takes no messages", worker=name, remedy="compare its MAGNUS_REDIS_URL with the planner's")
+        probes = [(NO_BATCH, name) for name in reconciler.workers_to_probe(connection, rules.alive_s)]
+        return reconciler.batches_to_resend(connection, rules.resend_s, rules.on_time_s) + probes
