@@ -104,7 +104,7 @@ class FleetView:
         return by_model
 
     def present_work(self, workers: Iterable[Worker], step_costs: Mapping[str, ServingTime]) -> list[PresentWork]:
-        """Returns the workers with their run-to-completion batches for a forecast; `step_costs` are by worker's name."""
+        """Returns the workers with their run-to-completion batches for a forecast; `step_costs` are keyed by name."""
         static = defaultdict(list)
         for batch in self._open:
             if not batch.joins:
