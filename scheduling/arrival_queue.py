@@ -76,7 +76,7 @@ class WorkerQueues:
         self.add = self._shared.add
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield everything that waits, in order of arrival."""
+        """Yield all waiting requests, in order of arrival."""
         return heapq.merge(self._shared, *self._queues.values(), key=lambda request: (request.arrived_at, request.id))
 
     def __len__(self) -> int:

@@ -155,7 +155,7 @@ class Policy(Protocol):
 
 
 def batch_shape(requests: Sequence[Request], iteration_limit: int | None = None) -> tuple[int, int, int]:
-    """Batch size, batch length and predicted batch generation length, both in tokens; at least one request."""
+    """Return batch size, batch length and predicted batch generation length, both in tokens; at least one request."""
     generation_length = max(request.remaining for request in requests)
     length = max(request.prefill for request in requests)
     return len(requests), length, min(generation_length, iteration_limit or generation_length)
@@ -168,7 +168,7 @@ def waiting_batch(
     iteration_limit: int | None = None,
     sealed: bool = False,
 ) -> WaitingBatch:
-    """These requests as one batch on a worker of such costs; without costs its estimate is 0 s and its ratio 1."""
+    """Return the requests as one batch for a worker with these costs; without costs it takes 0 s, with ratio 1."""
     size, length, generation_length = batch_shape(requests, iteration_limit)
     estimated_s = costs.serve_s(size, length, generation_length) if costs else 0.0
     waited_s = now - min(request.arrived_at for request in requests)

@@ -33,7 +33,7 @@ LEAST_GAIN = 0.02
 THRESHOLD_REQUESTS = 256
 LEAST_THRESHOLD_REQUESTS = 32  # some batches; with fewer requests chance would choose
 STEP = 2  # between the thresholds tried: a finer one changes the time by less than predictions err
-VALID_SHARE = 0.7  # the goal that the service sets itself: of the tokens computed by run-to-completion batches
+VALID_SHARE = 0.7  # our goal for the valid share of the tokens that run-to-completion batches compute
 MOST_SLOWDOWN = 0.25  # extra time allowed for that goal; with poor predictions no Φ reaches the goal within it
 # Requests by which S is chosen; more take more planning time: these take some tens of milliseconds. Not tuned.
 SLICE_REQUESTS = 96
@@ -69,12 +69,12 @@ class ChosenParameter:
 
 
 def chosen_threshold() -> ChosenParameter:
-    """Return Φ for `cheapest_threshold`."""
+    """Return Φ as a parameter that `cheapest_threshold` chooses."""
     return ChosenParameter(PUBLISHED_THRESHOLD, THRESHOLD_REQUESTS, LEAST_THRESHOLD_REQUESTS)
 
 
 def chosen_slice() -> ChosenParameter:
-    """Return S for `cheapest_slice`; requests that come back from an earlier slice must not be recorded."""
+    """Return S as a parameter that `cheapest_slice` chooses; record each request only before its first slice."""
     return ChosenParameter(PUBLISHED_SLICE, SLICE_REQUESTS, LEAST_SLICE_REQUESTS)
 
 

@@ -15,9 +15,11 @@ class EngineCosts:
     """
 
     curves: ServingCurves
-    join_s: float = 0.0  # whenever rows join a running continuous batch
-    chunk_tokens: int | None = None  # prefill of joiners in chunks between iterations; None: it stalls the others
-    out_of_memory_s: float = 0.0  # emptying the memory and loading the model again
+    join_s: float = 0.0  # added whenever rows join a running continuous batch
+    chunk_tokens: int | None = (
+        None  # tokens of a chunk of the joiners' prefill; None: the whole prefill stalls the running rows
+    )
+    out_of_memory_s: float = 0.0  # the time to empty the memory and load the model again
     headroom: float = 0.0  # memory beyond Θ, as a share of Θ: Magnus keeps 30 % of the memory for fragmentation
     jitter: float = 0.0  # relative standard deviation of durations
 
@@ -28,7 +30,7 @@ class EngineCosts:
             )
 
     def faster(self, speed: float) -> "EngineCosts":
-        """The same engine on a worker that is `speed` times as fast."""
+        """Return the same engine on a worker that is `speed` times as fast."""
         return replace(
             self,
             curves=ServingCurves.from_coefficients(self.curves.coefficients / speed),
@@ -39,7 +41,7 @@ class EngineCosts:
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens by use, and reads of cached tokens with those that an answer needed (Magnus Eq. 2-4)."""
+    """Tokens by use, and all and useful reads of cached tokens (Magnus Eq. 2-4)."""
 
     valid: int = 0
     invalid: int = 0
@@ -56,13 +58,13 @@ class Tokens:
 
 
 def reads(length: int, iterations: int) -> int:
-    """Cached tokens that a row of this length reads in `iterations` iterations."""
+    """Return the cached tokens that a row of this length reads in `iterations` iterations."""
     return iterations * length + iterations * (iterations + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class StaticRun:
-    """What a batch takes: `iterations` until it ends or, with `out_of_memory`, until memory is full."""
+    """The run of a batch: `iterations` until it ends or, with `out_of_memory`, until memory is full."""
 
     duration_s: float
     length: int

@@ -14,14 +14,14 @@ ROUNDING_S = 1e-6
 
 
 class Timetable(Generic[T]):
-    """Items with instants that are known from the start."""
+    """Items whose instants are known from the start."""
 
     def __init__(self, entries: Iterable[tuple[float, T]]) -> None:
-        """The entries must be sorted by their instants."""
+        """Take entries that are sorted by their instants."""
         self._entries = deque(entries)
 
     def next_at(self) -> float:
-        """The instant of the next item; infinity if there is none."""
+        """Return the instant of the next item; infinity if there is none."""
         return self._entries[0][0] if self._entries else math.inf
 
     def pop_due(self, now: float) -> Iterator[T]:
@@ -39,7 +39,7 @@ class WorkerEvents:
         self._entries = 0
 
     def schedule(self, worker: str, at: float) -> None:
-        """Replace a worker's next event; at infinity it has none."""
+        """Replace a worker's next event; infinity stands for no event."""
         self._entries += 1
         self._current[worker] = self._entries
         if at < math.inf:
@@ -50,13 +50,13 @@ class WorkerEvents:
         del self._current[worker]
 
     def next_at(self) -> float:
-        """The instant of the next event; infinity if there is none."""
+        """Return the instant of the next event; infinity if there is none."""
         while self._heap and self._current.get(self._heap[0][2]) != self._heap[0][1]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
     def pop_due(self, now: float) -> Iterator[str]:
-        """Remove the due events in order, including those scheduled meanwhile; yields their workers."""
+        """Remove the due events in order, including those scheduled meanwhile; yield their workers."""
         while self.next_at() <= now:
             yield heapq.heappop(self._heap)[2]
 
@@ -69,12 +69,12 @@ class DecisionTimer:
         self.next_at = math.inf
 
     def request(self, at: float) -> None:
-        """Have the policy asked at this instant, or at the first tick after it."""
+        """Schedule a decision at this instant, or at the first tick after it."""
         tick_at = math.ceil(at / self._tick_s - ROUNDING_S) * self._tick_s if self._tick_s else at
         self.next_at = min(self.next_at, max(tick_at, at))
 
     def pop_due(self, now: float) -> bool:
-        """Whether a decision is due; if so, clears all requests."""
+        """Return whether a decision is due; if so, forget all requested instants."""
         if self.next_at > now:
             return False
         self.next_at = math.inf

@@ -51,7 +51,7 @@ class ServedWork:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Service time as a multiple of the engines' steps, and seconds before a request can be served at all."""
+    """Service time as a multiple of the engines' steps, and the least seconds from arrival to service."""
 
     slowdown: float = 1.0
     delay_s: float = 0.0
@@ -59,7 +59,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class LabFigures:
-    """What a policy reached: answers a second, from the first arrival to the last answer, and seconds to an answer.
+    """The results of a policy: answers a second from the first arrival to the last answer, and response times.
 
     `unanswered` were not served before the simulation had to end, or fit no worker.
     """
@@ -73,7 +73,7 @@ class LabFigures:
 
 
 def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Overheads, goes_on: GoesOn) -> LabFigures:
-    """Simulate the work under this policy while `goes_on()`. Raises UnknownPolicy."""
+    """Simulate the work under this policy while `goes_on()` is true; raise UnknownPolicy for an unknown name."""
     answers = _simulated(policy, work, settings, overheads, goes_on).answers
     counted = [answers[one] for one in work.counted if one in answers]
     times = ((answer.arrived_at - overheads.delay_s, answer.finished_at) for answer in counted)
@@ -81,8 +81,9 @@ def play(policy: str, work: ServedWork, settings: PolicySettings, overheads: Ove
 
 
 def calibrate(policy: str, work: ServedWork, settings: PolicySettings, goes_on: GoesOn) -> Overheads:
-    """Fit overheads so that the policy in force reaches its measured median waiting and service times. Means,
-    percentiles and throughput are not fitted, so they show how good the simulation is.
+    """Fit overheads so that the policy in force reaches its measured median waiting and service times.
+
+    Means, percentiles and throughput are not fitted, so they show how good the simulation is.
     """
     measured = [work.times[one] for one in work.counted]
     waited_s, service_s = _medians((one.waited_s, one.service_s) for one in measured)

@@ -62,12 +62,12 @@ class ContinuousBatch:
 
     @property
     def size(self) -> int:
-        """Rows in memory."""
+        """The number of rows in memory."""
         return len(self.rows) + len(self.prefilling)
 
     @property
     def length(self) -> int:
-        """Cached tokens of the longest row."""
+        """The cached tokens of the longest row."""
         return self._largest_offset + self.iteration
 
     @property
@@ -76,7 +76,7 @@ class ContinuousBatch:
         return not self.prefilling
 
     def fits(self, requests: Sequence[Request]) -> bool:
-        """Whether memory holds these beside the rows, with one more token each."""
+        """Return whether memory holds these requests beside the rows, each row with one more token."""
         size = self.size + len(requests)
         longest = max([request.prefill for request in requests], default=0)
         if self.size:
@@ -120,13 +120,13 @@ class ContinuousBatch:
         self._update_lengths()
 
     def leave(self, request_id: str) -> Request:
-        """Remove a row; returns its request with the generated tokens."""
+        """Remove a row; return its request with the generated tokens."""
         row = self.rows.pop(request_id)
         self._after_leaving()
         return replace(row.request, generated=row.generated_offset + self.iteration)
 
     def next_event(self) -> int:
-        """The iteration after which a row is done, the last chunk is prefilled, or memory is full."""
+        """Return the iteration after which a row is done, the last chunk is prefilled, or memory is full."""
         if self._next_event is None:
             while self._is_out_of_date(self._last_iterations[0]):
                 heapq.heappop(self._last_iterations)
@@ -136,12 +136,12 @@ class ContinuousBatch:
         return self._next_event
 
     def decode_s(self, iterations: int) -> float:
-        """Seconds of the next `iterations` iterations."""
+        """Return the seconds of the next `iterations` iterations."""
         a, b = self._slope_and_base()
         return self.slowdown * (iterations * b + a * iterations * (iterations + 1) / 2) + iterations * self._chunk_s
 
     def iteration_at(self, now: float) -> int:
-        """The last iteration that has ended at `now` if no event comes before."""
+        """Return the last iteration that has ended at `now` if no event comes before."""
         elapsed_s = now - self.at + ROUNDING_S
         if elapsed_s <= 0:
             return self.iteration
@@ -184,19 +184,19 @@ class ContinuousBatch:
         return ended
 
     def is_full(self) -> bool:
-        """Whether memory is too full for another iteration."""
+        """Return whether memory is too full for another iteration."""
         return bool(self.rows) and self._last_that_fits() <= self.iteration
 
     def newest(self) -> str:
-        """The id of the decoding row that joined last."""
+        """Return the id of the decoding row that joined last."""
         return next(reversed(self.rows))
 
     def rows_in_memory(self) -> list[SimulatedRow]:
-        """Every row, including those being prefilled."""
+        """Return every row, including those being prefilled."""
         return [*self.rows.values(), *self.prefilling.values()]
 
     def _last_that_fits(self) -> int:
-        """The last iteration that memory holds if no row leaves before."""
+        """Return the last iteration that memory holds if no row leaves before."""
         capacity = self.memory.capacity_tokens
         if not self.memory.paged:
             return capacity // self.size - self._largest_offset
@@ -204,12 +204,12 @@ class ContinuousBatch:
         return self.iteration + int((capacity - overhead - self._cached()) // len(self.rows))
 
     def _cached(self) -> int:
-        """Tokens in memory without padding."""
+        """Return the tokens in memory without padding."""
         decoding = self._offset_sum + len(self.rows) * self.iteration
         return decoding + sum(row.request.prefill for row in self.prefilling.values())
 
     def _slope_and_base(self) -> tuple[float, float]:
-        """The slope a, and the seconds of an iteration at the present cached lengths."""
+        """Return the slope a, and the seconds of an iteration at the present cached lengths."""
         d1, d2, d3, d4 = self.costs.curves.decode
         size = len(self.rows)
         a = d1 * size + d3
@@ -241,7 +241,7 @@ class ContinuousBatch:
         self.busy_s += seconds
 
     def _padding(self) -> int:
-        """Pad tokens in memory."""
+        """Return the pad tokens in memory."""
         if self.memory.paged:
             return 0
         return sum(self._largest_offset - row.cached_offset for row in self.rows_in_memory())

@@ -24,7 +24,7 @@ class SimulatedFleet:
         return self._workers[name]
 
     def __iter__(self) -> Iterator[SimulatedWorker]:
-        """Every worker that ever joined, those that have left last."""
+        """Return every worker that ever joined, those that have left last."""
         yield from self._workers.values()
         yield from self._departed
 
@@ -41,7 +41,7 @@ class SimulatedFleet:
         return worker
 
     def refresh(self, worker: SimulatedWorker, now: float) -> bool:
-        """Update a worker whose state has changed; returns whether to ask the policy because it is idle."""
+        """Update a worker whose state has changed; return whether to ask the policy because it is idle."""
         if not self._keeps_descriptions:
             return False
         name = worker.instance.name
@@ -53,11 +53,11 @@ class SimulatedFleet:
         return description.idle
 
     def may_take_work(self) -> bool:
-        """Whether the contract lets the policy be asked: in mode `batch` only while some worker is idle."""
+        """Return whether the contract lets the policy be asked: in mode `batch` only while some worker is idle."""
         return bool(self._idle) or not self._keeps_descriptions
 
     def describe(self, now: float) -> list[Worker]:
-        """The workers as policies see them, in the order in which they joined."""
+        """Return the workers as policies see them, in the order in which they joined."""
         if self._keeps_descriptions:
             return list(self._descriptions.values())
         return [worker.describe(now) for worker in self._workers.values()]

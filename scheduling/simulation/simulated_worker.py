@@ -43,7 +43,7 @@ class RequestDone:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """A request returns unfinished with its generated tokens; `preempted`: it had to leave."""
+    """A request comes back unfinished with its generated tokens; `preempted` if it had to leave a batch."""
 
     request: Request
     preempted: bool
@@ -120,7 +120,7 @@ class SimulatedWorker:
         return self._busy_s + self._batch.busy_s
 
     def describe(self, now: float) -> Worker:
-        """The worker as policies see it; the same object until something visible to them changes."""
+        """Return the worker as policies see it; the same object until something visible to them changes."""
         iteration = min(self._batch.iteration_at(now), self._next_event_iteration()) if self._batch.rows else 0
         if self._description and not self._running and self._description_iteration == iteration:
             return self._description
@@ -156,7 +156,7 @@ class SimulatedWorker:
         self._running_ends_at = max(self._running_ends_at, now)
 
     def next_at(self) -> float:
-        """The instant of the next event; infinity if there is none."""
+        """Return the instant of the next event; infinity if there is none."""
         if self._running:
             return self._running_ends_at
         if self._batch.rows:
@@ -178,7 +178,7 @@ class SimulatedWorker:
         return outcomes
 
     def abandon(self) -> list[tuple[Request, int]]:
-        """Return every unfinished request as assigned, with its tokens generated since, which are lost."""
+        """Return every unfinished request as it was assigned, with its generated tokens, which are lost."""
         waiting = [*self._joining, *self._queue, *([self._running.assignment] if self._running else [])]
         requests = [(request, request.generated) for assignment in waiting for request in assignment.requests]
         requests += [(row.request, row.generated_offset + self._batch.iteration) for row in self._batch.rows.values()]
@@ -230,7 +230,7 @@ class SimulatedWorker:
         return [*outcomes, RowsJoined(assignment, batch.at, batch.length)]
 
     def _totals(self, assignment: Assignment) -> list[int]:
-        """Return the true generation lengths of its requests."""
+        """Return the true generation lengths of an assignment's requests."""
         return [self._generation_lengths[request.id] for request in assignment.requests]
 
     def _row_left(self, request: Request, generated: int) -> Outcome:
@@ -247,7 +247,7 @@ class SimulatedWorker:
             batch.at = max(batch.at, now)
 
     def _next_event_iteration(self) -> int:
-        """The iteration of the continuous batch after which rows leave or join."""
+        """Return the iteration of the continuous batch after which rows leave or join."""
         batch = self._batch
         if self._joining and batch.accepts_joiners:
             return max(batch.iteration, min(self._join_iteration, batch.next_event()))
@@ -263,5 +263,5 @@ class SimulatedWorker:
         return tuple(rows)
 
     def _draw_slowdown(self) -> float:
-        """A factor of mean one for durations; the floor of 0.1 keeps them positive."""
+        """Draw a factor for durations, of mean 1; the floor of 0.1 keeps durations positive."""
         return max(0.1, 1 + self.costs.jitter * self._random.standard_normal()) if self.costs.jitter else 1.0

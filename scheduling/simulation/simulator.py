@@ -42,7 +42,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class StartedBatch:
-    """A run-to-completion batch at a worker; `started_at` None: it waits there."""
+    """A run-to-completion batch at a worker; `started_at` is None while it waits there."""
 
     assignment: Assignment
     started_at: float | None
@@ -104,7 +104,7 @@ class Simulation:
         self._recorder = TraceRecorder(requests[0].arrived_at if requests else 0.0)
 
     def next_at(self) -> float:
-        """The next instant at which anything happens."""
+        """Return the next instant at which anything happens."""
         return min(
             self._arrivals.next_at(), self._joins.next_at(), self._worker_events.next_at(), self._decision.next_at
         )
@@ -129,11 +129,11 @@ class Simulation:
                 self._advance(self._fleet[name], now)
 
     def decision_is_due(self, now: float) -> bool:
-        """Whether the policy is to be asked now."""
+        """Return whether the policy is to be asked now."""
         return self._decision.pop_due(now) and self._fleet.may_take_work()
 
     def describe_workers(self, now: float) -> list[Worker]:
-        """The live workers as policies see them."""
+        """Return the live workers as policies see them."""
         return self._fleet.describe(now)
 
     def carry_out(self, assignment: Assignment, now: float) -> None:
@@ -158,7 +158,7 @@ class Simulation:
         self._schedule(resumed, now)
 
     def will_generate(self, lengths: Mapping[str, int]) -> None:
-        """Set the true lengths of requests that already wait in the policy or run."""
+        """Set the true generation lengths of requests that already wait in the policy or run."""
         self._generation_lengths.update(lengths)
 
     def schedule_wake_up(self, now: float) -> None:
@@ -221,7 +221,7 @@ class Simulation:
         return request.length + self._generation_lengths[request.id] > self._largest_tokens
 
     def _remove(self, name: str, now: float) -> None:
-        """A worker leaves; its requests come back as they were assigned."""
+        """Remove a worker; its requests wait again as they were assigned."""
         self._worker_events.cancel(name)
         for request, generated in self._fleet.leave(name).abandon():
             self._recorder.discarded(request, generated)

@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def requests_per_s(self) -> float:
-        """Request throughput."""
+        """Answered requests a second."""
         return len(self.answers) / self.makespan_s if self.answers else 0.0
 
     @property
@@ -172,7 +172,7 @@ class TraceRecorder:
         self._generated[requeued.request.id] = requeued.request.generated
 
     def static_batch_done(self, done: StaticBatchDone, worker: str, now: float) -> None:
-        """A run-to-completion batch has ended or run out of memory."""
+        """Record that a run-to-completion batch has ended or run out of memory."""
         run = done.run
         self._trace.batches.append(
             BatchRun(

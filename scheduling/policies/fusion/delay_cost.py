@@ -40,7 +40,7 @@ NO_WORK: WorkFeatures = (0.0, 0.0, 0.0, 0.0)
 # tuned.
 LENGTH_STEP = math.log(1.1)
 LENGTH_STEPS = (
-    200  # the last begins at 1.1^199 = 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) does
+    200  # the last begins at 1.1^199 = 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) works
 )
 UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # tokens
 
@@ -97,9 +97,9 @@ def _length_step(request: Request) -> int:
 
 
 def upper_edges(fleet: FleetArrays, waiting_s: Floats) -> Floats:
-    """The upper edge of each worker's band in tokens, (workers,); `waiting_s` is `Backlog.work_s`.
+    """Return the upper edge of each worker's band in tokens, (workers,); `waiting_s` is `Backlog.work_s`.
 
-    Workers get bands in the order of the mean length of their rows, so that each goes on with similar lengths.
+    Workers get bands in the order of the mean length of their rows, so that each continues with similar lengths.
     """
     is_row = np.arange(fleet.cached.shape[1]) < fleet.size[:, None]
     cached, remaining = fleet.cached[is_row], np.maximum(fleet.remaining[is_row], 1.0)

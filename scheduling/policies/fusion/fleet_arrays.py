@@ -24,13 +24,13 @@ from scheduling.length_distributions import conditional_totals
 from scheduling.policy import Worker
 from scheduling.request import Request
 
-# A worker is busy at this share of the most tokens a second that any number of rows would give. Simulated with the
-# costs of the bundled model at 35 times its size and more requests than two workers can serve, 0.7, 0.8, 7/8, 0.9 and
-# no limit give 35.3, 37.7, 38.2, 39.3 and 38.9 requests a second and means of 1.9, 2.0, 2.3, 2.4 and 2.4 s where 600
-# arrive; where 2,000 do, 37.7, 41.2, 43.1, 44.1 and 44.7, and 4.3, 3.9, 4.2, 4.5 and 5.7 s. On published GPUs memory
-# ends first.
+# The share of a worker's largest throughput in tokens at which it counts as busy. Simulated with the costs of the
+# bundled model at 35 times its size, two workers and more requests than they can serve, shares of 0.7, 0.8, 7/8, 0.9
+# and 1 (no limit) give with 600 requests 35.3, 37.7, 38.2, 39.3 and 38.9 requests a second and mean response times of
+# 1.9, 2.0, 2.3, 2.4 and 2.4 s; with 2,000 requests 37.7, 41.2, 43.1, 44.1 and 44.7 a second and 4.3, 3.9, 4.2, 4.5 and
+# 5.7 s. On the published GPUs memory is full before this limit is reached.
 BUSY_SHARE = 7 / 8
-LEAST_ROWS = 16  # minimum of a busy worker, even if its fitted costs say fewer
+LEAST_ROWS = 16  # always allowed, because fitted costs may be wrong
 TINY_S = 1e-12  # least divisor, for fitted costs in which a further row costs nothing
 
 
@@ -53,7 +53,7 @@ class FutureMemory:
         return cls(ordered, np.maximum.accumulate(cached, axis=1), np.cumsum(cached, axis=1), paged, overhead)
 
     def peaks_with(self, workers: Ints, cached: Floats, remaining: Floats) -> Floats:
-        """Peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
+        """Return the peaks in tokens, (pairs,), if one more row with these tokens joined the worker of each pair."""
         rows_remaining, longest = self.remaining[workers], self.longest[workers]
         cached, remaining = cached[:, None], remaining[:, None]
         count = np.arange(1, rows_remaining.shape[1] + 1)
@@ -131,13 +131,13 @@ class FleetArrays:
 
     @property
     def shared_tokens(self) -> Floats:
-        """The tokens that share an iteration's fixed time: those that memory holds, or those of the most rows."""
+        """The tokens that share an iteration's fixed time: the capacity, or those of `most_rows` mean rows if fewer."""
         mean_row = self.total.sum() / max(1, int(self.size.sum()))
         of_rows = self.most_rows * mean_row
         return np.asarray(np.where(of_rows > 0, np.minimum(self.capacity, of_rows), self.capacity), np.float64)
 
     def limit_rows(self) -> None:
-        """Limit each worker to the rows that keep it busy: more rows would only make all steps longer."""
+        """Limit each worker to the rows that keep it busy: more rows would mainly make every iteration longer."""
         fixed_s, row_s = self.d4 + self.d3 * self.read_length, self.d2 + self.d1 * self.read_length
         enough = BUSY_SHARE / (1 - BUSY_SHARE) * fixed_s / np.maximum(row_s, TINY_S)
         self.most_rows = np.minimum(self.most_rows, np.maximum(LEAST_ROWS, enough))
@@ -148,14 +148,14 @@ class FleetArrays:
         return np.asarray(self.d4 + self.d3 * length + size * (self.d2 + self.d1 * length), np.float64)
 
     def join_s(self) -> Floats:
-        """Seconds that the running rows of each worker lose to one join, summed over the rows.
+        """Return the seconds that the running rows of each worker lose to one join, summed over the rows.
 
         Each row loses the fixed part of a prefill, which does not depend on the number of joiners.
         """
         return np.asarray((self.size - self.joiners) * (self.p4 + self.p3 * self.read_length), np.float64)
 
     def fits_one_more(self, worker: int, prefill: float) -> bool:
-        """Whether a row of this length fits beside the worker's rows now, without regard to their growth."""
+        """Return whether a row of this length fits beside the worker's rows now, without regard to their growth."""
         return bool(self.fits_beside(np.array([worker]), np.array([[prefill]]))[0, 0])
 
     def fits_beside(self, workers: Ints, prefill: Floats) -> NDArray[np.bool_]:
@@ -171,7 +171,7 @@ class FleetArrays:
         return np.asarray(fits & (size < most_rows), np.bool_)
 
     def peak_with(self, worker: int, prefill: float, remaining: float) -> float:
-        """The peak of a worker's memory if one more row with these tokens joined."""
+        """Return the peak of a worker's memory if one more row with these tokens joined."""
         size = int(self.size[worker])
         cached = np.append(self.cached[worker, :size], prefill)
         rows_remaining = np.append(self.remaining[worker, :size], remaining)
@@ -210,7 +210,7 @@ def reserved(median: float, upper: float, size: int) -> float: ...
 @overload
 def reserved(median: Floats, upper: Floats, size: Ints) -> Floats: ...
 def reserved(median: float | Floats, upper: float | Floats, size: int | Ints) -> float | Floats:
-    """Remaining tokens to reserve for one row of a batch of `size` rows: the median and 1/√size of the way to `upper`.
+    """Return the remaining tokens to reserve for each row of `size` rows: median + (upper - median) / √size.
 
     The rows' prediction errors are independent, so their sum spreads √size times as far as a single error, and each row
     needs 1/√size of its own spread.

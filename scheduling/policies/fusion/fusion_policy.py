@@ -75,7 +75,7 @@ class Fusion(Policy):
         return len(self._queues) + len(self._join_buffer)
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request to its bucket; an unfinished one that returns was ahead of all waiting requests."""
+        """Add a request to its bucket; no waiting work counts as ahead of one that comes back unfinished."""
         self._in_background = request.background
         work_ahead = self._queues.backlog.total() if request.generated == 0 else NO_WORK
         self._queues.add(WaitingRequest(request, work_ahead))
@@ -205,8 +205,9 @@ class Fusion(Policy):
 
 
 def largest_tokens(buckets: LengthBuckets, fleet: FleetArrays) -> float:
-    """Tokens of the largest first request of a bucket that could join an empty worker. Infinity if there is none:
-    requests that fit no present worker must not make others wait.
+    """Return the tokens of the largest bucket head that could join an empty worker.
+
+    Returns infinity if there is none: other tenants must not wait for a request that no live worker can hold.
     """
     heads = buckets.heads()
     tokens = (heads.prefill + heads.remaining)[heads.prefill < fleet.capacity.max()]

@@ -33,7 +33,7 @@ class JoinGroup:
         self.counted_at = now
 
     def joins_at(self, join_cost_s: float) -> float:
-        """When the joiners' summed waiting reaches half of the cost of a join, without further joiners."""
+        """Return when the joiners' summed waiting reaches half of the cost of a join, without further joiners."""
         return self.counted_at + (join_cost_s / 2 - self.waited_s) / len(self.joiners)
 
 

@@ -34,7 +34,7 @@ class WaitingRequest:
     work_ahead: WorkFeatures = NO_WORK
 
     def misses_deadline(self, now: float, step_s: float) -> bool:
-        """Whether it would miss its deadline even if it started now, with iterations of `step_s` seconds."""
+        """Return whether it would miss its deadline even if it started now, with iterations of `step_s` seconds."""
         deadline_at = self.request.deadline_at
         return deadline_at is not None and deadline_at < now + self.request.remaining * step_s
 
@@ -95,7 +95,7 @@ class LengthBuckets:
         return iter(self._waiting.values())
 
     def add(self, waiting: WaitingRequest, deadline_missed: bool = False) -> None:
-        """Put a request into its bucket; if it will miss its deadline anyway, into a bucket ordered by arrival."""
+        """Add a request to its bucket, or if it will miss its deadline anyway to one ordered by arrival."""
         request = waiting.request
         bucket = bucket_key(request, deadline_missed)
         self._waiting[request.id], self._bucket_of[request.id] = waiting, bucket
@@ -106,7 +106,7 @@ class LengthBuckets:
             self._write_column(bucket)
 
     def take(self, request_id: str) -> WaitingRequest:
-        """Take a request out of its bucket, at any position; KeyError if it is in none."""
+        """Remove a request and return it; raise KeyError if it is in no bucket."""
         waiting, bucket = self._waiting.pop(request_id), self._bucket_of.pop(request_id)
         if self._heaps[bucket][0][2] == request_id:
             self._advance(bucket)
@@ -119,7 +119,7 @@ class LengthBuckets:
                 self.add(self.take(waiting.request.id), deadline_missed=True)
 
     def first_of_each(self, count: int) -> list[WaitingRequest]:
-        """The first requests of each bucket: at least one each, about `count` in all."""
+        """Return the first requests of each bucket: at least one each, about `count` in all."""
         each = max(1, count // max(1, len(self._buckets)))
         firsts = (islice(self._in_order(bucket), each) for bucket in self._buckets)
         return [waiting for of_bucket in firsts for waiting in of_bucket]

@@ -90,7 +90,7 @@ fleet). Returns whether the round may go on."""
 
 
 def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
-    """The workers that could admit a request with the shortest prefill and the shortest answer of all heads."""
+    """Return the workers that could admit a request with the shortest prefill and the shortest answer of all heads."""
     count, size = len(fleet), fleet.size + 1
     least = (float(column.min()) for column in (heads.prefill, heads.remaining, heads.remaining_upper))
     prefill, remaining, upper = (np.full(count, value) for value in least)
@@ -102,10 +102,10 @@ def candidate_workers(fleet: FleetArrays, heads: BucketHeads) -> Ints:
 def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, key: Floats, join: Join) -> bool:
     """Let requests join workers, the smallest key first, each by a call of `join`; return whether any joined.
 
-    `key`, (these workers, buckets), is that of each bucket's first request; infinite: it must not join. A request
-    behind it has the same key plus the difference of their arrivals. The round ends when `join` returns False, or when
-    each worker has taken one joiner for every ROWS_PER_JOINER of its rows (at least one) or no longer admits the
-    request with its smallest key. If any pair that the round tries is admitted, the one with the smallest key joins.
+    `key`, (these workers, buckets), is the key of each bucket's first request, infinite where it must not join. A later
+    request of a bucket has the same key plus the difference of their arrivals. The round ends when `join` returns
+    False, or when each worker has taken one joiner for every ROWS_PER_JOINER of its rows (at least one) or no longer
+    admits the request with its smallest key. If any tried pair is admitted, the one with the smallest key joins.
     """
     bucket_keys = buckets.bucket_keys()
     arrived_at = buckets.heads().arrived_at.tolist()  # a copy: the heads change with every join
@@ -142,7 +142,7 @@ def join_best_pairs(fleet: FleetArrays, buckets: LengthBuckets, workers: Ints, k
 def _admitted_pairs(
     fleet: FleetArrays, heads: BucketHeads, workers: Ints, key: Floats
 ) -> dict[int, list[tuple[float, int]]]:
-    """By column of a head: (key, index into `workers`) for each worker that admits it, the smallest key last.
+    """Return by column of a head (key, index into `workers`) of each worker that admits it, the smallest key last.
 
     Only the KEYS_TRIED smallest keys of each worker are tried.
     """
@@ -168,10 +168,10 @@ def _smallest(key: Floats) -> Ints:
 
 
 def fits_now(fleet: FleetArrays, heads: BucketHeads, workers: Ints) -> Booleans:
-    """Whether each head fits on each of these workers when it joins, (workers, buckets).
+    """Return whether each head fits on each of these workers when it joins, (workers, buckets).
 
-    A worker without rows takes only what it can hold to its end, except that the largest worker takes every request
-    whose prompt it can hold.
+    A worker without rows takes only requests that it can hold to their ends, except that the largest worker takes every
+    request whose prompt it can hold.
     """
     size, capacity = fleet.size[workers, None], fleet.capacity[workers, None]
     at_once = fleet.fits_beside(workers, heads.prefill[None, :])

@@ -42,7 +42,7 @@ MIN_TAU = 0.1  # with a lower rank correlation predicted lengths do not count at
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """The fleet's waiting work and pace."""
+    """The fleet's waiting work, and how fast it serves it."""
 
     drain_s: float  # seconds until the whole fleet would have served all waiting requests
     step_s: float  # mean seconds of an iteration as the batches are now
@@ -58,7 +58,7 @@ def priority_keys(heads: BucketHeads, delay_s: Floats, load: FleetLoad, now: flo
 
 
 def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Floats:
-    """Keys (requests,) of requests that are due or may soon miss their deadline; infinite for all others.
+    """Return the keys (requests,) of requests that are due or may soon miss their deadline; infinite for all others.
 
     A request is urgent if its slack (the time until its deadline minus its own generation) is shorter than the fleet
     needs for the waiting work and the request itself.
@@ -72,7 +72,7 @@ def due_or_urgent_keys(heads: BucketHeads, load: FleetLoad, now: float) -> Float
 
 
 def prediction_weight(tau: float | None) -> float:
-    """The exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
+    """Return the exponent of predicted lengths, 0 to 1: the linear correlation that corresponds to Kendall's tau.
 
     For normal variables that is sin(π/2 · τ). At 0, requests of equal prompts are served first come, first served.
     Until tau is known (None), predictions count in full.
@@ -91,7 +91,7 @@ MIN_WORK_S = 1e-9  # keys take the logarithm of the work, so it must not be 0; a
 def serving_order(
     by_tenant: Mapping[str, LengthBuckets], counters: VirtualTokenCounters, load: FleetLoad, now: float
 ) -> Iterator[Request]:
-    """Each tenant's requests by key; tenants take turns by their expected counters.
+    """Yield each tenant's requests by key; tenants take turns by their expected counters.
 
     Predicted lengths count in full, whatever the predictor's rank correlation. Requests deep in their bucket follow the
     tenant's others, by arrival.
