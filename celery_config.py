@@ -17,7 +17,7 @@ from processes.broker import BROKER_TIMEOUT_S
 # first batches once it is back, shorter writes more log lines. Not tuned.
 RECONNECT_WITHIN_S = 2.0
 # How often closed minutes are counted and old rows deleted. The dashboard's history has one row a minute, so any value
-# below 60 does.
+# below 60 works.
 UPKEEP_EVERY_S = 10.0
 # Redis keeps the bindings of a named exchange as data, and a wiped broker would miss them. The default exchange
 # delivers by queue name and has no bindings.
@@ -36,7 +36,7 @@ def celery_config(redis_url: str | None, tick_s: float, installation: str) -> di
     """
     return {
         "broker_url": re.sub("^unix:", "redis+socket:", redis_url or "") or None,  # kombu's name for it
-        # unlike redis-py, kombu checks no certificate unless it is told to
+        # unlike redis-py, kombu checks certificates only if configured
         "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if (redis_url or "").startswith("rediss:") else False,
         "broker_connection_timeout": BROKER_TIMEOUT_S,
         "broker_connection_retry_on_startup": True,

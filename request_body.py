@@ -1,8 +1,8 @@
-"""What a client asks for beside its texts and its limit: one type from the API to the engine.
+"""The options of a request beside its texts and its limit, in one type from the API to the engine.
 
-The schema of a call makes it, `stored_form` is what the request's row keeps of it, `read_body` reads the row, and the
-engine samples with its `Sampling`. A row of an earlier release, or of another program, may lack fields: what is not
-stored asks for nothing.
+The schema of a call makes it, `stored_form` converts it for the request's row, `read_body` reads the row, and the
+engine uses its `Sampling`. Rows of earlier releases or of other programs may lack fields, which then have their
+defaults.
 """
 
 import math
@@ -18,7 +18,7 @@ LEAST_TEMPERATURE = 1e-5
 
 ALWAYS_STORED = ("metadata", "background", "stop")
 ALWAYS_STORED_SAMPLING = ("temperature", "top_p", "top_k", "seed")
-# Workers of earlier releases read these fields beside "sampling" and not in it.
+# Workers of earlier releases read these fields next to "sampling", not inside it.
 STORED_BESIDE_SAMPLING = ("ignore_eos", "min_tokens", "stop_token_ids")
 
 EVERYWHERE = frozenset({"top_p", "seed"})  # every engine that takes a temperature takes these too
@@ -41,7 +41,7 @@ class Sampling:
     the likeliest token's. `repetition_penalty` divides the positive logits, and multiplies the negative ones, of tokens
     that the prompt or the answer has. With `ignore_eos` an end of sequence is a token like any other. The first
     `min_tokens` tokens include neither an end of sequence nor one of the `stop_token_ids`, which end the answer too.
-    Raises ValueError for a value outside its range; every other value can be sampled with.
+    Raises ValueError for a value outside its range; sampling works with every other value.
     """
 
     temperature: float = 0.0
@@ -74,7 +74,7 @@ class Sampling:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of the fields that ask for something that not every engine can do."""
+        """Names of the set fields that need an ability that not every engine has."""
         unneeded = EVERYWHERE if self.temperature else EVERYWHERE | NOT_FOR_GREEDY
         return tuple(
             field.name
@@ -104,7 +104,7 @@ class StoredTurn(_Part):
     role: str
     content: str
     tool_calls: tuple[StoredCall, ...] = ()
-    tool_call_id: str | None = None  # of the call whose result this message is
+    tool_call_id: str | None = None  # id of the call whose result this message has
 
 
 class StoredTool(_Part):
@@ -117,7 +117,7 @@ class StoredTool(_Part):
 
 
 class StoredToolChoice(_Part):
-    """Whether an answer must call a function, and which one if it must be a certain one."""
+    """Whether an answer must call a function, and which one if only one is allowed."""
 
     mode: Literal["none", "auto", "required"] = "auto"
     function: str | None = None
@@ -134,7 +134,7 @@ class StoredFormat(_Part):
 
 
 class RequestBody(_Part):
-    """What one request asks for; each default asks for nothing."""
+    """The options of one request; the defaults ask for nothing special."""
 
     metadata: dict[str, str] = {}
     background: bool = True
@@ -143,21 +143,21 @@ class RequestBody(_Part):
     stop: tuple[str, ...] = ()
     messages: tuple[StoredTurn, ...] = ()
     format: StoredFormat | None = None
-    top_logprobs: int | None = None  # wants each token's log probability, and those of this many likeliest tokens
+    top_logprobs: int | None = None  # wants each token's log probability, and those of this many alternatives
     raw: bool = False  # the model reads the input as it is, without its chat template
-    prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input, where the client sent tokens
+    prompt_ids: tuple[int, ...] = ()  # the tokens of a raw input that was sent as tokens
     echo: bool = False  # the client wants the prompt in front of the answer
     tools: tuple[StoredTool, ...] = ()
     tool_choice: StoredToolChoice = StoredToolChoice()
     parallel_tool_calls: bool = True
     store: bool = True  # False: the request is deleted once it was answered
-    instructions: str | None = None  # as the client gave them, where its input began with system messages
+    instructions: str | None = None  # the client's own ones if its input began with system messages
     previous_response_id: str | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
 
     @property
     def offered_tools(self) -> tuple[StoredTool, ...]:
-        """The functions that the model is told of."""
+        """The functions whose definitions the model gets."""
         return () if self.tool_choice.mode == "none" else self.tools
 
     @property
@@ -169,7 +169,7 @@ class RequestBody(_Part):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What an engine must be able to do to serve it: some of ABILITIES."""
+        """The abilities that an engine needs to serve it, among ABILITIES."""
         asked = {
             "response_format": self.format is not None or self.tool_choice.mode == "required",
             "logprobs": self.top_logprobs is not None,
@@ -180,7 +180,7 @@ class RequestBody(_Part):
         return (*self.sampling.needs, *(ability for ability, is_asked in asked.items() if is_asked))
 
 
-# Everything that a request may need of an engine and that some engines cannot do.
+# All abilities that a request may need and that some engines lack.
 ABILITIES = (
     *(field.name for field in fields(Sampling) if field.name not in EVERYWHERE),
     "response_format",
@@ -192,7 +192,7 @@ ABILITIES = (
 
 
 def stored_form(body: RequestBody) -> dict[str, Any]:
-    """The JSON object that a request's row keeps of its body, in the layout that earlier releases read, too."""
+    """The body as the JSON object of a request's row, in a layout that earlier releases can also read."""
     asked = body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     whole = body.model_dump(mode="json", include={"sampling", *ALWAYS_STORED})
     sampling = asked.get("sampling", {})
@@ -203,7 +203,7 @@ def stored_form(body: RequestBody) -> dict[str, Any]:
 
 
 def readable_body(stored: object) -> RequestBody:
-    """The body of a stored row, or one that asks for nothing if it cannot be read."""
+    """The body of a stored row; an unreadable one counts as a body with all defaults."""
     try:
         return read_body(stored)
     except UnreadableBody:
@@ -215,7 +215,7 @@ def read_body(stored: object) -> RequestBody:
     if isinstance(stored, Mapping):
         sampling = stored.get("sampling", {})
         beside = {name: stored[name] for name in STORED_BESIDE_SAMPLING if name in stored}
-        if isinstance(sampling, Mapping):  # earlier releases store null where the client did not say
+        if isinstance(sampling, Mapping):  # earlier releases store null for fields that the client left out
             sampling = beside | {name: value for name, value in sampling.items() if value is not None}
         stored = {**stored, "sampling": sampling}
     try:

@@ -24,7 +24,7 @@ PredictorName = Literal["uilo", "raft", "inst", "usin", "forest", "pooled", "per
 
 
 class UnknownSetting(Exception):
-    """A MAGNUS_ variable is no setting; the message has the nearest name that is one."""
+    """A MAGNUS_ variable is not a setting; the message has the nearest setting's name."""
 
     def __init__(self, name: str, nearest: str | None) -> None:
         self.name, self.nearest = name, nearest

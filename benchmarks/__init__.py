@@ -1,1 +1,1 @@
-"""Scripts that print one table each and can write JSON and pictures. Engines that we compare with are only here."""
+"""Scripts that each print a table and can write JSON and pictures. Only this package uses engines for comparison."""

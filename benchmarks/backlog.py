@@ -33,7 +33,7 @@ COLUMNS = {
     "forecasts' share": "forecasting_share:.1%",
 }
 SAMPLE_EVERY_S = 0.1  # below the half second between two snapshots of the planner
-PREDICTED_WITHIN_S = 300.0  # any value well above what 20,000 predictions take does
+PREDICTED_WITHIN_S = 300.0  # any value well above the time of 20,000 predictions works
 
 INSERT = text("""
     insert into requests (id, tenant, model, application, instructions, input, body, prompt_tokens, input_tokens,

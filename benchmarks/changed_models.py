@@ -1,8 +1,8 @@
 """Two changed copies of the bundled model: one with more parameters and the same answers, one whose answers never end.
 
-The larger one decodes as slowly as a real model. Its new hidden values stay zero, because what the new heads and units
-compute is multiplied by zero weights; weights and epsilon of the norms make up for the larger number of values. The
-added layers add zero to the residual. All new products are computed all the same.
+The larger one decodes as slowly as a real model. Its new hidden values stay zero, because the outputs of new heads and
+units are multiplied by zero weights; weights and epsilon of the norms compensate for the larger number of values. The
+added layers add zero to the residual. All new products are still computed.
 """
 
 import json
@@ -19,7 +19,7 @@ from settings import BUNDLED_MODEL
 
 ModelSize = Literal["1x", "8x", "20x", "35x"]  # parameters, as a multiple of the bundled model's 0.73 million
 MODEL_SIZES: tuple[ModelSize, ...] = get_args(ModelSize)
-UNUSED_STD = 0.02  # of weights that have no effect: neither zero nor denormal
+UNUSED_STD = 0.02  # of the weights without effect: neither zero nor denormal
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 The first run changes its mix of tasks in the middle: every second task in the first half, the others in the second. The
 second run serves all tasks, and from minute 20 to minute 40 the lengths in the log are shuffled. With --by-the-letter
-each is run again with Magnus III-B as printed, which adds only mispredicted requests. Errors are measured on requests
-that are in no stream, against their true lengths.
+each run is repeated with Magnus III-B as printed, which adds only mispredicted requests. Errors are measured against
+the true lengths of requests that are in no stream.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What a policy's decisions cost: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
+"""The cost of a policy's decisions: `python -m benchmarks.control_plane [--json F] [--simulate all]`.
 
 Medians of the CPU time of one thread, with a given number of waiting requests, for each call that a planner makes: add
 a request (`add`), decide (`assign`), describe the front of the queue for the dashboard (`waiting`). Decisions are for
@@ -95,8 +95,8 @@ COLUMNS = {
     "show, ms": "show_ms:.2f",
 }
 WAITING = (1_000, 10_000, 100_000)  # powers of ten, to show what grows with the queue
-# Decisions for a median, by the policy's mode. A policy of mode `queue` assigns all waiting requests, which takes
-# half a second for 100,000 requests.
+# Decisions measured for a median, by the policy's mode: a policy of mode `queue` assigns all waiting requests, which
+# takes half a second for 100,000.
 ROUNDS = {"batch": 50, "queue": 1, "continuous": 50}
 SETTINGS = PolicySettings()
 RATE_PER_WORKER = 1.0  # requests a second in a simulation: more than any policy but fusion serves
@@ -135,7 +135,7 @@ def decisions(name: str, waiting: int, workers: int) -> Json:
     fleet, source = BenchmarkFleet(policy, workers), requests(seed=1)
     arrived = list(islice(source, waiting))
     now = arrived[-1].arrived_at
-    fleet.decide(now)  # introduces the workers to the policy while nothing waits
+    fleet.decide(now)  # shows the policy its workers before any request waits
     add_s = [_cpu_s(policy.add, request, request.arrived_at) for request in arrived]
     while policy.mode == "continuous" and fleet.decide(now)[1]:
         pass  # fill the workers until nothing more fits

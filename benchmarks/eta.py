@@ -1,4 +1,4 @@
-"""How far ETAs err and what their intervals cover, on the real stack at several loads.
+"""Measures the errors of ETAs and the coverage of their intervals, on the real stack at several loads.
 
 `python -m benchmarks.eta --models bundled --policies fusion,magnus,baton --loads 0.6,0.9,1.3 --json F`
 
@@ -39,7 +39,7 @@ from models.planning.queue_position import QueuePlace, place_in_queue
 from models.planning.queue_snapshot import STALE_AFTER, QueueSnapshot, read_queue_snapshot
 from models.tables import RequestStatus, StoredBatch, StoredRequest
 
-WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are no more exact
+WHOLE_S = 0.05  # ETAs with less time left than this are not judged: clocks and the network are not more exact
 UNENDED = ("id", "model", "arrived_at", "predicted_tokens", "eta_at", "eta_low_at", "eta_high_at")  # until it ends
 
 
@@ -91,7 +91,7 @@ class Snapshots:
         session.rollback()
 
     def place(self, job: Job, at: float) -> QueuePlace:
-        """The ETA and position that the API showed for a job at this instant."""
+        """Return the ETA and position that the API showed for a job at this instant."""
         view = job.view_at(at)
         number = bisect.bisect_right(self._kept, view.now, key=lambda kept: kept.at) - 1
         known = number >= 0 and view.now - self._kept[number].at <= STALE_AFTER
@@ -128,7 +128,7 @@ def judge(jobs: Sequence[Job], snapshots: Snapshots) -> list[Json]:
 
 
 def _shown_eta(moment: str, job: Job, at: float, snapshots: Snapshots) -> QueuePlace:
-    """The ETA that the API showed at this moment; at submission it is part of the call's own answer."""
+    """The ETA that the API showed at this moment; at submission it is in the call's answer."""
     shown = QueuePlace(None, job.request.eta_at, job.request.eta_low_at, job.request.eta_high_at)
     return shown if moment == "submission" else snapshots.place(job, at)
 
@@ -162,8 +162,8 @@ COLUMNS = {
 BUNDLED = "bundled"
 LOOK_EVERY_S = 0.25  # the planner writes its snapshot twice a second
 SETTLE_S = 10.0  # after the burst, so that a predictor fitted to its answers is in service: the trainer looks each 5 s
-# As a multiple of the rate at which a burst was answered: more than can be served while requests are accepted too. A
-# larger value spends more CPU on accepting than the judged loads do. Not tuned.
+# Arrivals as a multiple of the rate at which a burst was answered: more than can be served while requests are also
+# accepted. A larger value would spend more CPU on accepting than the judged loads do. Not tuned.
 OVERLOAD = 1.2
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 OPEN = select(StoredRequest.id).where(StoredRequest.status.in_(UNFINISHED)).limit(1)

@@ -1,4 +1,4 @@
-"""Fills a database as months of service leave it: ended requests with their batches, and a long queue.
+"""Fills a database as if after months of service: ended requests with their batches, and a long queue.
 
 `fill` is for an empty database: it drops the indexes of the tables that it fills and creates them again afterwards.
 """
@@ -6,8 +6,8 @@
 from sqlalchemy import Connection, text
 
 TENANTS = 100  # the first has half of the requests, so that those of other tenants lie between its own
-APPLICATIONS = 20  # of each tenant; `models.operations.operator_overview` shows 50 at most
-REQUESTS_A_BATCH = 10  # a size that policies choose
+APPLICATIONS = 20  # of each tenant; the dashboard shows 50 at most
+REQUESTS_A_BATCH = 10  # a usual size
 WORKERS = 4
 ENDED_WITHIN_S = 86_400  # the time over which the ended requests ended: 12 a second for a million
 # The share of ended requests that were cancelled within the last minutes. A query for recent answers must skip them,

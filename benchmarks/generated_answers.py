@@ -24,7 +24,7 @@ LIMIT = 256  # tokens of an answer
 LONGEST_INPUT = 384  # tokens: nine of ten inputs of every task but Python's code comments are shorter
 ROWS = 64  # decoded together: more gain little on two cores, and prompts would wait longer for their prefill; not tuned
 SAVE_EVERY = 32  # answers: a killed run loses about 20 s of work
-KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: memory is not what is measured
+KV_BUDGET_BYTES = 2**34  # any value above the rows' need works: memory is not measured
 
 DIRECTORY = click.Path(exists=True, path_type=Path)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ class RealAnswer:
     text: str
 
     def outcome(self, at: float) -> Outcome:
-        """The outcome as the service logs it."""
+        """The outcome in the form of the service's log."""
         prompt = Prompt(
             self.application, self.instruction, self.input, self.input_tokens, self.prompt_tokens, limit_tokens=LIMIT
         )
@@ -156,7 +156,7 @@ def replace_file(path: Path, content: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """The text generated after a prompt; a statement of its length must be in the `opening`."""
+    """The text generated after a prompt; a length that the model states must be in the `opening`."""
 
     text: str
     opening: str

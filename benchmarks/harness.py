@@ -1,4 +1,4 @@
-"""What all benchmark programs share: the option `--json`, tables, percentiles, lists as options, polling."""
+"""Shared by all benchmark programs: the option `--json`, tables, percentiles, lists as options, polling."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a service costs while nobody uses it, what an open dashboard page adds, and how soon a lone request is answered.
+"""Measures the CPU of an idle service, the cost of an open dashboard page, and the response time of a lone request.
 
     python -m benchmarks.idle --seconds 60 --page overview --requests 12 --json F
 
@@ -61,7 +61,7 @@ def main(
 
 
 def leave_open(service: RunningService, page: str, seconds: float) -> None:
-    """Fetch the page, if any, as often as a browser does that shows it; raises httpx.HTTPStatusError if it fails."""
+    """Fetch the page, if any, as often as a browser that shows it; raises httpx.HTTPStatusError if it fails."""
     until = time.monotonic() + seconds
     auth, headers = (service.dashboard_user, service.dashboard_password), {"X-Magnus-Live": "1"}
     with httpx.Client(base_url=service.url, auth=auth, headers=headers, timeout=10.0) as client:

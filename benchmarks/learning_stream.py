@@ -123,7 +123,7 @@ class Learner:
             )
 
     def refit_length(self, now: float) -> Candidate | None:
-        """Refit the length predictor, as the trainer does every 3 minutes; None if there was nothing to learn."""
+        """Refit the length predictor, as the trainer does every 3 minutes; returns None without anything to learn."""
         seen = [o for o in self.log if o.at <= now]
         current = self.predictor if self._published else None
         candidate = refit(current, self.make_untrained(), seen, since=self._lengths_until, now=now, bounds=self.bounds)
@@ -154,7 +154,7 @@ class LearnerAsPrinted(Learner):
     training: list[Outcome]
 
     def refit_length(self, now: float) -> Candidate | None:
-        """Add the new mispredicted requests and fit on all that were added; None if there is none."""
+        """Add the new mispredicted requests and fit on all added ones; returns None without new ones."""
         new = [o for o in self.log if self._lengths_until < o.at <= now]
         first = self._lengths_until < 0
         added = [o for o in new if first or LENGTH_RULE.worth_learning(o.predicted_tokens or 0, o.generated_tokens)]

@@ -1,4 +1,4 @@
-"""What all benchmarks with a service share: running `magnus up` and other programs, its client, its database."""
+"""Shared by all benchmarks with a service: running `magnus up` and other programs, its client, its database."""
 
 import json
 import signal
@@ -18,9 +18,9 @@ from cli.hosting.service_files import RunningService, api_address, running_servi
 from models.session import make_engine
 from settings import read_settings
 
-NO_RATE_LIMIT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the benchmarks does
-READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, does
-STOP_WITHIN_S = 90.0  # any value well above a stop does
+NO_RATE_LIMIT = {"MAGNUS_RATE_LIMIT": "1000000/minute"}  # any rate above those of the benchmarks works
+READY_WITHIN_S = 300.0  # any value well above a start, which takes seconds, works
+STOP_WITHIN_S = 90.0  # any value well above a stop works
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from scheduling.simulation.simulator import Arrival
 
 Numbers = NDArray[np.float64]
 
-HARD = ("chat", "code comment")  # applications whose answer lengths follow least from their inputs
+HARD = ("chat", "code comment")  # applications whose answer lengths depend least on their inputs
 # Kendall's tau and RMSE in tokens: `useless` has no rank information, `noisy` is half way to it; chosen, not measured.
 NOISE = {"noisy": (0.5, 100.0), "useless": (0.0, None)}
 ALPACA_PROMPT_TOKENS = 20  # about the mean of Alpaca's prompts, which the file does not contain
@@ -38,7 +38,7 @@ class WorkloadLengths:
     prompt: NDArray[np.int64]
     generated: NDArray[np.int64]
     predictions: Mapping[str, tuple[NDArray[np.int64], NDArray[np.int64]]]  # by predictor: median, upper quantile
-    arrival_s: Numbers | None = None  # of a trace; otherwise arrivals are Poisson
+    arrival_s: Numbers | None = None  # arrivals of a trace; otherwise arrivals are Poisson
 
     def at_random_instants(self) -> "WorkloadLengths":
         """The same requests with Poisson arrivals instead of those of the trace."""
@@ -149,7 +149,7 @@ def noisy(generated: NDArray[np.int64], tau: float, rmse: float | None, rng: np.
     """Make predictions with this Kendall's tau and, as nearly as that allows, this RMSE.
 
     Normal noise added to the logarithm of the truth gives the tau; scaling the result about its mean changes the RMSE
-    and no rank.
+    but no rank.
     """
     logs, noise = np.log(generated), rng.standard_normal(len(generated))
     sample = rng.choice(len(generated), min(1000, len(generated)), replace=False)

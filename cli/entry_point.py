@@ -10,7 +10,7 @@ OUR_MODULES = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Run `magnus`, whatever modules are in the working directory or on PYTHONPATH."""
+    """Run `magnus`, independent of modules in the working directory or on PYTHONPATH."""
     sys.path.insert(0, str(OUR_MODULES))
     # imported here because Python finds it only now
     from cli.main import main as run

@@ -1,4 +1,4 @@
-"""What a command prints: its result as a table, a line or JSON, or an error that sets its exit status."""
+"""The output of commands: a result as a table, a line or JSON, or an error that sets the exit status."""
 
 import json
 import sys

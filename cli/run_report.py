@@ -16,7 +16,7 @@ from rich.table import Table
 from cli.api_client import Json, output_text
 from cli.output import table
 
-TITLE_CHARACTERS = 70  # of a request, shown above its answer: leaves room for the figures in a line of a terminal
+TITLE_CHARACTERS = 70  # of a request, shown above its answer; leaves space for the figures in a terminal's line
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}  # of response times
 WHOLE = frozenset({"completed"})  # the status of an answer that ended by itself
 WHOLE_OR_CUT_OFF = frozenset({"completed", "incomplete"})  # and of one that reached its limit

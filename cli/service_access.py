@@ -1,4 +1,4 @@
-"""The options that name a service, and what they lead to: its settings, a client of its API, its database."""
+"""The options that name a service, and access to it: its settings, a client of its API, its database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

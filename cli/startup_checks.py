@@ -1,4 +1,4 @@
-"""What `magnus up` checks before it starts anything, and `magnus doctor` too: each finding names setting and remedy."""
+"""The checks of `magnus up` before it starts, and of `magnus doctor`: each finding names setting and remedy."""
 
 import importlib.util
 import json

@@ -7,10 +7,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 # Without a timeout, a publish to a frozen broker was still blocked after 40 s. Any value well above a round trip and
-# below the lease of 10 s does.
+# below the lease of 10 s works.
 BROKER_TIMEOUT_S = 2.0
-# A subscription that was silent for this long is pinged, and given up after as long again: a peer that vanished says
-# nothing. Not tuned.
+# A subscription that was silent for this long is pinged, and closed after the same time again, because a vanished peer
+# sends nothing. Not tuned.
 PING_AFTER_S = 5.0
 
 
@@ -28,7 +28,7 @@ def broker_client(redis_url: str) -> redis.Redis:
 class BrokerSubscription:
     """A connection that receives every message of one channel from now on; one thread uses it.
 
-    Every method raises RedisError when the broker is away.
+    Every method raises RedisError if the broker is unreachable.
     """
 
     def __init__(self, redis_url: str, channel: str) -> None:

@@ -1,4 +1,4 @@
-"""What each background process consists of: parts that start and stop together, and its signs of life."""
+"""The frame of each background process: parts that start and stop together, and its signs of life."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class HostedProcess:
         works: Callable[[], bool] = lambda: True,
         on_stopped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`works` returns whether the parts that are no loops work, too; `on_stopped` follows the last part's end."""
+        """`works` returns whether the parts other than loops work; `on_stopped` is called after the last part's end."""
         self._parts, self._on_stopped = parts, on_stopped
         loops = [part for part in parts if isinstance(part, Loop)]
         self._pulse = Pulse(lambda: works() and not any(loop.hangs for loop in loops))
@@ -52,9 +52,9 @@ class HostedProcess:
 def freeze_startup_objects() -> None:
     """Keep the objects of modules, some hundred thousand, out of every later garbage collection; call it once.
 
-    Python looks at all objects again once a quarter as many have come. With those of the modules among them the cycles
-    of tens of thousands of requests piled up before, and the planner grew by 5 MB an hour (docs/results/chaos.md).
+    Python's full collection runs when new objects reach a quarter of all. With the modules' objects included, cycles of
+    tens of thousands of requests piled up first, and the planner grew by 5 MB an hour (docs/results/chaos.md).
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # forgets how many there were
+    gc.collect()  # resets the collector's counts

@@ -1,8 +1,8 @@
 """The log lines of every process: one JSON object a line, on standard error.
 
-A traceback is part of its line, without what may hold prompts or answers: the values of local variables, and the
-messages of exceptions that quote what they were given. Repeated warnings and errors are bounded: a broker that is away
-must not fill the disk with one traceback.
+A traceback is part of its line, without texts that may hold prompts or answers: values of local variables, and messages
+of exceptions that quote their input. Repeated warnings and errors are bounded: an unreachable broker must not fill the
+disk with one traceback.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from typing import Any, TextIO, cast
 import structlog
 
 SEVERE = ("warning", "error", "critical")  # levels whose repetitions are bounded; other lines are written on purpose
-WINDOW_S = 10.0  # within it MOST_LINES of a kind are written; the next one afterwards says how many were left out
+WINDOW_S = 10.0  # at most MOST_LINES of a kind are written in it; the next line says how many were left out
 MOST_LINES = 5  # an error of each tick comes twenty times a second: the log then grows by one line every 2 s. Not tuned
 MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text makes more of them than that
-# Celery loggers that write at least one line a tick: at ten ticks a second they would bury everything else.
+# Celery loggers that write at least one line a tick: at ten ticks a second they would hide all other lines.
 CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")
 
 # Exceptions whose messages name files, types, shapes and addresses, never the text of a request. A log shows only the
@@ -41,7 +41,7 @@ MESSAGES_SHOWN = (
 PACKAGES_SHOWN = {"amqp", "kombu", "psycopg", "redis", "sqlalchemy", "torch"} | {
     *("cli", "inference", "learning", "models", "processes", "scheduling", "tasks")
 }
-LONGEST_CHAIN = 8  # of causes of causes; any value above those that occur works
+LONGEST_CHAIN = 8  # longest chain of causes that is followed; any value above real ones works
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Seen:
 
 
 class RepeatedLines:
-    """Counts lines by kind, such as a logger's name with the text before values are put in; thread-safe."""
+    """Counts lines by kind, such as a logger's name with the format string; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ def _traceback_parts(error: BaseException) -> Iterator[str]:
 
 
 def render_exception(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Replace `exc_info` by the text of the traceback, and an exception under any other name by its description."""
+    """Replace `exc_info` by the traceback's text, and exceptions in other fields by their descriptions."""
     given = line.pop("exc_info", None)
     error = given if isinstance(given, BaseException) else given[1] if isinstance(given, tuple) else None
     if given is True:
@@ -119,7 +119,7 @@ def render_exception(logger: Any, method: str, line: structlog.typing.EventDict)
 
 
 def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out a severe line that came often within WINDOW_S; the next one says how many were left out."""
+    """Leave out severe lines repeated often within WINDOW_S; the next line says how many were left out."""
     if line.get("level") in SEVERE:
         left_out = repeated.left_out((line["level"], str(line.get("event"))))
         if left_out is None:
@@ -130,7 +130,7 @@ def bound_repetitions(logger: Any, method: str, line: structlog.typing.EventDict
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the lines of libraries, only a few of those with the same text before values are put in."""
+    """Writes the lines of libraries; bounds lines with the same format string."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write this line."""
@@ -144,7 +144,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 class LossyStream:
-    """A stream that drops what cannot be written, so that a full disk fails nobody's call."""
+    """A stream that drops text that cannot be written, so that a full disk makes no call fail."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -190,7 +190,7 @@ def configure_background(level: str) -> None:
 
 
 def configure_uncaught() -> None:
-    """Write uncaught exceptions of any thread as lines, not as Python prints them."""
+    """Write uncaught exceptions of any thread as JSON lines."""
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)
 
@@ -216,7 +216,7 @@ def library_handler() -> logging.Handler:
 
 
 def _without_exceptions(record: logging.LogRecord) -> bool:
-    """Replace exceptions among its arguments by their descriptions; Celery passes them as `exc`, as text."""
+    """Replace exceptions among a record's arguments by their descriptions; Celery passes them as the text `exc`."""
     if isinstance(record.args, dict):
         if record.exc_info and record.exc_info[1] is not None and "exc" in record.args:
             record.args = {**record.args, "exc": described(record.exc_info[1])}

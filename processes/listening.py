@@ -1,6 +1,6 @@
 """Listening to a channel of Postgres or of the broker: one loop that subscribes again after an error.
 
-A message that is sent while nobody listens is lost; whoever listens then looks at what it may have missed.
+Messages sent while nobody listens are lost; a listener therefore checks for missed work when it subscribes.
 """
 
 import time
@@ -12,7 +12,7 @@ import structlog
 
 from models.notifications import NotificationsUnavailable
 
-# Between two tries to subscribe; whoever listens finds its work without messages meanwhile, more slowly. Not tuned.
+# Seconds between two tries to subscribe; meanwhile listeners find their work by polling, more slowly. Not tuned.
 RECONNECT_S = 1.0
 
 Message = TypeVar("Message")
@@ -51,7 +51,7 @@ class Channel(Generic[Message]):
     def wait(self, within_s: float, sleep: Callable[[float], object] = time.sleep) -> list[Message] | None:
         """Returns the messages that came, none after `within_s`; None if earlier ones may have been missed.
 
-        That is so when it has just subscribed, and while it cannot subscribe: it then sleeps and tries again every
+        It returns None when it has just subscribed, and while it cannot subscribe: it then tries again every
         RECONNECT_S. Raises NotificationsUnavailable if a pooler keeps the notifications of Postgres away.
         """
         try:
@@ -76,9 +76,8 @@ class Channel(Generic[Message]):
 
 
 class Listener(Thread, Generic[Message]):
-    """A thread that calls `on_messages` with the messages that came together.
-
-    It also calls it, with no messages, when it has subscribed, because earlier messages were not heard.
+    """A thread that calls `on_messages` with the messages that came together. It also calls it without messages after
+    subscribing, because earlier messages may be lost.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Listener(Thread, Generic[Message]):
         wait_s: float,
         on_pooler: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait_s` is the longest time to a stop. `on_pooler` is called once, and the thread ends, behind a pooler."""
+        """`wait_s` is the longest time to a stop. Behind a pooler `on_pooler` is called once, and the thread ends."""
         super().__init__(name=name, daemon=True)
         self._channel, self._on_messages, self._wait_s, self._on_pooler = channel, on_messages, wait_s, on_pooler
         self._stopping = Event()
@@ -111,5 +110,5 @@ class Listener(Thread, Generic[Message]):
             self._channel.close()
 
     def stop(self) -> None:
-        """Pass no further message on; returns at once, and the thread ends within `wait_s`."""
+        """Stop passing messages on; returns at once, and the thread ends within `wait_s`."""
         self._stopping.set()

@@ -1,6 +1,5 @@
-"""A step that is repeated: when a message or a tick calls for it, and by itself when none comes.
-
-Beat, the broker and announcements may be frozen or away, so that no step depends on them alone.
+"""A repeated step: at messages and ticks, and by itself without them. Beat, the broker and announcements may be frozen
+or away, so no step depends on them alone.
 """
 
 from collections.abc import Callable
@@ -10,15 +9,16 @@ from time import monotonic
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-# A step that takes longer than this hangs: the process then stops its pulses, and its supervisor starts another. Longer
-# than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not tuned.
+# A step that takes longer than this counts as hanging: the process stops its pulses, and its supervisor restarts it.
+# Longer than the planner's first step with 100,000 queued rows and than the slowest encoder needs for one chunk. Not
+# tuned.
 HANGS_AFTER_S = 120.0
 
 log = structlog.get_logger()
 
 
 class Loop:
-    """Runs one step at a time, in the caller's thread or, when nobody called for `every_s`, in a thread of its own."""
+    """Runs one step at a time, in the caller's thread or, without a call for `every_s`, in its own thread."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class Loop:
         self._retry_s, self._expected, self._stop_within_s = retry_s, expected, stop_within_s
         self._running = Lock()
         self._due_at = monotonic() + every_s
-        self._sooner = Event()  # the next step became due sooner, or the loop is to stop
+        self._sooner = Event()  # set if the next step is due sooner, or the loop should stop
         self._busy_since: float | None = None
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to step when a step is due, in a thread of its own that lives as long as the process."""
+        """Start the thread that runs due steps; it lives as long as the process."""
         Thread(target=self._step_when_due, name=f"loop: {self._name}", daemon=True).start()
 
     def step(self) -> None:
-        """Do one step now, after the one that runs already."""
+        """Do one step now, after a running one."""
         with self._running:
             self._step()
 
@@ -56,7 +56,7 @@ class Loop:
         """Begin no further step; returns once the running one has ended, or after `stop_within_s` seconds."""
         self._stopping = True
         self._sooner.set()
-        self._running.acquire(timeout=self._stop_within_s)  # and never release it
+        self._running.acquire(timeout=self._stop_within_s)  # never released, so that no step begins any more
 
     def step_within(self, seconds: float) -> None:
         """Let the next step begin after `seconds` at the latest."""
@@ -66,12 +66,12 @@ class Loop:
             self._sooner.set()
 
     def step_every(self, every_s: float) -> None:
-        """From now on, step by itself when nobody called for `every_s` seconds."""
+        """From now on, step without a call every `every_s` seconds."""
         self._every_s = every_s
         self.step_within(every_s)
 
     def report_progress(self) -> None:
-        """Count the running step as begun now: with much to do it may last, and does not hang."""
+        """Count the running step as begun now, so that a long step with progress does not count as hanging."""
         if self._busy_since is not None:
             self._busy_since = monotonic()
 
@@ -91,7 +91,7 @@ class Loop:
         self._busy_since, self._due_at = now, now + self._every_s
         try:
             self._work()
-        except Exception as error:  # the next step must come all the same
+        except Exception as error:  # an error must not prevent the next step
             if isinstance(error, self._expected):
                 log.error(f"{self._name} failed", error=str(error))
             else:
@@ -109,5 +109,5 @@ class Loop:
                 self._sooner.clear()
                 continue
             with self._running:
-                if self._due_at <= monotonic():  # else somebody called meanwhile
+                if self._due_at <= monotonic():  # otherwise there was a call meanwhile
                     self._step()

@@ -1,6 +1,6 @@
 """The two signs of life of a process: a heartbeat in the database, and a pulse for the supervisor that started it.
 
-A frozen process gives neither; one whose step is stuck ends both, although its threads still run.
+A frozen process gives neither; a process whose step is stuck stops both, although its threads still run.
 """
 
 import contextlib
@@ -19,8 +19,7 @@ from models.session import make_engine
 
 HEARTBEAT_EVERY_S = 3.0  # a third of the age at which a process counts as silent; a small write each. Not tuned
 # One step of planner, predictor or beat takes milliseconds, at most the few seconds of a time-out of database or
-# broker. One that lasts longer than this is worth an operator's look, long before a supervisor ends the process. Not
-# tuned.
+# broker. Operators should see a longer step long before a supervisor ends the process. Not tuned.
 STUCK_AFTER_S = 20.0
 PULSE_FD = "PULSE_FD"  # the environment variable with the pipe's descriptor, set by `cli/hosting/signs_of_life.py`
 PULSE_EVERY_S = 2.0  # far below the 10 s of silence after which a supervisor restarts a process. Not tuned otherwise
@@ -32,7 +31,7 @@ class Heartbeat(Thread):
     """A thread that writes the heartbeat of one process of this kind, for example the planner's, to the database."""
 
     def __init__(self, kind: str, database_url: str, busy_s: Callable[[], float] = lambda: 0.0) -> None:
-        """`busy_s` returns for how many seconds the process's present step has lasted."""
+        """`busy_s` returns the seconds for which the process's present step has lasted."""
         super().__init__(name="heartbeat", daemon=True)
         self._kind, self._instance = kind, f"{socket.gethostname()}:{os.getpid()}"
         # a heartbeat is one statement: without round trips for begin and end
@@ -87,6 +86,6 @@ class Pulse(Thread):
         pause = Event()
         while True:
             if self._works():
-                with contextlib.suppress(OSError):  # a full pipe, or a supervisor that is gone
+                with contextlib.suppress(OSError):  # a full pipe, or a supervisor that has ended
                     os.write(int(self._pipe), b".")
             pause.wait(PULSE_EVERY_S)

@@ -22,7 +22,7 @@ from models.session import make_sessions
 from models.tenants import api_keys
 
 LINES, QUEUED_WITHIN_S = 50_000, 20
-FLAT_MIB = 32  # the most that an upload may add: little beside 200 MB, and more than a process grows by chance
+FLAT_MIB = 32  # the most memory that an upload may add: little beside 200 MB, and more than chance growth
 FILLED_KEYS, FILLED_CHARACTERS = 8, 476  # of metadata in each line: 50,000 such lines have a little less than 200 MiB
 POLL_S = 0.1
 QUEUED = text("""
@@ -90,7 +90,7 @@ def measure_intake(short: bool) -> MeasuredFigure:
 
 JOBS, PAGE_MS = 1_000_000, 20  # the bounds
 LARGEST_TENANT = "tenant-0"  # has every second job (`benchmarks/filled_database.py`)
-NO_PAGES = ("one request", "stats", "metrics")  # are read too, but the bound is not about them
+NO_PAGES = ("one request", "stats", "metrics")  # are also read, but the bound does not include them
 
 
 def measure_million(short: bool) -> MeasuredFigure:

@@ -1,7 +1,7 @@
-"""A whole `magnus up` in a temporary directory for one figure of `benchmarks.api`, and what the figure found.
+"""A whole `magnus up` in a temporary directory for one figure of `benchmarks.api`, and the figure's results.
 
-With `paced`, the workers compute nothing and keep a published GPU's pace: as on GPU hosts, the service has the cores to
-itself.
+With `paced`, the workers compute nothing and keep a published GPU's pace: as on GPU hosts, the service has the cores
+for itself.
 """
 
 import json

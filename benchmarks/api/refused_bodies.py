@@ -1,6 +1,6 @@
-"""Sends bodies that no service should read, and measures the time until the refusal and the memory that each takes.
+"""Sends bodies that a service must refuse, and measures the time until the refusal and the memory that each takes.
 
-The time is from the first byte sent to the status line of the answer, so it includes sending what the service reads.
+The time is from the first byte sent to the status line of the answer, so it includes sending the bytes that are read.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import httpx
 from benchmarks.api.measured_service import MeasuredFigure, MeasuredService, measured_service
 
 WITHIN_S = 1  # the bound
-# The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be held
-# as bytes and as text.
+# The most memory that a body may add. The largest body that is read has 8 MiB (MAGNUS_MAX_BODY_BYTES), and may be in
+# memory as bytes and as text.
 FLAT_MIB = 32
 MIB = 2**20
 PIECE = 2**16  # bytes sent at once

@@ -21,7 +21,7 @@ from inference.toy.toy_applications import APPLICATIONS
 P99_MS = 100
 RATE = 50.0  # submissions a second
 PACED_WORKERS = 4  # enough to answer a thousand chats in a minute
-SETTLE_S = 2.0  # after the held calls were sent, so that their own submission does not count
+SETTLE_S = 2.0  # after sending the held calls, so that their own submissions are not measured
 ANSWERED_WITHIN_S = 600.0
 
 

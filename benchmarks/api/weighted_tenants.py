@@ -26,12 +26,12 @@ from scheduling.simulation.simulator import Arrival, simulate
 MOST_OFF = 10  # percent: the bound
 WEIGHTS = {"small": 1.0, "middle": 2.0, "large": 3.0}
 # Requests of each tenant in the simulator. Requests in flight do not count, and each tenant's shortest go first: with
-# 900 `fusion` is 11.5 % off, with 3,600 0.8 %.
+# 900 requests `fusion` is 11.5 % off, with 3,600 it is 0.8 %.
 BACKLOG = 1800
 LIVE_BACKLOG = 800
-SERVED_WITHIN_S = 240.0  # any value well above what the backlog takes does
-# The part of the fastest tenant's requests that have ended when counting begins, and when it ends.
-# Less than a tenth of a backlog runs at once, so that workers are full all the time in between.
+SERVED_WITHIN_S = 240.0  # any value well above the backlog's time works
+# The shares of the fastest tenant's requests that have ended when counting begins and when it ends. Less than a tenth
+# of a backlog runs at once, so that workers are full all the time in between.
 COUNTED = (0.1, 0.85)
 SERVED = text("""
     select tenant, extract(epoch from finished_at)::float8 as finished_at, input_tokens + output_tokens as tokens
@@ -57,7 +57,7 @@ def shares(served: Iterable[Served]) -> dict[str, float]:
 
 
 def most_off(found: Mapping[str, float]) -> float:
-    """The largest difference between a tenant's share and the share of its weight, in percent of the latter."""
+    """The largest difference between a tenant's share and the share of its weight, in percent of the weight's share."""
     total = sum(WEIGHTS.values())
     return max(100 * abs(found.get(tenant, 0.0) / (weight / total) - 1) for tenant, weight in WEIGHTS.items())
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from benchmarks.chaos.promise_rows import Row
 
-# Endings: a request got its answer. Rewrites: a row was written that had one. Moves: a request went from one batch
-# straight into another.
+# Endings: a request got its answer. Rewrites: an answered row was written again. Moves: a request changed directly from
+# one batch to another.
 WATCH = """
     create table if not exists chaos_endings (id text, status text, at timestamptz default clock_timestamp());
     create table if not exists chaos_rewrites (id text, at timestamptz default clock_timestamp());

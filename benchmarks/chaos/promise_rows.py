@@ -1,4 +1,4 @@
-"""What a promise is, the rows that it returns, and the counts of the long and the short form."""
+"""The types of promises and of their rows, and the counts of the long and the short form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Size:
     freezes: int = 15
     freeze_every_s: float = 5.0
     freeze_requests: int = 600
-    bulk_kills: int = 50  # of each: while bulk jobs are served, while webhooks are sent
+    bulk_kills: int = 50  # kills while bulk jobs are served, and as many while webhooks are sent
     bulk_lines: int = 1_500  # of each bulk job; there is one for every ten kills
     webhook_requests: int = 3_000
     rescues: int = 5  # of each kind: killed workers, frozen workers
@@ -33,11 +33,11 @@ class Size:
     settled_after: int = (
         4_500  # answers before a rate is measured; in the long form the trainer's early refits are over by then
     )
-    window_s: float = 20.0  # over which a rate is measured
-    recovery_s: float = 30.0  # after which the rate must be back
+    window_s: float = 20.0  # seconds over which a rate is measured
+    recovery_s: float = 30.0  # seconds after which the rate must be back
     postgres_breaks: tuple[str, ...] = ("restarted", "killed", "frozen")
     postgres_frozen_s: float = 20.0
-    rate_kills_s: float = 300.0  # how long some process is killed every 10 s
+    rate_kills_s: float = 300.0  # seconds during which a process is killed every 10 s
     cut_s: float = 40.0  # how long connections are cut
     idle_s: float = 30.0  # how long the idle and half-sent connections are held
     hostile_policies: tuple[str, ...] = ("fusion", "magnus", "baton")
@@ -96,5 +96,5 @@ class Promise:
 
     @property
     def may_be_given_servers(self) -> bool:
-        """Whether it can be measured on a Postgres and a broker that were given."""
+        """Whether it can run on a given Postgres and broker."""
         return not self.own_service and not self.breaks_servers

@@ -67,7 +67,7 @@ class PromiseRunner:
         self._stack = ExitStack()
         self._shared: ServiceUnderTest | None = None
         self._service_stack = ExitStack()
-        self.seconds = 0.0  # that the last promise took
+        self.seconds = 0.0  # duration of the last promise
 
     def __enter__(self) -> Self:
         for name in [name for name in os.environ if name.startswith(PREFIX)]:
@@ -96,7 +96,7 @@ class PromiseRunner:
     def _rows(self, promise: Promise) -> Iterator[Row]:
         if promise.own_service:
             with tempfile.TemporaryDirectory(dir=self._directory, ignore_cleanup_errors=True) as directory:
-                yield from self.renew()  # because two services would share the cores
+                yield from self.renew()  # stops the shared service: two would share the cores
                 yield from promise.run(Path(directory), self._size)
                 yield nothing_left(Path(directory), promise.name)
             return

@@ -1,4 +1,4 @@
-"""What stands outside of a service under test: a receiver of webhooks, and a TCP proxy whose connections can be cut."""
+"""Helpers outside a service under test: a receiver of webhooks, and a TCP proxy whose connections can be cut."""
 
 import asyncio
 import random
@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REFUSES_EVERY = 20  # makes some events come again and most of them not
+REFUSES_EVERY = 20  # makes some events come again
 
 
 @dataclass
 class EventReceiver:
-    """What the receiver got; `taken` counts the successful attempts of each event."""
+    """The received events; `taken` counts the successful attempts of each event."""
 
     url: str = ""
     attempts: int = 0

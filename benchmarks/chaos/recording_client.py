@@ -1,7 +1,7 @@
 """A client that submits over HTTP until each request is accepted, and records every id and every reply.
 
-It retries with the same Idempotency-Key, as a careful client does, so that a request counts as accepted once, whatever
-the replies before were.
+It retries with the same Idempotency-Key, as a careful client does, so that a request is accepted once after any number
+of failed replies.
 """
 
 import json
@@ -21,9 +21,9 @@ from benchmarks.harness import in_thread, until
 from inference.toy.toy_applications import toy_requests
 
 SENDERS = 8  # calls in flight at once; more would only compete with the service for the same cores
-WARM_AFTER = 100  # answers: several batches of each worker
+WARM_AFTER = 100  # answers before the measurement: several batches of each worker
 WARM_WITHIN_S = 120.0
-GIVE_UP_S = 180.0  # of one request; longer than any break lasts
+GIVE_UP_S = 180.0  # seconds for one request; longer than any fault lasts
 Body = dict[str, Any]
 
 
@@ -108,7 +108,7 @@ class RecordingClient:
     def submit_all(
         self, bodies: Sequence[Body], rate: float | None = None, patience_s: float = GIVE_UP_S
     ) -> list[str | None]:
-        """Submit each, `rate` a second or as fast as they are accepted; returns once all are."""
+        """Submit each request, `rate` a second or as fast as they are accepted; returns once all are accepted."""
         began = time.monotonic()
 
         def one(number: int) -> str | None:

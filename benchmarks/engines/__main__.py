@@ -127,7 +127,7 @@ class Trial:
     sequences: list[Sequence]
     batch: int
     repeats: int
-    checked: int  # how many answers are compared with those of `model.generate` for each prompt alone
+    checked: int  # answers that are compared with `model.generate` on a single prompt
     clock: Callable[[], float]
 
     @property
@@ -149,7 +149,7 @@ def compare(
 ) -> list[Json]:
     """Measure the named engines, and vLLM if it is given; returns a row for each, with medians of interleaved runs.
 
-    `model` is as transformers loads it, `loaded` the same model as our engine loads it.
+    `model` is loaded by transformers, `loaded` is the same model loaded by our engine.
     """
     plain, models = replace(loaded, model=model), list({id(each): each for each in (model, loaded.decoder)}.values())
     makers: dict[str, Callable[[], ComparedEngine]] = {
@@ -255,7 +255,7 @@ def main(
         with tempfile.TemporaryDirectory(prefix="magnus-engines-") as made:
             made_in = Path(made)
             if model:
-                directory = Path(settings_with(model=model).model)  # what the name of a fetched model means
+                directory = Path(settings_with(model=model).model)  # resolves the name of a fetched model
             elif model_size:
                 directory = enlarged_model(model_size, made_in)
             else:

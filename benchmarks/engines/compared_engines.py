@@ -28,7 +28,7 @@ from inference.sequences import Sequence
 
 T = TypeVar("T")
 
-KV_BUDGET_BYTES = 2**34  # any value above the rows' need does: the budget is not what is compared
+KV_BUDGET_BYTES = 2**34  # any value above the rows' need works: the budget is not compared
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Continuous:
 # Of page sizes 16, 32, 64 and 256 with 64, 256 and 512 tokens a batch, this pair was one of the fastest on a CPU.
 PAGE_SIZE = 32
 BATCH_TOKENS = 256
-NO_ANSWER_S = 60.0  # any value well above the seconds between two answers does
+NO_ANSWER_S = 60.0  # any value well above the seconds between two answers works
 
 
 class Generate:

@@ -1,4 +1,4 @@
-"""How well fitted costs predict the seconds of our engine's steps, without a service around it.
+"""Measures how well fitted costs predict the seconds of our engine's steps, without a service around it.
 
 `python -m benchmarks.engines.cost_errors curves --json F` is SCLS Fig. 10, for our engine and `model.generate` of
 transformers (the paper's HF): Eq. (3) and (4) are fitted to prefills and short runs of iterations, and whole batches,
@@ -6,7 +6,7 @@ measured apart from those, are estimated by Eq. (1).
 
 `python -m benchmarks.engines.cost_errors steps --seconds 30 --json F` judges a worker's learned costs: rows join and
 leave at random, and each window of steps is predicted by the curves in service when it ends, before they learn from it.
-Beside them stands what the profile that a worker makes when it starts predicts.
+The predictions of a worker's profile at its start are shown beside them.
 """
 
 import random
@@ -37,8 +37,8 @@ from tasks.serving.serving_costs import window_of_sums
 SIZES, LENGTHS = (1, 2, 4, 8, 16), (16, 64, 256)
 STEPS = 16  # iterations whose mean is the time of one
 REPEATS = 3
-KV_BUDGET_BYTES = 2**32  # any value above the rows' need does: memory is not what is measured
-FIT_EVERY_S = 3.0  # as a worker does
+KV_BUDGET_BYTES = 2**32  # any value above the rows' need works: memory is not measured
+FIT_EVERY_S = 3.0  # the interval of a worker
 ROWS = (1, 2, 4, 8, 12, 16)
 STEPS_BETWEEN = (5, 40)  # steps until other rows join
 PROMPT_TOKENS, ANSWER_TOKENS = (10, 80), (10, 120)
@@ -121,7 +121,7 @@ def transformers_engine(loaded: LoadedModel) -> Run:
 
 
 def errors(run: Run, loaded: LoadedModel, iterations: int) -> Json:
-    """Fit the curves and compare them with what was measured."""
+    """Fit the curves and compare them with the measurements."""
     rng = random.Random(0)
     vocabulary = loaded.model.config.get_text_config().vocab_size
     prefills: list[Timing] = []

@@ -1,4 +1,4 @@
-"""What the engines benchmark serves: Llama shapes with random weights, and random prompts of varied lengths."""
+"""The workload of the engines benchmark: Llama shapes with random weights, and random prompts of varied lengths."""
 
 import copy
 import random

@@ -1,10 +1,10 @@
-"""Where the time of a decoding step goes: its matrix products alone, and the share of each kind of operation.
+"""Profiles a decoding step: the time of its matrix products alone, and the share of each kind of operation.
 
     python -m benchmarks.engines.step_profile --model DIR --rows 16,32,64 --dtype bfloat16,float32 [--json F]
 
-All rows begin at once with prompts of 52 random tokens, and only steps are timed. The products are the linear layers
-alone, called in the order of a step with as many rows; steps and products alternate. Shares come from a second run
-under torch's profiler, which makes small operations look slower than they are.
+All rows begin at once with prompts of 52 random tokens, and only steps are timed. The products are the step's linear
+layers alone, called in their order with as many rows; steps and products alternate. Shares come from a second run under
+torch's profiler, which makes small operations look slower than they are.
 """
 
 import random
@@ -54,7 +54,7 @@ def bandwidth(device: torch.device, clock: Callable[[], float]) -> float:
 
 @torch.inference_mode()
 def floor_share(loaded: LoadedModel, batch: int, bytes_per_s: float, clock: Callable[[], float]) -> float:
-    """Measure which share of a decoding step reading weights and cache at full bandwidth would take."""
+    """Measure the share of a decoding step that reading weights and cache at full bandwidth would take."""
     now, engine = synchronized(clock), Engine(loaded, KV_BUDGET_BYTES)
     engine.insert(
         [Sequence(str(row), (1 + row,) * FLOOR_TOKENS, FLOOR_WARM_UP + FLOOR_STEPS + 2) for row in range(batch)]

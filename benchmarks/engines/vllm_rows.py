@@ -14,7 +14,7 @@ from vllm import LLM, SamplingParams, TokensPrompt
 def main() -> None:
     """Answer line by line until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever vLLM prints belongs to the log
+    os.dup2(2, 1)  # vLLM's output goes to the log
     terms = json.loads(sys.stdin.readline())
     engine = LLM(
         terms["model"],

@@ -40,12 +40,12 @@ from cli.service_access import POLICIES, settings_with
 
 # Between two samples of the service; a shorter interval takes CPU from the service on a small machine. Not tuned.
 POLL_S = 0.5
-WARM_RATE = 8.0  # before the measurement: more than a real model on a CPU answers, so that requests are batched
-# After the last of these, so that a predictor fitted to their answers is in service: the trainer checks every 5 s.
+WARM_RATE = 8.0  # a second, before the measurement: above a real model's rate on a CPU, so that requests are batched
+# Seconds after the last one, until a predictor fitted to their answers is in service: the trainer checks every 5 s.
 SETTLE_S = 10.0
 SIX_ROWS_MIB = 40  # of Eq. (1), 1,024 + 1,024 tokens of the bundled model
 POLICY_LIST, PEER_LIST = CommaSeparated(click.Choice(POLICIES)), CommaSeparated(click.Choice([*PEERS, *DIRECT_SERVERS]))
-COLUMNS = {  # of the table: a median of the repeats' figures
+COLUMNS = {  # columns of the table: medians over the repeats
     "policy": "policy",
     "rate": "rate:g",
     "req/s": "requests_per_s:.1f",
@@ -110,7 +110,7 @@ def main(
     names = [*policies, *peers]
     if model and model_size != "1x":
         raise click.BadParameter("only the bundled model can be enlarged", param_hint="--model-size")
-    directory = settings_with(model=model).model if model else None  # what the name of a fetched model means
+    directory = settings_with(model=model).model if model else None  # resolves the name of a fetched model
     if model_size != "1x":
         made_in = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="magnus-enlarged-"))
         directory = str(enlarged_model(model_size, Path(made_in)))

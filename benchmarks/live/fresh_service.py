@@ -56,18 +56,18 @@ def peer_programs(
 
 
 LONGEST_WAIT_S = "600"  # of one call; the most that can be set
-MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks does
-ALIVE_S = 10.0  # since the last sign of life of a worker; any value well above its beats of 1.5 s does
-CONNECTIONS_OF_A_WORKER = 8  # at most (docs/operations.md)
-CONNECTIONS_OF_THE_REST = 100  # any value above the sum of all other processes, 30, does
+MANY_CALLS = "1000"  # of one client at once; any number above those of the benchmarks works
+ALIVE_S = 10.0  # since the last sign of life of a worker; any value well above its beats of 1.5 s works
+CONNECTIONS_OF_A_WORKER = 8  # database connections, at most (docs/operations.md)
+CONNECTIONS_OF_THE_REST = 100  # any value above the sum of all other processes, 30, works
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
     """What the services of one comparison have in common; `model` None is the bundled one.
 
-    `engines` are addresses of servers that serve in place of our workers. `paced` names a published machine, whose pace
-    worker processes keep that compute nothing. `database_url` is a Postgres that runs already.
+    `engines` are addresses of servers that replace our workers. `paced` names a published machine; worker processes
+    keep its pace without computing. `database_url` is a Postgres that runs already.
     """
 
     workers: int
@@ -81,7 +81,7 @@ class ServiceOptions:
     database_url: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """The settings that `magnus up` has no option for."""
+        """The settings without an option of `magnus up`."""
         given = {
             "MAGNUS_MAX_PROMPT_TOKENS": self.max_prompt_tokens,
             "MAGNUS_MAX_OUTPUT_TOKENS": self.max_output_tokens,

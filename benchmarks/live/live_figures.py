@@ -19,7 +19,7 @@ ENGINES = ("worker", "peer", "paced")  # the beginnings of the names of processe
 # The processes of the control plane, whose CPU share is reported.
 CONTROL_PLANE = ("web", "planner", "predictor", "chores", "beat")
 
-UNSUPERVISED = ("peer", "paced", "publisher")  # are not restarted if they end
+UNSUPERVISED = ("peer", "paced", "publisher")  # processes that are not restarted if they end
 
 OPEN = text("select count(*) from requests where status in ('queued', 'in_progress')")
 

@@ -80,9 +80,9 @@ class PeerStore:
             connection.execute(ANSWER, columns)
 
 
-WINDOW_S = 0.05  # how long a batch waits to fill; longer makes fuller batches and later answers, not tuned
+WINDOW_S = 0.05  # longest wait for a full batch; longer makes fuller batches and later answers, not tuned
 WINDOW_SIZE = 10  # what Magnus Eq. (1) allows at Lmax = Gmax = 1024 in the default CPU budget, as for `vs`
-POLL_S = 0.01  # between two looks for requests; any value well below a batch's time does
+POLL_S = 0.01  # between two looks for requests; any value well below a batch's time works
 PAGE_TOKENS = 32  # one of the fastest on a CPU, see `benchmarks.engines.compared_engines`
 BATCH_TOKENS = 512  # the largest of those tried there
 MAX_ROWS = 64  # more do not make it faster: the cost of its steps grows with the rows
@@ -95,7 +95,7 @@ class PeerModel:
         """`kv_budget` is the setting of our workers."""
         loaded = load_model(model)
         self.budget_bytes = kv_budget_bytes(kv_budget, loaded.device)
-        # our engine may have taken the weights of its own copy into a layout that transformers cannot read
+        # our engine may change its own copy's weights to a layout that transformers cannot read
         plain = AutoModelForCausalLM.from_pretrained(model, dtype=loaded.model.dtype).eval()
         self.loaded, self.prompts = replace(loaded, model=plain), load_prompt_format(model)
 
@@ -168,7 +168,7 @@ def continuous(store: PeerStore, model: PeerModel) -> None:
         manager.stop(block=True)
 
 
-PUBLISHED_AT_ONCE = 100  # requests claimed in one transaction; any value does that keeps the transaction short
+PUBLISHED_AT_ONCE = 100  # requests claimed in one transaction; any value works that keeps it short
 
 settings = read_settings()
 app = Celery("peer", broker=settings.redis_url)

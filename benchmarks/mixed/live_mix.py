@@ -1,11 +1,11 @@
 """The live half of `benchmarks.mixed`: interactive requests beside a bulk job, and a bulk job alone.
 
-The first has three phases of equal length: the bulk job alone, which may fill all memory because nobody else has come
-yet; interactive requests alone; both together. Response times are the service's own, from arrival to the stored answer.
+The first has three phases of equal length: the bulk job alone, which may fill all memory before other requests come;
+interactive requests alone; both together. Response times are the service's own, from arrival to the stored answer.
 
 A bulk job's makespan is compared with two ideals. `over_mean_end`: all workers end at the same instant, their mean end;
-what exceeds it is work that was badly divided at the job's end. `over_middle_rate`: the whole job runs at the rate of
-its middle; this also counts its beginning and the few rows that decode at its end.
+the excess is work that was unevenly divided at the job's end. `over_middle_rate`: the whole job runs at the rate of its
+middle; this also counts its beginning and the few rows that decode at its end.
 """
 
 import json
@@ -30,7 +30,7 @@ from cli.demo_workload import DemoRequest, poisson_arrivals, send_all
 from inference.toy.toy_applications import toy_requests
 
 ANSWERED = ("completed", "incomplete")
-POLL_S = 0.2  # any value well below a phase does
+POLL_S = 0.2  # any value well below a phase works
 
 
 def measure_live(policy: str, rate: float, phase_s: float, lines: int, workers: int, seed: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Other people's engines: their environments, their servers, and Magnus in front of them and without it."""
+"""Other engines: their environments and servers, measured with and without Magnus in front."""

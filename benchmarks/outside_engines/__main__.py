@@ -34,17 +34,17 @@ from benchmarks.service_start import client_of_service, facts_of
 from cli.demo_workload import DemoArrival
 from cli.service_access import settings_with
 
-MEAN_ROW_TOKENS = 130  # of the workload `instructions` on SmolLM2: the prompt, 72 of the answer, half a page
+MEAN_ROW_TOKENS = 130  # mean of the workload `instructions` on SmolLM2: prompt, 72 of the answer, half a page
 SATURATION_REQUESTS = 96  # sent at once: six times what fits
 SYSTEMS = ("magnus", "direct", "cap", "priority")
 MAX_ROWS = 64  # of the server
 SLOT_TOKENS = 512  # of a slot of llama.cpp: more than the longest prompt with the longest answer
 MAX_OUTPUT_TOKENS, WARM_REQUESTS = 256, 40  # tokens of an answer; requests that Magnus answers before the first rate
-MEAN_ROWS = 16  # that the server's KV memory holds
+MEAN_ROWS = 16  # mean rows that the server's KV memory holds
 MODEL = "smollm2"
 WORKLOAD: Workload = "instructions"
 DTYPE: Dtype = "bfloat16"
-WARM_SEED_OFFSET = 1_000_003  # draws other requests than those of the runs
+WARM_SEED_OFFSET = 1_000_003  # added to seeds, so that warm-up requests differ from those of the runs
 COLUMNS = {
     "rate": "rate",
     "system": "system",

@@ -1,4 +1,4 @@
-"""What is lost when a server fails during its work, and how soon a cancelled row has left it.
+"""Measures the work lost when a server fails, and the time until a cancelled row has left it.
 
 `python -m benchmarks.outside_engines.fault_figures --engine vllm --json F`
 
@@ -41,13 +41,13 @@ REQUESTS = 300
 RATE = 60.0  # of the workload's arrivals; here all are sent as fast as they are accepted
 SENDERS = 8  # clients that submit at once
 POLL_S = 0.05
-THIRD_WITHIN_S = 600.0  # any value well above what a third of the jobs takes does
+THIRD_WITHIN_S = 600.0  # any value well above the time of a third of the jobs works
 FROZEN_S = 20.0
 KV_TOKENS = 65536  # more than all rows need
 CANCELS = 100
 ROWS = 32  # in the server while they are cancelled
-LIMIT = 200  # of an answer; those of the toy have at most about 130 tokens
-ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # of a row that is to be cancelled; within its 8192 positions
+LIMIT = 200  # tokens of an answer; the toy's answers have at most about 130
+ENDLESS_LIMIT, OLD_TOKENS = 1900, 1200  # tokens of a row that is to be cancelled; within its 8192 positions
 GENERATED = ("vllm:generation_tokens_total", "llamacpp:tokens_predicted_total")
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Weights = NDArray[np.float32]
 
 TYPES = {"float32": gguf.GGMLQuantizationType.F32, "bfloat16": gguf.GGMLQuantizationType.BF16}
-# How llama.cpp splits text before the byte pairs are merged. It hardly matters, because prompts arrive as token ids;
+# llama.cpp's rule to split text before byte pairs are merged. It hardly matters, because prompts arrive as token ids;
 # both models here have GPT-2's rule in their tokenizer.json.
 TEXT_SPLIT = "gpt-2"
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

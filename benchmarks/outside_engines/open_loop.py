@@ -30,7 +30,7 @@ from inference.remote.server_load import ServerLoad, load_from_metrics
 from settings import BUNDLED_MODEL
 
 OK = 200
-NO_ANSWER = 0  # in place of a status: the connection broke
+NO_ANSWER = 0  # used as the status if the connection broke
 CONNECT_WITHIN_S = 30.0  # longer than the pauses of a busy machine
 SAMPLE_S = 0.25  # between two samples: a server gives a few answers a second
 
@@ -67,7 +67,7 @@ class LoadSampler:
     def _run(self, ended: threading.Event) -> None:
         while True:
             last = ended.is_set()
-            with suppress(httpx.HTTPError):  # the server is too busy to answer
+            with suppress(httpx.HTTPError):  # ignores a server that is too busy to answer
                 self._samples.append(load_from_metrics(self._client.get("/metrics").text))
             if last:
                 return
@@ -93,7 +93,7 @@ class TimedAnswer:
     status: int
     text: str = ""
     tokens: int = 0
-    predicted_tokens: int | None = None  # if Magnus answered
+    predicted_tokens: int | None = None  # only with Magnus
 
     @property
     def response_s(self) -> float:
@@ -143,7 +143,7 @@ async def _replay(
     slots = nullcontext() if cap is None else asyncio.Semaphore(cap)  # wakes waiting requests in order of arrival
     began = time.monotonic()
     timeout = httpx.Timeout(CONNECT_WITHIN_S, read=None, pool=None)
-    # a connection for each request, since llama.cpp closes kept ones without a word
+    # one connection for each request, since llama.cpp closes idle ones without notice
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
     async with httpx.AsyncClient(base_url=target.url, headers=headers, timeout=timeout, limits=limits) as client:

@@ -28,13 +28,13 @@ EngineKind = Literal["transformers", "vllm", "llamacpp"]
 Dtype = Literal["float32", "bfloat16"]
 
 READY_WITHIN_S = 300.0  # vLLM took 35 s on two idle cores, and several times as long on busy ones
-STOP_WITHIN_S = 10.0  # an engine that answers requests when it is stopped may wait for them
+STOP_WITHIN_S = 10.0  # a stopping engine may first finish its requests
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
 @dataclass(frozen=True)
 class ServerTerms:
-    """What every server of a comparison is given: the model, rows at once, tokens of KV cache, type of numbers."""
+    """The settings of every server in a comparison: the model, rows at once, tokens of KV cache, data type."""
 
     model: Path
     name: str = "bundled"
@@ -180,9 +180,9 @@ def _vllm(terms: ServerTerms, port: int) -> tuple[tuple[str, ...], dict[str, str
         "--port": port,
     }
     flags = [str(part) for option in options.items() for part in option]
-    module = "vllm.entrypoints.openai.api_server"  # the command `vllm` looks for a package of that name
+    module = "vllm.entrypoints.openai.api_server"  # the command `vllm` would look for a package of that name
     command = (str(engine_python("vllm")), "-m", module, *flags, "--enforce-eager", "--no-enable-log-requests")
-    # Unbound: bound threads leave one core to the HTTP server and wait whenever another process uses theirs.
+    # Threads are not bound to cores: bound threads wait whenever another process uses their core.
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(terms.threads)}
     return command, {"VLLM_CPU_KVCACHE_SPACE": "1", **threads}
 

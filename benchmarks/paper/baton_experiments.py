@@ -101,7 +101,7 @@ def _machine(memory: KvMemory, decode: tuple[float, float, float, float], prefil
 
 
 def runs(predictor: str, quick: bool) -> list[SimulationRun]:
-    """The simulations of both tables; no policy here uses predictions."""
+    """The simulations of both tables; none of these policies uses predictions."""
     chosen: list[SimulationRun] = []
 
     def add(

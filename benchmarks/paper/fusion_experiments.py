@@ -12,7 +12,7 @@ from scheduling.policies.policy_factory import PolicySettings, make_policy
 from scheduling.simulation.published_costs import CHATGLM_6B_V100, LLAMA2_13B_A100_HF
 
 EXPERIMENT = "ours"
-# The time of arrivals; longer where fewer requests arrive.
+# Seconds of arrivals; longer at low rates.
 SECONDS = {"mixed": 300.0, "hard": 600.0, "azure_conv": 600.0, "azure_code": 600.0}
 RATES = {  # light load, half of what fusion can serve, most of it, all of it, overload
     "mixed": (8.0, 16.0, 24.0, 32.0, 48.0),
@@ -62,7 +62,7 @@ def runs(predictor: str, quick: bool) -> list[SimulationRun]:
 
 
 def compare_with_paper(rows: Sequence[Row]) -> None:
-    """Compare each row of `fusion` with the other policies and with the range that was aimed at."""
+    """Compare each row of `fusion` with the other policies and with the target range."""
     mean, p99, most = (column("response_s", name) for name in ("mean", "p99", "max"))
     throughput = column("requests_per_s")
     for row in rows:

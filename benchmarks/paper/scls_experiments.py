@@ -102,7 +102,7 @@ def _slices(slice_tokens: int, trace: Trace, arriving: list[Arrival]) -> Row:
 
 
 def compare_with_paper(rows: Sequence[Row]) -> None:
-    """Compare with the ranges of section 5.2; of the ablations the paper prints only their order."""
+    """Compare with the ranges of section 5.2; the paper prints only the order of the ablations."""
     for engine, base, throughput, mean, tail in (
         ("hf", "sls", (2.323, 3.158), (0.824, 0.849), (0.798, 0.810)),
         ("ds", "sls", (0.825, 1.919), (0.808, 0.911), (0.766, 0.889)),

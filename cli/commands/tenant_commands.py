@@ -20,7 +20,7 @@ from models.tenants.tenant_tables import Tenant as StoredTenant
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST_DAYS = 36_500  # a century; Postgres would hold more
 MOST, MOST_TOKENS = 2**31 - 1, 2**62  # greatest limits that the columns hold
-LIGHTEST, HEAVIEST = 0.001, 1000.0  # any bounds do that keep the lightest tenant's share above rounding errors
+LIGHTEST, HEAVIEST = 0.001, 1000.0  # any bounds work that keep the lightest tenant's share above rounding errors
 DEFAULT = "default"
 
 
@@ -196,7 +196,7 @@ def list_tenants(opened: Session) -> list[dict[str, Any]]:
 
 
 def _number(weight: float | None) -> float | None:
-    if weight is not None and math.isnan(weight):  # which no range excludes
+    if weight is not None and math.isnan(weight):  # a range check accepts NaN
         raise click.BadParameter("nan is no number")
     return weight
 

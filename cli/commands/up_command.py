@@ -85,7 +85,7 @@ def up(as_json: bool, policy: str | None, engines: tuple[str, ...], **options: A
         pass
     except (AlreadyRunning, ProgramFailed, UnusableDirectory, UnusableSchema, ServerUnusable) as error:
         raise CommandFailed(str(error)) from error
-    except OSError as error:  # a file in place of the directory, no right to write, a full or read-only disk
+    except OSError as error:  # a file with the directory's name, no right to write, a full or read-only disk
         where = error.filename or state_dir
         raise CommandFailed(f"{where}: {error.strerror}; choose another --state-dir or MAGNUS_STATE_DIR") from error
     except OperationalError as error:
@@ -175,14 +175,14 @@ def _create_first_key(engine: Engine, state_dir: Path) -> str | None:
         kept = read_secret(path)
         if kept is not None and api_keys.find(session, kept) is not None:
             return None
-        name = f"magnus up {secrets.token_hex(2)}"  # whoever may read it operates the service
+        name = f"magnus up {secrets.token_hex(2)}"  # a key named like this gives full access
         _, key = api_keys.create(session, name=name, tenant="default", scopes=frozenset(Scope))
         write_secret(path, key + "\n")
         return key
 
 
 def _put_policy_in_force(engine: Engine, policy: str, *, overwrite: bool) -> None:
-    """Set the policy of a fresh database; replace one that an operator has put in force only to `overwrite` it."""
+    """Set the policy of a fresh database; replaces an operator's choice only with `overwrite`."""
     with engine.begin() as connection:
         if overwrite or planner_state.planner_inputs(connection).policy is None:
             planner_state.set_policy(connection, policy)

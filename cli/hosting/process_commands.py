@@ -11,16 +11,16 @@ from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
 BIN = Path(sys.executable).parent  # where the environment's commands are
-# Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery and gunicorn put the
-# working directory first all the same, so that they are started in one without modules, or in ours.
+# Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery and gunicorn still put
+# the working directory first, so they are started in a directory without modules, or in ours.
 PYTHON = (sys.executable, "-P", "-m")
-CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which is no line of a log
+CELERY = (*PYTHON, "celery", "--quiet")  # without its banner, which would spoil the log
 # One task at a time. Nothing here needs Celery's gossip between workers (events, clocks at the start). Its heartbeats
 # are for Flower alone, and one every 2 s was most of what an idle worker did.
 CELERY_WORKER_FLAGS = ("-P", "threads", "-c", "1", "--without-gossip", "--without-mingle", "--heartbeat-interval=30")
-# Keep-alive is longer than the usual 60 s of load balancers, so that they close idle connections, not we. A connection
-# costs no thread; 4,000 are twice what a thousand waiting calls and a thousand idle clients hold. gunicorn replaces a
-# process that does not answer it for 20 s; one that is not frozen answers every second.
+# Keep-alive is longer than the usual 60 s of load balancers, so that they, and not this server, close idle connections.
+# A connection needs no thread; 4,000 are twice the number of a thousand waiting calls and a thousand idle clients.
+# gunicorn replaces a process that does not answer it for 20 s; one that is not frozen answers every second.
 GUNICORN_FLAGS = (
     "-k",
     "webapp.transport.web_worker.WebWorker",
@@ -37,7 +37,7 @@ GUNICORN_FLAGS = (
 # cores free it takes 34 ms instead of 28.
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
-BACKGROUND_NICE = 10  # of trainer and Flower, for which no request waits: below the workers as well; not tuned
+BACKGROUND_NICE = 10  # of trainer and Flower, for which no request waits: below the workers, too; not tuned
 FLOWER_TASKS = 2000  # tasks that it remembers; with its default of 100,000 it grew by 160 MB an hour at load
 BACKGROUND_ALIVE_WITHIN_S = 30.0  # with that niceness they may wait long for a CPU, and nothing is urgent; not tuned
 

@@ -14,7 +14,7 @@ MOST_STAT_BYTES = 4096  # the file is one line of a few hundred bytes
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process; `began` tells it from a later one with the same id."""
+    """A process; `began` distinguishes it from a later process with the same id."""
 
     pid: int
     began: float

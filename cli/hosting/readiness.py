@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cli.hosting.child_process import ChildProgram, ProgramFailed
 from models.planning import live_fleet
 
-POLL_S = 0.02  # delays the start of what comes next by half of this on average; not tuned
+POLL_S = 0.02  # delays the next start by half of this on average; not tuned
 # Greatest age of a ready worker's last heartbeat: six times MAGNUS_HEARTBEAT_S (0.5 s), so that a slow one counts, and
 # short enough that the row of an earlier worker of the same name does not. Not tuned.
 WORKER_ALIVE_S = 3.0
@@ -56,7 +56,7 @@ def broker_answers(url: str) -> bool:
     try:
         with redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1) as client:
             return bool(client.ping())
-    except (redis.RedisError, ValueError):  # still loading, another server on that port, or no such address
+    except (redis.RedisError, ValueError):  # still loading, another server on that port, or a wrong address
         return False
 
 
@@ -65,7 +65,7 @@ def worker_is_alive(engine: Engine, name: str) -> bool:
     try:
         with engine.connect() as connection:
             return any(worker.name == name for worker in live_fleet.live_workers(connection, WORKER_ALIVE_S))
-    except SQLAlchemyError:  # the database is away, and its own supervisor brings it back
+    except SQLAlchemyError:  # the database is unreachable; its own supervisor restarts it
         return False
 
 

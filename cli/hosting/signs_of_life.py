@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol
 
-# Longest silence of a process that works. Below the 15 s within which the work of a frozen process must go on
-# elsewhere, with time for a restart; where processes wait longer than this for a CPU, nothing is served in time. Not
-# tuned otherwise.
+# Longest silence of a process that works. Below the 15 s within which another process must take over a frozen process's
+# work, with time for a restart; on a machine where processes wait longer than this for a CPU, nothing is served in
+# time. Not tuned otherwise.
 ALIVE_WITHIN_S = 10.0
 # Before the first sign a process may load libraries and a model, on a machine that starts many at once. Not tuned.
 START_WITHIN_S = 300.0
@@ -26,7 +26,7 @@ ANSWER_WITHIN_S = 3.0  # a machine on which an answer takes longer twice in a ro
 class Question:
     """Bytes that a server answers in any state; `address` is a Unix socket's path, or host and port.
 
-    A server whose answer contains `is_over` lives, but serves nobody any more.
+    A server whose answer contains `is_over` is alive but serves nobody.
     """
 
     address: str | tuple[str, int]
@@ -52,8 +52,8 @@ class Question:
 def postgres_question(socket_path: str) -> Question:
     """Asks whether a session can begin.
 
-    After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so that
-    only a restart helps.
+    After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so only a
+    restart helps.
     """
     parameters = b"user\0postgres\0database\0postgres\0\0"
     startup = struct.pack("!ii", 8 + len(parameters), 196608) + parameters

@@ -55,7 +55,7 @@ class Stopped(Exception):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Returns the signals that stop the service; under nohup SIGHUP is none of them."""
+    """Returns the signals that stop the service; without SIGHUP under nohup."""
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if nohup else [signal.SIGHUP])]
 
@@ -173,7 +173,7 @@ class Supervisor:
         for child in children:
             try:
                 self._restart_if_ended(child, now)
-            except OSError as error:  # a full disk, for which the others must not be stopped
+            except OSError as error:  # a full disk must not stop the other children
                 self._say(f"{child.program.name}: {error}")
         if now >= self._check_at:
             self._check_at = now + CHECK_S
@@ -202,7 +202,7 @@ class Supervisor:
         elif now >= child.restart_at:
             try:
                 child.started = child_process.start_listening(child.program, child.log)
-            except OSError as error:  # no memory or no file descriptors, for which the others must not be stopped
+            except OSError as error:  # lack of memory or file descriptors must not stop the others
                 child.failures += 1
                 child.restart_at = now + restart_delay_s(child.failures)
                 self._say(f"{child.program.name} could not be started: {error}")

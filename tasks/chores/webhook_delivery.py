@@ -54,7 +54,7 @@ def signed_headers(delivery: ClaimedDelivery, body: bytes) -> dict[str, str]:
 
 
 def signature(secret: str, event_id: str, timestamp: str, body: bytes) -> str:
-    """Returns `v1,` and the base64 of HMAC-SHA256 over id.timestamp.body; the key is decoded from behind whsec_."""
+    """Returns `v1,` and the base64 of HMAC-SHA256 over id.timestamp.body; the key is the base64 after whsec_."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b".".join((event_id.encode(), timestamp.encode(), body))
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()

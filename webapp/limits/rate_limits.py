@@ -79,7 +79,7 @@ class RateLimit:
         self._windows: dict[str, TenantWindow] = {}
 
     def count(self, tenant: str, now: float, own_per_minute: int | None = None) -> RateStanding:
-        """Count one request at `now`, seconds of a monotonic clock; what is left. Raises RateLimited above the rate."""
+        """Count one request at `now`, monotonic seconds; returns what is left. Raises RateLimited above the rate."""
         rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
             window = self._windows.setdefault(tenant, TenantWindow())

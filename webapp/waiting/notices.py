@@ -53,7 +53,7 @@ class Announcer:
 
 
 class EndedNotices:
-    """Hears of ended requests over a connection of its own; one thread uses it."""
+    """Receives notifications of ended requests over its own connection; one thread uses it."""
 
     def __init__(self, channel: Channel[str]) -> None:
         self._channel = channel

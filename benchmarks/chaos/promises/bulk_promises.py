@@ -28,8 +28,8 @@ KILLS_A_JOB = 10  # enough to hit a job while it is read, served and counted
 READERS_EVERY = 5  # one kill in five hits the readers of lines, the first one while a new job is being read
 SENDERS_EVERY = 2  # every other kill hits the process that sends the webhooks
 READ_WITHIN_S = 10.0  # from a job's creation until its first lines are read; then comes the first kill
-ENDED_WITHIN_S = 300.0  # what has not ended by then counts as lost
-# Other senders take over what a killed sender had claimed after a minute (`tasks/chores/webhook_sender.py`).
+ENDED_WITHIN_S = 300.0  # jobs that have not ended by then count as lost
+# After a minute other senders take over a killed sender's claims (`tasks/chores/webhook_sender.py`).
 DELIVERED_WITHIN_S = 180.0
 POLL_S = 1.0
 

@@ -87,7 +87,7 @@ def idle_connections(service: ServiceUnderTest, size: Size) -> list[Row]:
         client.submit_all(bodies(count, seed=8), rate)
         held_since = time.time()
         with held_connections(service.url):
-            client.submit_all(bodies(count, seed=9), rate, patience_s=1.0)  # a late reply is counted, not repeated
+            client.submit_all(bodies(count, seed=9), rate, patience_s=1.0)  # late replies count, without retries
         alone = percentile(
             [reply.seconds for reply in client.posted(began, held_since)], 0.99, "inverted_cdf"
         ) or float("inf")

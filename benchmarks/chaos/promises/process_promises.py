@@ -17,7 +17,7 @@ from benchmarks.chaos.service_under_test import ServiceUnderTest, service_under_
 from benchmarks.harness import percentile, until
 
 ANSWERED_WITHIN_S = 60.0  # after the last submission: the bound
-PATIENCE_S = 180.0  # what is not answered by then counts as lost
+PATIENCE_S = 180.0  # requests not answered by then count as lost
 RESCUED_WITHIN_S = 15.0  # the bound
 
 
@@ -79,7 +79,7 @@ def _rescue(service: ServiceUnderTest, number: signal.Signals) -> list[float]:
         taken = {row[0]: row[1] for row in service.sql(held, worker=worker)}
         if taken:
             break
-        service.signal(worker, signal.SIGCONT)  # it had no work at that moment: try the other worker
+        service.signal(worker, signal.SIGCONT)  # this worker had no work: try the other one
         until(lambda: service.value("select count(*) from batches where status = 'running'"), 10.0)
     signalled_at = time.time() - 0.2
     # a worker that the supervisor thawed answers its requests itself
