@@ -53,9 +53,7 @@ class ContinuousBatch:
         self.tokens = Tokens()
         self._chunks_end = 0  # the iteration after which `prefilling` rows decode
         self._chunk_s = 0.0  # seconds that a chunk of prefill adds to an iteration
-        self._last_iterations: list[
-            tuple[int, str]
-        ] = []  # a heap; entries of rows that have left stay until they come first
+        self._last_iterations: list[tuple[int, str]] = []  # a heap; entries of rows that left stay until they are first
         self._largest_offset = 0  # largest cached offset of a row
         self._offset_sum = 0  # sum of the cached offsets of the decoding rows
         self._next_event: int | None = None  # cached until rows change

@@ -50,8 +50,8 @@ class BatchRun:
     length: int
     iterations: int
     estimated_s: float
-    out_of_memory: bool
-    joined: bool
+    out_of_memory: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,36 +173,14 @@ class TraceRecorder:
 
     def static_batch_done(self, done: StaticBatchDone, worker: str, now: float) -> None:
         """Record that a run-to-completion batch has ended or run out of memory."""
-        run = done.run
-        self._trace.batches.append(
-            BatchRun(
-                worker,
-                _ids(done.assignment),
-                done.started_at,
-                now,
-                run.length,
-                run.iterations,
-                done.assignment.estimated_s,
-                run.out_of_memory,
-                joined=False,
-            )
-        )
+        run, ids, estimated_s = done.run, _ids(done.assignment), done.assignment.estimated_s
+        batch = BatchRun(worker, ids, done.started_at, now, run.length, run.iterations, estimated_s, run.out_of_memory)
+        self._trace.batches.append(batch)
 
     def rows_joined(self, joined: RowsJoined, worker: str, now: float) -> None:
         """Record that a group has entered a continuous batch."""
-        self._trace.batches.append(
-            BatchRun(
-                worker,
-                _ids(joined.assignment),
-                now,
-                joined.at,
-                joined.length,
-                0,
-                joined.assignment.estimated_s,
-                out_of_memory=False,
-                joined=True,
-            )
-        )
+        ids, estimated_s = _ids(joined.assignment), joined.assignment.estimated_s
+        self._trace.batches.append(BatchRun(worker, ids, now, joined.at, joined.length, 0, estimated_s, joined=True))
 
     def ran_out_of_memory(self) -> None:
         """Record that some work did not fit its worker."""

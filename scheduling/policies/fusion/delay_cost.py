@@ -39,9 +39,7 @@ NO_WORK: WorkFeatures = (0.0, 0.0, 0.0, 0.0)
 # Lengths are counted in steps of 10 %. Finer steps cut the bands more exactly and cost time in every decision. Not
 # tuned.
 LENGTH_STEP = math.log(1.1)
-LENGTH_STEPS = (
-    200  # the last begins at 1.1^199 = 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) works
-)
+LENGTH_STEPS = 200  # the last one begins at 1.7e8 tokens, beyond any context; any number from 170 (1e7 tokens) works
 UPPER_EDGES = np.exp(LENGTH_STEP * np.arange(1, LENGTH_STEPS + 1))  # tokens
 
 

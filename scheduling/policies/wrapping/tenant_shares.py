@@ -84,8 +84,10 @@ class TenantShares(WrappingPolicy):
                         break
 
     def _joins(self, workers: dict[str, Worker], now: float) -> Iterator[Assignment]:
-        """Offer all workers to one tenant after the other; without waiting requests to the last one, which may preempt
-        rows. If a tenant's request still waits, better served tenants go ahead by at most its next batch.
+        """Offer all workers to one tenant after the other; if none has a waiting request, to the last one.
+
+        The last one may preempt rows. If a tenant's request still waits, better served tenants go ahead by at most its
+        next batch.
         """
         most = math.inf
         for tenant in self._next_tenants() or [next(name for name, one in self._policies.items() if one is self._last)]:
