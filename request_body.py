@@ -1,8 +1,8 @@
 """The options of a request beside its texts and its limit, in one type from the API to the engine.
 
-The schema of a call makes it, `stored_form` converts it for the request's row, `read_body` reads the row, and the
-engine uses its `Sampling`. Rows of earlier releases or of other programs may lack fields, which then have their
-defaults.
+The schema of a call makes it, `stored_form` returns the JSON that the request's row stores, `read_body` reads that
+JSON, and the engine samples with its `Sampling`. A row of an earlier release, or of another program, may lack fields; a
+field that is missing asks for nothing.
 """
 
 import math
@@ -64,17 +64,17 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether each step takes the likeliest token."""
+        """Returns whether each step takes the likeliest token."""
         return self.temperature < LEAST_TEMPERATURE
 
     @property
     def changes_logits(self) -> bool:
-        """Whether it changes the model's logits before a token is chosen."""
+        """Returns whether it changes the model's logits before a token is chosen."""
         return self.repetition_penalty != 1 or self.min_tokens > 0
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of the set fields that need an ability that not every engine has."""
+        """Returns the names of the fields that ask for something that not every engine can do."""
         unneeded = EVERYWHERE if self.temperature else EVERYWHERE | NOT_FOR_GREEDY
         return tuple(
             field.name
@@ -157,19 +157,19 @@ class RequestBody(_Part):
 
     @property
     def offered_tools(self) -> tuple[StoredTool, ...]:
-        """The functions whose definitions the model gets."""
+        """Returns the functions that the prompt defines."""
         return () if self.tool_choice.mode == "none" else self.tools
 
     @property
     def uses_tools(self) -> bool:
-        """Whether its prompt has definitions, calls or results of functions."""
+        """Returns whether its prompt has definitions, calls or results of functions."""
         return bool(self.offered_tools) or any(
             message.role == "tool" or message.tool_calls for message in self.messages
         )
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The abilities that an engine needs to serve it, among ABILITIES."""
+        """Returns the ABILITIES that an engine needs to serve it."""
         asked = {
             "response_format": self.format is not None or self.tool_choice.mode == "required",
             "logprobs": self.top_logprobs is not None,
@@ -192,7 +192,7 @@ ABILITIES = (
 
 
 def stored_form(body: RequestBody) -> dict[str, Any]:
-    """The body as the JSON object of a request's row, in a layout that earlier releases can also read."""
+    """Returns the JSON object that a request's row stores, in the layout that earlier releases read, too."""
     asked = body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     whole = body.model_dump(mode="json", include={"sampling", *ALWAYS_STORED})
     sampling = asked.get("sampling", {})
@@ -203,7 +203,7 @@ def stored_form(body: RequestBody) -> dict[str, Any]:
 
 
 def readable_body(stored: object) -> RequestBody:
-    """The body of a stored row; an unreadable one counts as a body with all defaults."""
+    """Returns the body of a stored row, or one that asks for nothing if the row cannot be read."""
     try:
         return read_body(stored)
     except UnreadableBody:
@@ -211,7 +211,7 @@ def readable_body(stored: object) -> RequestBody:
 
 
 def read_body(stored: object) -> RequestBody:
-    """The body of a stored row; raises UnreadableBody."""
+    """Returns the body of a stored row; raises UnreadableBody."""
     if isinstance(stored, Mapping):
         sampling = stored.get("sampling", {})
         beside = {name: stored[name] for name in STORED_BESIDE_SAMPLING if name in stored}

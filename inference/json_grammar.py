@@ -1,6 +1,6 @@
-"""Grammars of JSON formats, compiled by llguidance: the web process checks a format before workers apply it.
+"""Makes grammars of JSON formats with llguidance; the web process checks the grammar that a worker's engine will use.
 
-It imports no torch.
+Imports no torch.
 """
 
 from llguidance import LLMatcher, LLParserLimits
@@ -11,13 +11,13 @@ ANY_OBJECT = '{"type": "object"}'
 # One way to write each value, as Python's json.dumps does: a model cannot fill its answer with blanks. Overrides what a
 # client's own schema says in `x-guidance`.
 STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False, "lenient": False}
-# Bounds the cost of a schema: about 1.5 ms a token, where ordinary schemas take 0.02 to 0.06 ms on average with a
-# vocabulary of 49,152, and also with half of the bound. Building takes 1 to 13 ms. Not tuned otherwise.
+# Bounds the cost of a schema to about 1.5 ms for each token. Ordinary schemas take 0.02 to 0.06 ms on average with a
+# vocabulary of 49,152, and no less with half of it. Building a grammar takes 1 to 13 ms. Not tuned otherwise.
 LIMITS = LLParserLimits(step_lexer_fuel=20_000, max_grammar_size=100_000, verbose_errors=False)
 
 
 def grammar_of(format: JsonFormat) -> str:
-    """The format's grammar in llguidance's form; raises ValueError for a schema that is no JSON."""
+    """Returns the format's grammar in llguidance's form; raises ValueError for a schema that is no JSON."""
     return LLMatcher.grammar_from_json_schema(format.schema or ANY_OBJECT, overrides=STYLE)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from inference.chat_template import compile_chat_template, find_chat_template, f
 from inference.engine_errors import UnreadableTokenizer
 from inference.request_tokens import Turn
 
-ANCHOR = "a"  # in front of tokens that continue a text: what stands first is decoded otherwise by some tokenizers
+ANCHOR = "a"  # before tokens that continue a text, because some tokenizers decode the first token of a text differently
 _NONCHARACTER = "\ufdd0"  # reserved by Unicode for internal use, so no template contains it
 
 
@@ -50,7 +50,7 @@ class PromptFormat:
         self._special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     def encode(self, instructions: str, input: str) -> list[int]:
-        """Token ids of the whole prompt: the chat template's, or without one those of both texts and a blank line."""
+        """Returns the token ids of the prompt: by the chat template, or without one of both texts and a blank line."""
         joined = f"{instructions}\n\n{input}" if instructions else input
         if self._template is None:
             return list(self._literal.encode(joined).ids)
@@ -62,46 +62,46 @@ class PromptFormat:
             return self._encode_chat(self._template, _messages([("user", joined)]))
 
     def encode_conversation(self, turns: Sequence[Turn]) -> list[int]:
-        """Token ids of (role, content) turns; raises jinja2's TemplateError if the template refuses their order."""
+        """Returns the token ids of (role, content) turns; raises TemplateError if the template refuses them."""
         if self._template is None:
             transcript = "".join(f"{role}: {content}\n\n" for role, content in turns)
             return list(self._literal.encode(f"{transcript}assistant:").ids)
         return self._encode_chat(self._template, _messages(turns))
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation with tools; raises jinja2's TemplateError if the template refuses it."""
+        """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
         if self._template is None or not self.takes_tools:
             raise TemplateError("it knows no tools")
         return self._encode_chat(self._template, messages, tools)
 
     def encode_raw(self, text: str) -> list[int]:
-        """Token ids of a prompt as it is; special tokens in it are those of the model."""
+        """Returns the token ids of a prompt as it is; special tokens in it are those of the model."""
         return list(self._tokenizer.encode(text).ids)
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
-        """Token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
+        """Returns the token ids of a request's prompt: of its conversation if it has `turns`, else of its two texts."""
         return self.encode_conversation(turns) if turns else self.encode(instructions, input)
 
     @property
     def detokenizer(self) -> Detokenizer:
-        """What finds stop strings in an answer's tokens."""
+        """Returns the tokenizer, which finds stop strings in an answer's tokens."""
         return self._tokenizer
 
     def count(self, text: str) -> int:
-        """Number of tokens in a text, without the chat template."""
+        """Returns the number of tokens in a text, without the chat template."""
         return len(self._literal.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer without special tokens; NUL, which Postgres cannot store, becomes U+FFFD.
+        """Returns an answer's text without special tokens; NUL, which Postgres cannot store, becomes U+FFFD.
 
-        One that `continues` a text keeps the blank in front that some tokenizers drop.
+        If the answer `continues` a text, it keeps a leading blank, which some tokenizers drop.
         """
         if continues:
             return self.decode([*self._anchor, *ids])[len(self.decode(self._anchor)) :]
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True)).replace("\0", "\ufffd")
 
     def token_bytes(self, id: int) -> bytes:
-        """What this token adds to an answer; nothing if the vocabulary has no such token."""
+        """Returns the bytes that this token adds to an answer; none if the vocabulary has no such token."""
         return bytes_of_token(self._tokenizer.id_to_token(id) or "", self._byte_level)
 
     def _encode_chat(
@@ -140,7 +140,7 @@ def _messages(turns: Sequence[Turn]) -> list[dict[str, str]]:
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """The same JSON value with every text of it changed, the names in objects too."""
+    """Returns the JSON value with `change` applied to each text in it, names in objects included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def load_prompt_format(model: str) -> PromptFormat:
-    """Read the prompt format of a model directory or hub id; raises UnreadableTokenizer."""
+    """Reads the prompt format of a model directory or hub id; raises UnreadableTokenizer."""
     vocabulary = _read(model, "tokenizer.json")
     if vocabulary is None:
         raise UnreadableTokenizer(model, "it has no tokenizer.json")

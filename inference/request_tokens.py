@@ -1,4 +1,4 @@
-"""What turns requests into token ids and answers into text: our own tokenizer, or that of a server."""
+"""The interface that turns requests into token ids and answers into text: by our own tokenizer, or by a server's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,41 +16,41 @@ class TokenizerAway(Exception):
 
 
 class RequestTokens(Protocol):
-    """One model's chat template and tokenizer; every method raises TokenizerAway where a server has them."""
+    """One model's chat template and tokenizer; every method that asks a server raises TokenizerAway."""
 
     @property
     def name(self) -> str:
-        """The model's name, unless the operator gives it another."""
+        """Returns the model's name, unless the operator gives it another."""
 
     @property
     def detokenizer(self) -> Detokenizer | None:
-        """What finds stop strings in an answer's tokens; None where the server must find them."""
+        """Returns the tokenizer that finds stop strings in an answer's tokens; None if the server must find them."""
 
     def encode_request(self, instructions: str, input: str, turns: Sequence[Turn]) -> list[int]:
-        """Token ids of a request's prompt; raises jinja2's TemplateError if the template refuses the conversation."""
+        """Returns the token ids of a prompt; raises jinja2's TemplateError if the template refuses the conversation."""
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the model's chat template knows definitions of tools."""
+        """Returns whether the model's chat template knows definitions of tools."""
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Token ids are below this number; None where only a server knows it."""
+        """Returns the number below which all token ids are; None if only a server knows it."""
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation with tools; raises jinja2's TemplateError if the template refuses it."""
+        """Returns the token ids of a chat with tools; raises jinja2's TemplateError if the template refuses it."""
 
     def encode_raw(self, text: str) -> list[int]:
-        """Token ids of a prompt as it is, without the chat template; special tokens in it are those of the model."""
+        """Returns the token ids of a prompt without the chat template; special tokens in it are those of the model."""
 
     def count(self, text: str) -> int:
-        """Number of tokens in a text, without the chat template."""
+        """Returns the number of tokens in a text, without the chat template."""
 
     def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """The text of an answer without special tokens, and without NUL.
+        """Returns an answer's text without special tokens, and without NUL.
 
-        One that `continues` a text keeps the blank in front that some tokenizers drop.
+        If the answer `continues` a text, it keeps a leading blank, which some tokenizers drop.
         """
 
     def token_bytes(self, id: int) -> bytes:
-        """What this token adds to an answer."""
+        """Returns the bytes that this token adds to an answer."""

@@ -20,7 +20,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """Only text that is JSON may be generated: an object, or what `schema`, a JSON Schema as text, allows."""
+    """Only JSON may be generated: any object, or what `schema`, a JSON Schema as text, allows."""
 
     schema: str | None = None
 
@@ -60,7 +60,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens that its prefill computes: the prompt and the tokens generated before."""
+        """Returns the tokens that its prefill computes: the prompt and the tokens generated before."""
         return len(self.prompt_ids) + len(self.generated_ids)
 
 
@@ -68,10 +68,10 @@ class Sequence:
 class FinishedSequence:
     """The result of a row that left the batch.
 
-    `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that tells no ids
-    gives `text` and the number of its tokens instead. `refusal` says why a refused row cannot be answered. `logprobs`
-    has an entry for each id if requested, and `prompt_logprobs` one for each token of the prompt; its first entry is
-    empty, because no token precedes it.
+    `generated_ids` holds all tokens generated for it, including a final EOS or stop string. A server that returns no
+    ids gives `text` and the number of its tokens instead. `refusal` is why a refused row cannot be answered. `logprobs`
+    has an entry for each of the ids, where they were asked for, and so has `prompt_logprobs` for the prompt's, whose
+    first entry has no meaning, because no token precedes it.
     """
 
     id: str
@@ -85,13 +85,13 @@ class FinishedSequence:
 
     @property
     def tokens(self) -> int:
-        """Tokens generated for it in all."""
+        """Returns all tokens generated for it."""
         return len(self.generated_ids) if self.text is None else self.text_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Tokens of a running row: the ids from the requested position on, or all its text if the server gives no ids."""
+    """What a running row has generated: its ids from a requested position on, or its whole text if there are no ids."""
 
     ids: tuple[int, ...]
     text: str | None

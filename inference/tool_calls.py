@@ -1,4 +1,4 @@
-"""Calls of tools in an answer's text, in the formats in which chat templates teach them; and a format that forces one.
+"""Reads calls of tools in an answer's text, in the formats that chat templates teach; makes formats that force a call.
 
 Hermes, Qwen and SmolLM2 write `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, each call or a list of them
 between tags; Llama 3 and Mistral write the object, or a list, as the whole answer (`parameters` for `arguments`).
@@ -82,7 +82,7 @@ def _calls(text: str) -> list[ToolCall]:
 
 
 def required_format(body: RequestBody) -> JsonFormat | None:
-    """Returns an answer's required format: that of a call that it must make, or the one that the client requested."""
+    """Returns the format that an answer must have: that of a required call, or the one that the client asked for."""
     if body.tool_choice.mode == "required":
         return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
     if body.format is None:
@@ -91,7 +91,7 @@ def required_format(body: RequestBody) -> JsonFormat | None:
 
 
 def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[str, Any]:
-    """A JSON Schema of one call of the tool of this name, or without a name of any of these functions."""
+    """Returns a JSON Schema of one call of the tool with this name, or of any of these tools if `name` is None."""
     calls = [
         {
             "type": "object",

@@ -108,14 +108,14 @@ class Page:
 
 
 def new_id() -> str:
-    """A new request id: `resp_` and 32 hex digits, as OpenAI's ids look."""
+    """Returns a new request id: `resp_` and 32 hex digits, as OpenAI's ids look."""
     return f"resp_{uuid.uuid4().hex}"
 
 
 def submit(
     session: Session, new: NewRequest, *, idempotency_key: str | None = None, digest: bytes | None = None
 ) -> RequestView:
-    """Store a request as queued; returns it as stored.
+    """Stores a request as queued; returns it as stored.
 
     A tenant's second call with the same idempotency key returns the first request if the digest of the body is the
     same too, and raises IdempotencyKeyReused if it is another.
@@ -175,10 +175,10 @@ def page(
     limit: int = 20,
     oldest_first: bool = False,
 ) -> Page | None:
-    """Requests by arrival, newest first unless `oldest_first`, beginning behind the request `after`.
+    """Returns requests by arrival, newest first unless `oldest_first`, beginning after the request `after`.
 
-    None if this tenant has no request `after`. Reads `limit + 1` entries of an index for each status, however many rows
-    there are: no offset, no count.
+    Returns None if this tenant has no request `after`. Reads at most `limit + 1` entries of an index for each status,
+    however many rows there are: no offset, no count.
     """
     names = array([status.value for status in statuses or RequestStatus], type_=Text)
     state = func.unnest(names).table_valued("status").render_derived()
@@ -231,7 +231,7 @@ def cancel(session: Session, tenant: str | None, ids: Sequence[str]) -> list[str
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:
-    """Delete a request; False if this tenant has no such request. Raises StillInProgress while a worker computes it."""
+    """Deletes a request; returns False if the tenant has no such request. Raises StillInProgress while it runs."""
     this_one = (StoredRequest.id == id, StoredRequest.tenant == tenant)
     removed = session.scalar(
         delete(StoredRequest)
@@ -246,7 +246,7 @@ def remove(session: Session, tenant: str, id: str) -> bool:
 
 
 def _by_arrival(row: Any, oldest_first: bool) -> list[ColumnElement[Any]]:
-    """The order of a list of requests; `row` has the columns `arrived_at` and `id`."""
+    """Returns the order of a list of requests; `row` has the columns `arrived_at` and `id`."""
     return [row.arrived_at, row.id] if oldest_first else [row.arrived_at.desc(), row.id.desc()]
 
 
@@ -255,6 +255,6 @@ def _of_tenant(tenant: str | None) -> list[ColumnElement[bool]]:
 
 
 def read_views(session: Session, statement: View) -> Iterator[RequestView]:
-    """The requests that a statement of `select_views` or `select_whole_views` finds."""
+    """Yields the requests that a statement of `select_views` or `select_whole_views` finds."""
     for request, batch, tokens, now, logprobs in session.execute(statement):
         yield RequestView(request, batch, tokens, now, logprobs)

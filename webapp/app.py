@@ -58,13 +58,13 @@ Result = TypeVar("Result")
 
 APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
 
-# A call that finds Postgres frozen gets 503 within 3 s: after a statement without an answer for this long, every call
-# that waits for a connection fails at once. Far more than a statement of the API needs. Not tuned otherwise.
+# Longest time for a statement; the API's own take milliseconds. While Postgres is frozen, calls are answered with 503
+# within 3 s: once one statement has timed out, every call that waits for a connection fails at once. Not tuned.
 STATEMENT_TIMEOUT_S = 2.0
-# A thousand simultaneous calls wait for their turns, two statements each: seconds, or many on a loaded machine. The
-# value above keeps calls from waiting for a frozen Postgres.
+# Longest wait for a connection. If a thousand calls come at once, each waits for the statements of the others, which
+# takes several seconds on a loaded machine. A frozen Postgres is noticed by STATEMENT_TIMEOUT_S, long before.
 CONNECTION_WITHIN_S = 30.0
-CONNECTIONS = 12  # a call keeps one for a statement or two, and a process uses one core; not tuned
+CONNECTIONS = 12  # a call holds one for a statement or two, and a process uses one core; not tuned
 SNAPSHOT_TTL_S = 0.5  # the planner writes its snapshot at most twice a second
 RESPONSE_TIMES_TTL_S = 1.0  # estimated from up to 200 answers of 10 minutes, so a second changes little; not tuned
 
@@ -93,14 +93,14 @@ class MagnusApp(APIFlask):
     json_provider_class = StrictJson
 
     def log_exception(self, exc_info: Any) -> None:
-        """Log an exception that becomes a 500."""
+        """Logs an exception that is answered with status 500."""
         log.error("unexpected", method=request.method, path=request.path, exc_info=exc_info)
 
 
 def create_app(settings: Settings | None = None) -> APIFlask:
-    """The app, with the settings of the environment unless given.
+    """Returns the app, by default with the settings of the environment.
 
-    Raises NoDatabase, UnreadableTokenizer. Without given settings it ends the process instead, with one line.
+    Raises NoDatabase, UnreadableTokenizer. Without given settings it prints one line instead and ends the process.
     """
     if settings is None:
         try:
@@ -121,7 +121,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SECURITY_SCHEMES={"ApiKey": {"type": "http", "scheme": "bearer"}},
     )
     context = make_context(settings, settings.database_url)
-    app.url_map.strict_slashes = False  # a trailing slash makes no difference
+    app.url_map.strict_slashes = False  # a slash at the end of an address makes no difference
     app.extensions["magnus"] = context
     app.wsgi_app = in_turns(app.wsgi_app)  # type: ignore[assignment, method-assign]
     app.before_request(name_request)
@@ -160,7 +160,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
 
 
 def make_context(settings: Settings, database_url: str) -> AppContext:
-    """The context of an app with these settings; raises UnreadableTokenizer."""
+    """Returns the context of an app with these settings; raises UnreadableTokenizer."""
     engine = make_engine(
         database_url,
         statement_timeout_s=STATEMENT_TIMEOUT_S,
@@ -241,24 +241,24 @@ def in_session(
 
 
 def name_request() -> None:
-    """Draw the name by which this HTTP request stands in the log; a client reads it in the header x-request-id."""
+    """Draws the id of this HTTP request for the log; clients read it in the header x-request-id."""
     g.request_name = f"req_{uuid.uuid4().hex}"
     structlog.contextvars.bind_contextvars(http_request=g.request_name)
 
 
 def forget_request_name(error: BaseException | None) -> None:
-    """Forget the name, because the thread's later log lines belong to other requests."""
+    """Removes the id from the log context, since what this thread logs later is not about this request."""
     structlog.contextvars.unbind_contextvars("http_request")
 
 
 def add_request_name(response: Response) -> Response:
-    """Add the header x-request-id."""
+    """Adds the header x-request-id."""
     response.headers["x-request-id"] = g.request_name
     return response
 
 
 def add_security_headers(response: Response) -> Response:
-    """Add SECURITY_HEADERS, and forbid caches to keep the answer."""
+    """Adds SECURITY_HEADERS, and forbids caches to keep the answer."""
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")

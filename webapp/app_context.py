@@ -1,4 +1,4 @@
-"""The objects that the views of one app share; `create_app` makes them once and stores them on the app."""
+"""The objects that the views of one app share; `create_app` makes them once and keeps them on the app."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +42,6 @@ class AppContext:
 
 
 def current_context() -> AppContext:
-    """The context of the app that handles the current request."""
+    """Returns the context of the app that handles the current request."""
     context: AppContext = current_app.extensions["magnus"]
     return context

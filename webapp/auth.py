@@ -1,4 +1,4 @@
-"""Who sends a request to the API: a key for everything under /v1."""
+"""Finds the tenant of a request by its API key, and checks the rate and the scope of that key."""
 
 import re
 import time
@@ -15,9 +15,9 @@ from webapp.client_errors import InvalidKey, MissingScope, RateLimited
 from webapp.limits.backlog_limits import TokenStanding
 from webapp.limits.rate_limits import add_limit_headers
 
-OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # characters of a refused key that its error shows
+OUR_CHARACTERS, FOREIGN_CHARACTERS = api_keys.READABLE_CHARACTERS, 3  # that an error shows of a refused key
 
-NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # how the addresses begin
+NEED_A_KEY = ("/v1/", "/tokenize", "/detokenize")  # prefixes of the addresses
 
 log = structlog.get_logger()
 
@@ -58,9 +58,9 @@ PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")  # Flask's; OpenAPI has brace
 
 
 def require_api_key() -> None:
-    """Before each request to the API: find the tenant of its key, count it against its rate, check the route's scope.
+    """Finds the tenant of a request's key, counts the request against the tenant's rate and checks the route's scope.
 
-    Raises InvalidKey, RateLimited, MissingScope.
+    Runs before each request. Raises InvalidKey, RateLimited, MissingScope.
     """
     if not request.path.startswith(NEED_A_KEY):
         return
@@ -84,7 +84,7 @@ def require_api_key() -> None:
 
 
 def require_scope(caller: Caller, scope: Scope) -> None:
-    """Raise MissingScope unless the caller's key has this scope."""
+    """Raises MissingScope unless the caller's key has this scope."""
     if scope not in caller.scopes:
         raise MissingScope(
             f"You have insufficient permissions for this operation. Missing scopes: {scope}. This key has "
@@ -119,7 +119,7 @@ def current_tenant() -> str:
 
 
 def current_caller() -> Caller:
-    """Whose key the current request carries."""
+    """Returns the caller whose key the current request carries."""
     caller: Caller = g.caller
     return caller
 

@@ -40,15 +40,15 @@ class InvalidKey(ClientError):
 
 
 class MissingScope(ClientError):
-    """The key is valid but lacks the scope for this call."""
+    """The key is valid, but lacks the scope that this call needs."""
 
 
 class NotFound(ClientError):
-    """Nothing with this name or id belongs to the key's tenant."""
+    """The key's tenant has nothing with that name or id; what another tenant has is not found either."""
 
 
 class RateLimited(ClientError):
-    """The tenant has used up its rate limit; `standing` has the figures for the headers."""
+    """The tenant has sent all requests that its window allows; `standing` is the state of that window."""
 
     def __init__(self, rate: str, retry_after_s: int, standing: object = None) -> None:
         self.standing = standing
@@ -57,7 +57,7 @@ class RateLimited(ClientError):
 
 
 class BacklogFull(ClientError):
-    """The tenant's queue is at its limit of requests or tokens; there should be space in `retry_after_s`."""
+    """The tenant has as many requests, or tokens, in the queue as it may have; it can try again in `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s
@@ -65,11 +65,11 @@ class BacklogFull(ClientError):
 
 
 class TooManyWaiting(ClientError):
-    """Too many calls of this tenant wait for answers; submit in the background instead."""
+    """The tenant has as many waiting calls as it may have; it can submit in the background instead."""
 
 
 class Busy(ClientError):
-    """Too many calls wait for answers, or the process is stopping; submit in the background instead."""
+    """This process has as many waiting calls as it may have, or it stops; submit in the background instead."""
 
 
 class NotInTime(ClientError):
@@ -108,7 +108,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NotFound: (404, "invalid_request_error", "not_found", None),
     StillInProgress: (409, "invalid_request_error", "response_in_progress", 1),
     IdempotencyKeyReused: (422, "invalid_request_error", "idempotency_key_reused", None),
-    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these two errors have their own retry times
+    RateLimited: (429, "rate_limit_error", "rate_limit_exceeded", None),  # these two have their own `retry_after_s`
     BacklogFull: (429, "rate_limit_error", "backlog_full", None),
     TooManyWaiting: (429, "rate_limit_error", "too_many_waiting", 1),
     NotAnswered: (502, "server_error", "server_error", None),
@@ -119,7 +119,7 @@ ERROR_TABLE: dict[type[Exception], tuple[int, str, str | None, int | None]] = {
     NoConnection: (503, "server_error", "database_unavailable", 2),
 }
 
-# Replacements for messages that would show SQL or addresses.
+# Replace the errors' own messages, which would show SQL or addresses.
 MESSAGES: dict[type[Exception], str] = {
     TokenizerAway: "The engine whose tokenizer is used does not answer at the moment. Try again shortly.",
     OperationalError: "The database does not answer at the moment. Try again shortly.",
@@ -136,7 +136,7 @@ HTTP_MESSAGES = {
 
 
 def register(app: APIFlask) -> None:
-    """Answer every error of this app with a body of the same shape."""
+    """Answers every error of this app with a body of the same shape."""
     for kind in ERROR_TABLE:
         app.register_error_handler(kind, answer_known_error)
     app.register_error_handler(HTTPError, answer_validation_error)
@@ -144,13 +144,13 @@ def register(app: APIFlask) -> None:
 
 
 def error_object(error: ClientError) -> ErrorObject:
-    """OpenAI's error, where it is an event of a stream."""
+    """Returns OpenAI's error object for a stream's event or a line of a batch."""
     _, type_, code, _ = ERROR_TABLE[type(error)]
     return ErrorObject(message=error.message, type=type_, param=error.param, code=error.code or code)
 
 
 def answer_known_error(error: Exception) -> Response:
-    """Answer an error of the table."""
+    """Answers an error of the table."""
     kind = next(kind for kind in ERROR_TABLE if isinstance(error, kind))
     status, type_, code, retry_after_s = ERROR_TABLE[kind]
     if status >= 500:
@@ -163,7 +163,7 @@ def answer_known_error(error: Exception) -> Response:
 
 
 def answer_validation_error(error: HTTPError) -> Response:
-    """Answer APIFlask's error; if Pydantic's ValidationError caused it, with the field that its first entry names."""
+    """Answers APIFlask's error; if Pydantic's ValidationError caused it, with the field that its first entry names."""
     if not isinstance(error.__cause__, ValidationError):
         return error_response(error.status_code, f"{error.message}.", "invalid_request_error", None, None)
     first = error.__cause__.errors(include_url=False)[0]
@@ -172,7 +172,7 @@ def answer_validation_error(error: HTTPError) -> Response:
 
 
 def answer_http_error(error: HTTPException) -> Response:
-    """Answer Werkzeug's error: no such page, wrong method, body too large, and 500 for an unexpected exception."""
+    """Answers Werkzeug's error: no such page, wrong method, body too large, and 500 for an unexpected exception."""
     status = error.code or 500
     type_ = "server_error" if status >= 500 else "invalid_request_error"
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
@@ -186,7 +186,7 @@ def answer_http_error(error: HTTPException) -> Response:
 def error_response(
     status: int, message: str, type_: str, param: str | None, code: str | None, retry_after_s: int | None = None
 ) -> Response:
-    """The answer to an error, its body in both shapes."""
+    """Returns the answer to an error, with OpenAI's error object and the RFC 9457 problem in its body."""
     body = Problem(
         error=ErrorObject(message=message, type=type_, param=param, code=code),
         type="about:blank",
@@ -203,7 +203,7 @@ def error_response(
 
 
 def field_path(location: Sequence[str | int]) -> str | None:
-    """A field's path in the body, such as input[0].content, without Pydantic's marks for union branches and keys."""
+    """Returns a field's path in the body, such as input[0].content, without Pydantic's marks for unions and keys."""
     param = ""
     for step in location:
         if isinstance(step, int):
@@ -214,7 +214,7 @@ def field_path(location: Sequence[str | int]) -> str | None:
 
 
 def validation_message(error: ErrorDetails, param: str | None) -> str:
-    """Pydantic's error as a sentence that names the field."""
+    """Returns Pydantic's error as a sentence that names the field."""
     if error["type"] == "extra_forbidden":
         return f"Unknown parameter: '{param}'."
     if error["type"] == "missing":

@@ -1,4 +1,4 @@
-"""Makes the prompt from a client's messages, texts or token ids, and names the application."""
+"""Makes the prompt of the messages, texts or token ids that a client sends, and names its kind of request."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def prompt_of_turns(
     conversation = tuple(
         turn.model_copy(update={"role": "system"}) if turn.role == "developer" else turn for turn in later
     )
-    transcript = "\n\n".join(f"{turn.role}: {_said(turn)}" for turn in conversation)
+    transcript = "\n\n".join(f"{turn.role}: {_transcript(turn)}" for turn in conversation)
     messages = (StoredTurn(role="system", content=system), *conversation) if system else conversation
     return ModelPrompt(system, transcript, RequestBody(messages=messages, tools=tuple(tools)))
 
@@ -47,17 +47,17 @@ def opening_turns(turns: Sequence[StoredTurn]) -> int:
     return next((n for n, turn in enumerate(turns) if turn.role not in SYSTEM_ROLES), len(turns))
 
 
-def _said(turn: StoredTurn) -> str:
+def _transcript(turn: StoredTurn) -> str:
     return "\n".join([turn.content, *(f"{call.name}({call.arguments})" for call in turn.tool_calls)]).strip()
 
 
 def application_name(metadata: Mapping[str, str], instructions: str) -> str:
-    """Returns the client's name for the application, else a digest of the instructions."""
+    """Returns the client's name for this kind of request, or a digest of the instructions if it gave none."""
     return metadata.get("application") or hashlib.sha256(instructions.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def kind_of_prompt(value: object) -> str | None:
-    """The tag of the union's branch that a prompt belongs to, by its first entry."""
+    """Returns the tag of the union's branch that a prompt belongs to, by its first entry."""
     if isinstance(value, str):
         return "<text>"
     if not isinstance(value, list) or not value:
@@ -80,7 +80,7 @@ CompletionPrompt = Annotated[
 
 
 def client_prompts(prompt: Prompt, limits: PromptLimits) -> list[ModelPrompt]:
-    """Returns each prompt; token ids are also stored as text. Does not check their number or the vocabulary."""
+    """Returns each prompt, token ids with their text; does not check whether they are too long or unknown."""
     several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
     return [
         ModelPrompt("", one, RequestBody(raw=True)) if isinstance(one, str) else _of_ids(one, limits) for one in several

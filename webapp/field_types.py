@@ -8,7 +8,7 @@ MAX_KEY_LENGTH, MAX_VALUE_LENGTH, MAX_PAIRS = 64, 512, 16  # OpenAI's bounds of 
 
 
 def storable(value: str) -> str:
-    """Returns a text that Postgres can store; raises ValueError for NUL (the JSON parser refuses lone surrogates)."""
+    """Returns the text if Postgres can store it; raises ValueError for NUL. The JSON parser refuses lone surrogates."""
     if "\0" in value:
         raise ValueError("text must not contain NUL")
     return value

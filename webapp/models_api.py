@@ -46,13 +46,13 @@ def list_() -> ModelList:
 @api.output(Model)
 @api.doc(summary="Retrieve a model", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def retrieve(name: str) -> Model:
-    """The model, if it is that one."""
+    """The served model, if it has this name."""
     current_context().prompt_limits.check_model(name)
     return served_model()
 
 
 def served_model() -> Model:
-    """The served model as OpenAI describes one."""
+    """Returns the served model as OpenAI describes a model."""
     limits = current_context().prompt_limits
     bounds = Bounds(max_prompt_tokens=limits.max_prompt_tokens, max_output_tokens=limits.max_output_tokens)
     return Model(id=limits.model_name, magnus=bounds)

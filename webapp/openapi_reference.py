@@ -9,7 +9,7 @@ from flask import current_app, render_template
 
 from webapp.client_errors import Problem
 
-DEEPEST = 3  # levels of objects in a type's text; a message in a list in a field is the deepest in any body
+DEEPEST = 3  # levels of nested objects that a type's text shows; no body has more
 
 SCHEMAS = "#/components/schemas/"
 IDEMPOTENCY_KEY = {
@@ -21,7 +21,7 @@ IDEMPOTENCY_KEY = {
 PREFER = {
     "in": "header",
     "name": "Prefer",
-    "description": "`wait=N`: wait at most so many seconds for the end; a retrieval waits only if asked to",
+    "description": "`wait=N`: wait at most N seconds for the end; a retrieval waits only if asked to",
     "schema": {"type": "string"},
 }
 WAIT_OR_STREAM = {  # by path: the method whose calls may wait, and may answer with a stream
@@ -55,7 +55,7 @@ BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 RETRY_AFTER = {"description": "Seconds after which it pays to ask again", "schema": {"type": "integer", "minimum": 1}}
 LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{of}": {"description": f"{says} {unit}", "schema": {"type": kind}}
-    for of, unit in (("requests", "of the tenant's rate"), ("tokens", "of the prompts that may wait; of submissions"))
+    for of, unit in (("requests", "of the tenant's rate"), ("tokens", "of queued prompts; for submissions only"))
     for what, says, kind in (
         ("limit", "The limit", "integer"),
         ("remaining", "What is left", "integer"),
@@ -137,7 +137,7 @@ def _fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[
 
 
 def type_text(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int = DEEPEST) -> str:
-    """A schema's type in a few words, such as `list of text or null`."""
+    """Returns a schema's type in a few words, such as `list of text or null`."""
     schema = _resolved(document, schema)
     if "const" in schema:
         return repr(schema["const"])
@@ -173,7 +173,7 @@ def _resolved(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping
 
 
 def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
-    """Add to `spec`, and return it: error bodies, streams, the headers of requests and answers, the model's name."""
+    """Adds error bodies, streams, headers and the model's name to `spec`, and returns it."""
     schemas = spec["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
     schemas |= problem.pop("$defs") | {"Problem": problem}
@@ -205,5 +205,5 @@ def describe(spec: dict[str, Any], *, model: str) -> dict[str, Any]:
 
 @pages.get("/docs")
 def reference() -> str:
-    """Every call with its fields and statuses; it needs no key and shows nothing of anybody."""
+    """Renders every call with its fields and statuses; the page needs no key and shows no tenant's data."""
     return render_template("reference.html", tags=operations_by_tag(current_app.spec))  # type: ignore[attr-defined]

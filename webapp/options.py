@@ -1,4 +1,4 @@
-"""The options of an answer: how it is sampled, which form it has; every call that generates has them.
+"""The options that every call that generates has: how the answer is sampled, and its format.
 
 A new option of sampling is a field of `SamplingFields` and, under the same name, of `request_body.Sampling`.
 """
@@ -20,10 +20,10 @@ from webapp.field_types import Body, Text, storable
 
 MOST_STOP_TOKENS = 64  # each token of a row is compared with them; not tuned otherwise
 LARGEST_TOKEN_ID = 2**31 - 1  # of an int4 column; no vocabulary comes near
-MOST_SEEDS = 2**31  # every engine accepts smaller seeds, and two requests rarely draw the same
+MOST_SEEDS = 2**31  # every engine takes a seed below this, and two requests seldom draw the same one
 
-# A schema is compiled by the engine that serves the request, in a time that grows with it. OpenAI allows ten levels of
-# nested objects, each of which takes three of these, and 120,000 characters of names and values. Not tuned.
+# The engine that serves a request compiles its schema, which takes longer for a larger one. OpenAI allows ten levels of
+# nested objects, each of which is three levels of JSON, and 120,000 characters of names and values. Not tuned.
 MOST_SCHEMA_BYTES = 2**16
 MOST_SCHEMA_DEPTH = 32
 MOST_TOP_LOGPROBS = 20  # OpenAI's bound
@@ -40,13 +40,13 @@ class SamplingFields(Body):
         default=None, description="Sample among the k likeliest tokens; 0 or -1: among all"
     )
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
-        default=None, description="Sample among the tokens at least so likely as this share of the likeliest"
+        default=None, description="Sample among tokens at least this share as likely as the likeliest"
     )
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = Field(
         default=None, description="Above 1: tokens that the prompt or the answer has become less likely"
     )
     min_tokens: Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)] | None = Field(
-        default=None, description="The answer does not end by itself before so many tokens"
+        default=None, description="The answer does not end by itself before this many tokens"
     )
     ignore_eos: bool | None = Field(default=None, description="true: the answer goes on to its limit")
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS)] | None = Field(
@@ -59,8 +59,8 @@ class SamplingFields(Body):
     def request_body(self, prompt: ModelPrompt, **others: Any) -> RequestBody:
         """Returns what these fields ask for, with the parts of the prompt that are stored in the body.
 
-        Fields of the same name are taken over; `others` replace them. None asks for nothing. A streamed answer that is
-        sampled gets a seed: after the loss of a worker the same text is generated again.
+        Fields of the same name are taken over; `others` replace them. A field that is None asks for nothing.
+        A streamed answer that is sampled gets a seed: after the loss of a worker the same text is generated again.
         """
         names = [field.name for field in dataclasses.fields(Sampling)]
         parts = {name: getattr(prompt.body, name) for name in ("messages", "raw", "prompt_ids")}
@@ -75,7 +75,7 @@ class SamplingFields(Body):
 
 
 def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema, if it is neither too large nor too deep; raises ValueError."""
+    """Returns the schema; raises ValueError if it is too large or too deep."""
     if len(to_json(schema)) > MOST_SCHEMA_BYTES:
         raise ValueError(f"a schema has at most {MOST_SCHEMA_BYTES:,} bytes")
     level: list[Any] = [schema]
@@ -87,7 +87,7 @@ def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Yields the parts of a JSON value; raises ValueError for a part that Postgres or an engine cannot accept."""
+    """Returns the parts of a JSON value; raises ValueError for values that Postgres or an engine cannot take."""
     if isinstance(value, dict):
         return [*value, *value.values()]
     if isinstance(value, list):
@@ -137,7 +137,7 @@ class TextSchemaFormat(NamedSchema):
 
 
 def format_tag(value: Any) -> str | None:
-    """The tag of the format that a value asks for, so that an error names the field and not every kind of format."""
+    """Returns the tag of the format that a value asks for, so that an error names the field and not every format."""
     kind = value.get("type", "text") if isinstance(value, dict) else getattr(value, "type", None)
     return f"<{kind}>" if kind in ("text", "json_object", "json_schema") else None
 

@@ -9,7 +9,7 @@ from webapp.app_context import AppContext
 from webapp.submission import Submission, cancel_request, find_request, new_request, store, wait_for_ends
 from webapp.waiting.patience import Patience
 
-PART = "\x1f"  # clients' keys cannot have this character, so keys of parts never collide with other keys
+PART = "\x1f"  # clients' keys cannot have this character, so a part's key never equals another key
 
 
 def several(submission: Submission, answers: int) -> list[Submission]:

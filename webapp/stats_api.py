@@ -43,12 +43,12 @@ class ServiceStats(ApiObject):
     batches: int
     mean_batch_size: float | None = Field(description="Rows that a worker decoded together, on average over time")
     valid_tokens: int = Field(description="Generated before the end of an answer")
-    invalid_tokens: int = Field(description="Generated behind it, while the rest of the batch went on")
+    invalid_tokens: int = Field(description="Generated after it, while the rest of the batch went on")
     pad_tokens: int = Field(description="Computed to make prompts of one batch equally long")
     workers: int = Field(description="Workers that were there in the window")
     workers_alive: int = Field(description="Workers with a fresh heartbeat, now")
     missing: list[str] = Field(description="What keeps requests from being served as usual, now; empty if nothing")
-    worker_idle_share: float | None = Field(description="Of the time that the workers were there")
+    worker_idle_share: float | None = Field(description="Share of the workers' time in which they were idle")
 
 
 @api.get("/stats")

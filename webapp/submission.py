@@ -1,4 +1,4 @@
-"""Stores a validated body as a request and, for waiting calls, waits for its end: shared by all submitting calls.
+"""Stores the request of a valid body, and for waiting calls waits for its end; every call that submits uses it.
 
 Everything that it needs comes as an argument; it reads none of Flask's globals.
 """
@@ -169,7 +169,7 @@ def require_response_id(id: str) -> None:
 
 
 def response_not_found(id: str) -> NotFound:
-    """The error for an id that this tenant does not have."""
+    """Returns the error for an id that this tenant does not have."""
     return NotFound(f"Response with id '{id[:80]}' not found.", param="id", code="response_not_found")
 
 

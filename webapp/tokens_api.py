@@ -18,7 +18,7 @@ from webapp.tools import MOST_TOOLS, ChatTool
 
 api = APIBlueprint("tokens", __name__, tag="Tokens")
 
-MOST_TOKENS = 2**17  # that are decoded in one call: above most prompts with their answers. Not tuned otherwise
+MOST_TOKENS = 2**17  # most tokens of one call: most prompts with their answers have fewer. Not tuned otherwise
 
 
 class Tokenize(Body):
@@ -35,7 +35,7 @@ class Tokenize(Body):
     @field_validator("messages")
     @classmethod
     def refuse_both(cls, value: list[ChatMessage] | None, others: ValidationInfo) -> list[ChatMessage] | None:
-        """Refuse a prompt and messages at once."""
+        """Refuses a prompt and messages at once."""
         if value is not None and others.data.get("prompt") is not None:
             raise ValueError("either a prompt or messages")
         return value

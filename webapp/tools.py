@@ -30,7 +30,7 @@ class FunctionDefinition(Body):
 
     @property
     def stored(self) -> StoredTool:
-        """As the request's row keeps it."""
+        """Returns it as the request's row stores it."""
         parameters = NO_PARAMETERS if self.parameters is None else self.parameters
         return StoredTool(name=self.name, description=self.description, parameters=parameters, strict=self.strict)
 
@@ -43,7 +43,7 @@ class ChatTool(Body):
 
 
 class OfFunctions(Body):
-    """That a tool is a function; first of its fields, so that an error about another kind names it."""
+    """The type of a tool, in a base class so that it is checked first and an error about another type names it."""
 
     type: Literal["function"]
 
@@ -72,7 +72,7 @@ class ResponseFunctionChoice(NamedFunction):
 
 
 def text_or_object(value: object) -> str | None:
-    """The tag of the union's branch that a choice belongs to."""
+    """Returns the tag of the union's branch that a choice belongs to."""
     return "<text>" if isinstance(value, str) else "<object>" if not isinstance(value, list | int | float) else None
 
 
@@ -101,12 +101,12 @@ class ChatToolCall(Body):
 
     @property
     def stored(self) -> StoredCall:
-        """As the request's row keeps it."""
+        """Returns it as the request's row stores it."""
         return StoredCall(id=self.id, name=self.function.name, arguments=self.function.arguments)
 
 
 def stored_choice(choice: str | ChatFunctionChoice | ResponseFunctionChoice | None) -> StoredToolChoice:
-    """What a request's row keeps of the choice."""
+    """Returns the choice as the request's row stores it."""
     if isinstance(choice, ChatFunctionChoice):
         return StoredToolChoice(mode="required", function=choice.function.name)
     if isinstance(choice, ResponseFunctionChoice):
@@ -138,7 +138,7 @@ class FunctionCallItem(Body):
 
     @property
     def stored(self) -> StoredCall:
-        """As the request's row keeps it."""
+        """Returns it as the request's row stores it."""
         return StoredCall(id=self.call_id, name=self.name, arguments=self.arguments)
 
 
@@ -160,12 +160,12 @@ class FunctionOutputItem(Body):
 
     @property
     def text(self) -> str:
-        """The result as one string."""
+        """Returns the result as one string."""
         return self.output if isinstance(self.output, str) else "".join(part.text for part in self.output)
 
 
 def kind_of_item(value: Any) -> str | None:
-    """The tag of the union's branch that an item belongs to; one without a type is a message."""
+    """Returns the tag of the union's branch that an item belongs to; an item without a type is a message."""
     kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
     return f"<{kind}>" if kind in ("message", "function_call", "function_call_output") else None
 
@@ -179,19 +179,19 @@ ITEM = Discriminator(
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """What an answer says, and what it calls; `text` is empty where it only calls."""
+    """An answer's text and its calls; `text` is empty if it has only calls."""
 
     text: str
-    calls: tuple[tuple[str, ToolCall], ...] = ()  # by the ids that results name
+    calls: tuple[tuple[str, ToolCall], ...] = ()  # each with the id that its result names
 
 
 def answer_parts(view: RequestView) -> AnswerParts:
-    """The parts of an answer; one of a request without tools is all text."""
+    """Returns the parts of an answer; if its request had no tools, it is all text."""
     return parts_of(view.request.output_text or "", readable_body(view.request.body), view.request.id)
 
 
 def parts_of(text: str, body: RequestBody, request_id: str) -> AnswerParts:
-    """The parts of this text as the answer to that request."""
+    """Returns the parts of a text that answers the request with this body and id."""
     if not body.offered_tools:
         return AnswerParts(text)
     rest, calls = read_tool_calls(text, {tool.name for tool in body.offered_tools})

@@ -13,7 +13,7 @@ MOST_SPACED_S = 15.0  # longest that spacing keeps a value, so that one slow rea
 class TtlCache(Generic[Value]):
     """The result of `read`, at most `ttl_s` seconds old; calls that come while it is read wait for the same result.
 
-    After a slow read the result is kept for `spacing` times the read's duration, at most for MOST_SPACED_S.
+    A value that took long to read is kept longer: `spacing` times the duration of its read, at most MOST_SPACED_S.
     """
 
     def __init__(self, read: Callable[[], Value], ttl_s: float, spacing: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""/v1/magnus/usage: what a tenant has used, and for whoever operates the service what every tenant has."""
+"""/v1/magnus/usage: what a tenant has used; for a key with the scope `operate`, what every tenant has used."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ api = APIBlueprint("usage", __name__, url_prefix="/v1/magnus", tag="Magnus")
 
 
 def iso_date(value: object) -> object:
-    """Refuse values that Pydantic accepts as dates but people do not, such as a number of seconds."""
+    """Refuses other values that Pydantic accepts as a date, such as a number of seconds."""
     if isinstance(value, str) and not ISO_DATE.fullmatch(value):
         raise ValueError("write a date as YYYY-MM-DD")
     return value
@@ -93,7 +93,7 @@ def usage(query_data: UsageQuery) -> UsageReport | FlaskResponse:
 
 
 def shown(one: TenantUsage) -> UsageSum:
-    """Sums as the API shows them."""
+    """Returns one group's sums as the API shows them."""
     return UsageSum(
         day=one.day,
         tenant=one.tenant,
@@ -106,7 +106,7 @@ def shown(one: TenantUsage) -> UsageSum:
 
 
 def as_csv(sums: list[UsageSum]) -> str:
-    """A table with a header line."""
+    """Returns the sums as CSV with a header line."""
     table = io.StringIO()
     writer = csv.DictWriter(table, list(UsageSum.model_fields), lineterminator="\r\n")
     writer.writeheader()

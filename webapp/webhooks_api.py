@@ -1,4 +1,4 @@
-"""/v1/magnus/webhooks: the addresses to which a tenant wants to be told that responses have ended. Sends nothing."""
+"""/v1/magnus/webhooks: a tenant's endpoints for events about ended responses. The process `chores` sends the events."""
 
 import re
 from typing import Annotated, Literal
@@ -68,7 +68,7 @@ class WebhookList(ApiObject):
 
 
 class DeletedWebhook(DeletedObject):
-    """An endpoint that is no more."""
+    """A deleted endpoint."""
 
     object: Literal["magnus.webhook"] = "magnus.webhook"
 
@@ -99,7 +99,7 @@ class DeliveryList(ApiObject):
 
 
 def shown_webhook(endpoint: WebhookEndpoint, secret: str | None = None) -> Webhook:
-    """An endpoint as the API shows it."""
+    """Returns an endpoint as the API shows it."""
     return Webhook(
         id=endpoint.id,
         url=endpoint.url,
@@ -112,7 +112,7 @@ def shown_webhook(endpoint: WebhookEndpoint, secret: str | None = None) -> Webho
 
 
 def shown_delivery(delivery: WebhookDelivery) -> Delivery:
-    """A delivery as the API shows it."""
+    """Returns a delivery as the API shows it."""
     arrived, waits = delivery.delivered_at, delivery.next_attempt_at
     return Delivery(
         id=delivery.id,
@@ -134,7 +134,7 @@ def shown_delivery(delivery: WebhookDelivery) -> Delivery:
 @api.output(Webhook)
 @api.doc(summary="Register a webhook endpoint", security="ApiKey", responses=[400, 401, 403, 413, 429, 503])
 def create(json_data: CreateWebhook) -> Webhook:
-    """Events that happen from now on are posted to it, signed by the secret that this answer shows, as no other does.
+    """Events that happen from now on are posted to it, signed with the secret that only this answer shows.
 
     Signatures and headers are those of Standard Webhooks; the `openai` client's `webhooks.unwrap` reads them.
     """
@@ -167,7 +167,7 @@ def list_() -> WebhookList:
 @api.output(Webhook)
 @api.doc(summary="Give a webhook endpoint a new secret", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def rotate(id: str, query_data: RotateQuery) -> Webhook:
-    """Until `overlap_s` is over, events carry a signature by each of both secrets."""
+    """For `overlap_s` seconds, events carry two signatures, by the old secret and by the new one."""
     require_endpoint_id(id)
     with current_context().sessions() as session:
         endpoint = webhook_endpoints.rotate(session, current_tenant(), id, query_data.overlap_s)
@@ -180,7 +180,7 @@ def rotate(id: str, query_data: RotateQuery) -> Webhook:
 @api.output(DeletedWebhook)
 @api.doc(summary="Delete a webhook endpoint", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def delete(id: str) -> DeletedWebhook:
-    """Nothing is sent to it any more, not even what was on its way."""
+    """Nothing is sent to it any more, not even events that were waiting."""
     require_endpoint_id(id)
     with current_context().sessions() as session:
         if not webhook_endpoints.remove(session, current_tenant(), id):
@@ -211,7 +211,7 @@ def deliveries(id: str, query_data: DeliveriesQuery) -> DeliveryList:
 @api.output(Delivery)
 @api.doc(summary="Send an event again", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def redeliver(id: str, delivery: str) -> Delivery:
-    """Now, and under the same `webhook-id`, whether it had arrived or not."""
+    """Sends the event now, under the same `webhook-id`, whether it had arrived or not."""
     require_endpoint_id(id)
     number = int(delivery) if re.fullmatch(r"[0-9]{1,19}", delivery) else 0
     found = None
@@ -230,5 +230,5 @@ def require_endpoint_id(id: str) -> None:
 
 
 def webhook_not_found(id: str) -> NotFound:
-    """The error for an id that this tenant does not have."""
+    """Returns the error for an id that this tenant does not have."""
     return NotFound(f"Webhook with id '{id[:80]}' not found.", param="id", code="webhook_not_found")

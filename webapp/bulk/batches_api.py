@@ -18,7 +18,7 @@ from webapp.client_errors import BacklogFull, InvalidRequest, NotFound
 from webapp.submission import canonical_digest, checked_key
 
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
-# Jobs of a tenant that have not ended. Each is looked at once a second and may have 50,000 lines. Not tuned.
+# Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
 MOST_UNENDED = 100
 RETRY_S = 60  # batches take minutes and more; any value of that order does
 
@@ -89,7 +89,7 @@ def cancel_batch(id: str) -> Batch:
 
 
 def find_batch(id: str) -> BulkJob:
-    """A batch of the current tenant; raises NotFound."""
+    """Returns a batch of the current tenant; raises NotFound."""
     if BATCH_ID.fullmatch(id):
         with current_context().sessions() as session:
             job = bulk_jobs.fetch_job(session, current_tenant(), id)

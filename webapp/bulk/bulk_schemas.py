@@ -11,11 +11,11 @@ from webapp.field_types import Body, Metadata, Text
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9]\d{0,4})([mhd])")
-LONGEST_WINDOW_S = 14 * 86400  # OpenAI knows 24h alone. Below what operators keep results for by default; not tuned
+LONGEST_WINDOW_S = 14 * 86400  # OpenAI allows only 24h. Shorter than the default retention of results; not tuned
 
 
 def window_s(window: str) -> float:
-    """Seconds of a completion window such as 30m, 24h or 7d; raises ValueError."""
+    """Returns the seconds of a completion window such as 30m, 24h or 7d; raises ValueError."""
     found = WINDOW.fullmatch(window)
     seconds = int(found[1]) * UNITS_S[found[2]] if found else 0
     if not 0 < seconds <= LONGEST_WINDOW_S:
@@ -73,13 +73,13 @@ class FileList(ListPage):
 
 
 class DeletedFile(DeletedObject):
-    """A file that is no more."""
+    """A deleted file."""
 
     object: Literal["file"] = "file"
 
 
 class BatchError(ApiObject):
-    """Why a line of a batch without one valid line is not valid."""
+    """Why one line is not valid, in a batch that has no valid line."""
 
     code: str | None
     line: int | None
@@ -88,7 +88,7 @@ class BatchError(ApiObject):
 
 
 class BatchErrors(ApiObject):
-    """The first of them."""
+    """The errors of the first lines of a batch that has no valid line."""
 
     object: Literal["list"] = "list"
     data: list[BatchError]
@@ -103,7 +103,7 @@ class BatchRequestCounts(ApiObject):
 
 
 class Batch(ApiObject):
-    """OpenAI's Batch. Its files of results can be read before it has ended, as far as it is."""
+    """OpenAI's Batch; its result files can be read before it ends, with the lines that have ended by then."""
 
     id: str
     object: Literal["batch"] = "batch"
@@ -134,7 +134,7 @@ class BatchList(ListPage):
 
 
 def file_object(file: StoredFile) -> FileObject:
-    """A stored file as the API shows it."""
+    """Returns a stored file as the API shows it."""
     return FileObject(
         id=file.id,
         bytes=file.bytes or 0,
@@ -146,7 +146,7 @@ def file_object(file: StoredFile) -> FileObject:
 
 
 def batch_of(job: BulkJob) -> Batch:
-    """A stored bulk job as the API shows it."""
+    """Returns a stored bulk job as the API shows it."""
     instants = {f"{state.value}_at": _seconds(getattr(job, f"{state.value}_at", None)) for state in BulkStatus}
     instants.pop("validating_at")
     return Batch(

@@ -1,7 +1,7 @@
-"""A multipart upload on its way into the database, chunk by chunk: the file is never whole in memory, nor on a disk.
+"""Stores a multipart upload in the database chunk by chunk; the whole file is never in memory, nor on a disk.
 
-Each chunk is a statement of its own, and nobody sees the file before the last one is stored. The chunks of a broken
-upload are deleted by this process or by the upkeep.
+Each chunk is stored by a statement of its own, and the file is visible only once the last one is stored. If an upload
+is interrupted, this process or the upkeep deletes its chunks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ from models.bulk import stored_files
 from models.bulk.bulk_tables import StoredFile
 from webapp.client_errors import InvalidRequest
 
-# Bytes of a chunk, which is one row of the database. A step of a job reads one chunk and takes lines from it. With
-# smaller chunks a file of long lines needs more steps; larger ones take more memory and are read more often.
+# Bytes of a chunk, which is one row of the database. A step of a job reads one chunk and takes lines from it. Smaller
+# chunks make a file of long lines take more steps; larger ones take more memory and are read again by more steps.
 CHUNK_BYTES = 1024 * 1024
 MOST_LINES = 50_000  # OpenAI's bound of a batch
-MOST_BLANK_LINES = 50_000  # in addition; any finite bound works
+MOST_BLANK_LINES = 50_000  # beside them; any bound on what is read does
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs on Windows begin UTF-8 files with it
 
-# Most bytes of an upload's other fields. The parser also applies it to its buffer for the file, which is 64 KiB and
-# earlier bytes; it is Flask's own default.
+# Most bytes of an upload beside the file's own. The parser also applies this bound to the part of the file that it
+# holds, 64 KiB and a remainder. It is Flask's own default.
 FORM_BYTES = 500_000
 MOST_PARTS = 16  # of a form; there are four fields
 MAX_FILENAME = 255  # characters; the rest is cut off
@@ -34,7 +34,7 @@ EXPIRES_AFTER_S = range(3600, 2_592_001)  # OpenAI's bounds
 
 
 class LineChunks:
-    """The lines of one upload so far; holds less than a chunk and a line of bytes."""
+    """Splits an upload into chunks of whole lines; holds less than one chunk and one line in memory."""
 
     def __init__(self, max_line_bytes: int) -> None:
         self.size_bytes = self.lines = self.last_line = 0
@@ -43,7 +43,7 @@ class LineChunks:
         self._whole = 0  # bytes of whole lines in it
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Take the next bytes; yields (number of its first line, bytes) for each full chunk.
+        """Takes the next bytes; yields (number of its first line, bytes) of each chunk that is full.
 
         Raises InvalidRequest for a line that is too long, not UTF-8 or has a NUL, and for too many lines.
         """
@@ -61,7 +61,7 @@ class LineChunks:
             yield self._chunk(self._whole)
 
     def finish(self) -> Iterator[tuple[int, bytes]]:
-        """The last chunk, if there is one; raises InvalidRequest as `feed`, and for a file without lines."""
+        """Yields the last chunk, if there is one; raises InvalidRequest like `feed`, and for a file without lines."""
         if self._open:
             yield self._chunk(len(self._open))
         if not self.lines:
@@ -104,7 +104,7 @@ def _unreadable(number: int, why: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """Bytes of a file, of one of its lines, and of all files of a tenant."""
+    """The most bytes of a file, of one of its lines, and of all files of a tenant."""
 
     file_bytes: int
     line_bytes: int
@@ -112,7 +112,7 @@ class UploadLimits:
 
 
 class FileSink:
-    """The object that the form parser writes the file to. After an error it drops further bytes and keeps `error`."""
+    """Stores the file that the form parser writes into it; after an error, kept in `error`, it ignores the rest."""
 
     def __init__(self, sessions: sessionmaker[Session], tenant: str, filename: str, limits: UploadLimits) -> None:
         self._sessions, self.chunks, self._limits = sessions, LineChunks(limits.line_bytes), limits
@@ -121,16 +121,16 @@ class FileSink:
             self.file_id = stored_files.begin_upload(session, tenant, filename)
 
     def write(self, data: bytes) -> int:
-        """Store the chunks that these bytes complete."""
+        """Stores the chunks that these bytes complete."""
         self._store(lambda: self.chunks.feed(data))
         return len(data)
 
     def seek(self, position: int) -> None:
-        """The parser does this at the end of the file."""
+        """Stores the last chunk; the parser calls this at the end of the file."""
         self._store(self.chunks.finish)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing; the parser expects the method."""
 
     def _store(self, chunks: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
         if self.error is not None:
@@ -148,7 +148,7 @@ class FileSink:
 def store_upload(
     sessions: sessionmaker[Session], tenant: str, environ: dict[str, Any], limits: UploadLimits
 ) -> StoredFile:
-    """Store the file of a multipart form; raises InvalidRequest, or werkzeug's error for one that is too large."""
+    """Stores the file of a multipart form; raises InvalidRequest, or werkzeug's error for one that is too large."""
     sinks: list[FileSink] = []
 
     def new_sink(*, filename: str | None, **_: object) -> Any:
@@ -196,7 +196,7 @@ def store_upload(
 
 
 def checked_fields(form: MultiDict[str, str]) -> float | None:
-    """After how many seconds the file expires, None if it does not; raises InvalidRequest."""
+    """Returns the seconds after which the file expires, None if it does not; raises InvalidRequest."""
     for name in form:
         if name not in FIELDS:
             shown = (name or "")[:80]  # a part of the form may have no name at all

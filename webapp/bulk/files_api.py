@@ -77,7 +77,7 @@ def delete_file(id: str) -> DeletedFile:
 
 
 def find_file(id: str) -> StoredFile:
-    """A file of the current tenant; raises NotFound."""
+    """Returns a file of the current tenant; raises NotFound."""
     if not FILE_ID.fullmatch(id):
         raise file_not_found(id)
     with current_context().sessions() as session:
@@ -88,12 +88,12 @@ def find_file(id: str) -> StoredFile:
 
 
 def file_not_found(id: str) -> NotFound:
-    """The error for an id that this tenant does not have."""
+    """Returns the error for an id that this tenant does not have."""
     return NotFound(f"No such File object: '{id[:80]}'.", param="id", code="file_not_found")
 
 
 def content_of(file: StoredFile) -> Iterator[bytes]:
-    """The bytes, a piece at a time; between two pieces no connection to the database is held."""
+    """Returns the file's bytes piece by piece; between two pieces it holds no connection to the database."""
     sessions = current_context().sessions
     if file.purpose is FilePurpose.batch:
         return stored_files.chunks(sessions, file.id)

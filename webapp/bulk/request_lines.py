@@ -24,9 +24,9 @@ from webapp.responses.responses_api import response_submission
 from webapp.several_answers import several
 from webapp.submission import Submission, accepted_request
 
-UNSUPPORTED = "unsupported_value"  # the code for options that calls accept but lines do not
+UNSUPPORTED = "unsupported_value"  # the code for options that are accepted in calls but not in lines
 
-MAX_NAME_LENGTH = 512  # characters of a custom_id; OpenAI names no bound
+MAX_NAME_LENGTH = 512  # characters of a custom_id; OpenAI documents no bound
 log = structlog.get_logger()
 MISTAKE = {
     "status": 500,
@@ -39,7 +39,7 @@ MISTAKE = {
 
 @dataclass(frozen=True, slots=True)
 class LineEndpoint:
-    """A call: its body's model, the function that makes a tenant's submission of it, and the answer's object."""
+    """A call that lines can make: the type of its body, the submissions of a body, the object that answers it."""
 
     body: type[BaseModel]
     submissions: Callable[[Any, str, PromptLimits], Sequence[Submission]]
@@ -62,7 +62,7 @@ def _of_chat(body: CreateChatCompletion, tenant: str, limits: PromptLimits) -> S
 
 
 def _of_response(body: CreateResponse, tenant: str, limits: PromptLimits) -> Sequence[Submission]:
-    # background responses send webhooks when they end, but a batch only sends one for itself
+    # a background response sends a webhook when it ends; in a batch, only the end of the batch sends one
     submission = response_submission(body, tenant, limits)
     return [replace(submission, body=submission.body.model_copy(update={"background": False}))]
 
@@ -118,7 +118,7 @@ class LineReader:
 
 
 def line_error(error: ClientError) -> dict[str, Any]:
-    """Returns the stored form of a line's error: the error object that the call would get."""
+    """Returns the error as it is stored for a line: the error object that the call would be answered with."""
     return {"status": ERROR_TABLE[type(error)][0], **error_object(error).model_dump()}
 
 
@@ -131,7 +131,7 @@ def duplicate(line: NewLine) -> NewLine:
 
 
 def _storable(error: dict[str, Any]) -> dict[str, Any]:
-    """Returns the error without NUL, which unknown fields' names may have and Postgres cannot store."""
+    """Returns the error without NUL, which names of unknown fields may have and Postgres cannot store."""
     return {name: value.replace("\0", "\ufffd") if isinstance(value, str) else value for name, value in error.items()}
 
 
@@ -143,7 +143,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _name_of(parsed: Any) -> str | None:
-    """Returns the line's custom_id if it can be shown."""
+    """Returns the line's custom_id, None if it has none that can be stored."""
     name = parsed.get("custom_id") if isinstance(parsed, dict) else None
     return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and "\0" not in name else None
 

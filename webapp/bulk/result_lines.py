@@ -1,4 +1,4 @@
-"""A bulk job's files of results, made line by line from its requests whenever they are read."""
+"""Makes a bulk job's result files line by line from its requests, each time that they are read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from models.bulk.bulk_tables import BulkStatus, FilePurpose
 from models.tables import RequestStatus
 from webapp.bulk.request_lines import ENDPOINTS
 
-PAGE_LINES = 100  # lines read and written at once; more of them delay other calls of the process for longer
+PAGE_LINES = 100  # lines read and written at once; a larger page delays other calls of the process for longer
 
 ANSWERED = (RequestStatus.completed, RequestStatus.incomplete)
 UNSERVED = {
@@ -22,7 +22,7 @@ UNSERVED = {
 
 @dataclass(frozen=True, slots=True)
 class EndingJob:
-    """The job's fields on which its results depend: the call of its lines, and why lines were not served."""
+    """The facts of a job that its result lines show: the call that they make, and why it did not serve them."""
 
     id: str
     endpoint: str
@@ -30,7 +30,7 @@ class EndingJob:
 
 
 def result_lines(sessions: sessionmaker[Session], job: EndingJob, purpose: FilePurpose) -> Iterator[bytes]:
-    """The lines of the output, or of the errors, as far as they have ended."""
+    """Yields the lines of the output file, or of the error file, that have ended."""
     after = 0
     while True:
         with sessions() as session:

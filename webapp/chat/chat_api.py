@@ -69,7 +69,7 @@ def chat(json_data: CreateChatCompletion) -> ChatCompletion | FlaskResponse:
 @api.output(Completion)
 @api.doc(summary="Answer a prompt", security="ApiKey", responses=[400, 401, 403, 404, 413, 422, 429, 502, 503, 504])
 def completion(json_data: CreateCompletion) -> Completion | FlaskResponse:
-    """Goes on from a prompt that the model reads as it is, or from each of several, like a chat in all else."""
+    """Continues a prompt that the model reads as it is, or each of several prompts; in all else, it is like a chat."""
     limits, key = current_context().prompt_limits, request.headers.get("Idempotency-Key")
     submissions, answers = completion_submissions(json_data, current_tenant(), limits, key), json_data.n or 1
     if submissions[0].body.stream:
@@ -110,13 +110,13 @@ def completion_submissions(
 
 
 def chat_completion_of(views: Sequence[RequestView]) -> ChatCompletion:
-    """The answers to a chat, each a choice."""
+    """Returns the answers to a chat, one choice for each."""
     choices = [chat_choice(number, view) for number, view in enumerate(views)]
     return ChatCompletion(choices=choices, **common_fields(views, "chatcmpl-", answers_a_prompt=len(views)))
 
 
 def chat_choice(index: int, view: RequestView) -> ChatChoice:
-    """An answer of a chat: what it says, and what it calls."""
+    """Returns an answer of a chat with its text and its calls."""
     parts = answer_parts(view)
     calls = [
         AnsweredCall(id=call_id, function=AnsweredFunction(name=call.name, arguments=call.arguments))
@@ -131,7 +131,7 @@ def chat_choice(index: int, view: RequestView) -> ChatChoice:
 
 
 def completion_of(views: Sequence[RequestView], answers_a_prompt: int = 1) -> Completion:
-    """The answers to the prompts of a completion, those of the first prompt first."""
+    """Returns the answers to the prompts of a completion, those of the first prompt first."""
     echo = read_body(views[0].request.body).echo
     choices = [
         CompletionChoice(
@@ -183,7 +183,7 @@ def submission_of(
 
 
 def wait_for_answers(submissions: Sequence[Submission]) -> list[RequestView]:
-    """The answered requests; raises NotInTime, NotAnswered, or InvalidRequest if one was cancelled meanwhile."""
+    """Returns the answered requests; raises NotInTime, NotAnswered, or InvalidRequest if one was cancelled."""
     context, first = current_context(), submissions[0]
     patience = patience_of(request, context.wait_s)
     views = submit_all_and_wait(context, submissions, patience)
@@ -206,7 +206,7 @@ def wait_for_answers(submissions: Sequence[Submission]) -> list[RequestView]:
 def stream_chunks(
     submissions: Sequence[Submission], kind: ChunkKind, body: CommonFields, answers_a_prompt: int
 ) -> FlaskResponse:
-    """The answers as server-sent events."""
+    """Returns the answers as server-sent events."""
     streams = submit_and_stream_all(current_context(), submissions, connection_of(request))
     count = current_context().prompt_limits.prompt_format.count if body.counts_usage else None
     shown = ShownUsage(answers_a_prompt, body.includes_usage, count)

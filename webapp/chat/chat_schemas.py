@@ -25,7 +25,7 @@ class ChatMessage(RoleAndContent):
     content: Content | None = None  # type: ignore[assignment]  # clients send null where there is no text
     refusal: None = None
     tool_calls: Annotated[list[ChatToolCall], Field(max_length=MOST_TOOLS)] | None = None
-    tool_call_id: CallId | None = Field(default=None, description="Of the call whose result a tool's message is")
+    tool_call_id: CallId | None = Field(default=None, description="Id of the call whose result a tool's message has")
     function_call: None = None
     reasoning_content: None = None
     audio: None = None
@@ -37,7 +37,7 @@ class ChatMessage(RoleAndContent):
     def refuse_calls_of_others(
         cls, value: list[ChatToolCall] | None, others: ValidationInfo
     ) -> list[ChatToolCall] | None:
-        """Refuse calls in a message that is not the assistant's."""
+        """Refuses calls in a message that is not the assistant's."""
         if value and others.data.get("role") != "assistant":
             raise ValueError("only the assistant's messages have calls")
         return value
@@ -45,20 +45,20 @@ class ChatMessage(RoleAndContent):
     @field_validator("tool_call_id")
     @classmethod
     def refuse_a_result_of_others(cls, value: str | None, others: ValidationInfo) -> str | None:
-        """Refuse a call's id in a message that is not a tool's."""
+        """Refuses a call's id in a message that is not a tool's."""
         if value is not None and others.data.get("role") != "tool":
             raise ValueError("only a tool's messages have it")
         return value
 
     @property
     def turn(self) -> StoredTurn:
-        """The message as a turn of the conversation."""
+        """Returns the message as a turn of the conversation."""
         calls = tuple(call.stored for call in self.tool_calls or ())
         return StoredTurn(role=self.role, content=self.text, tool_calls=calls, tool_call_id=self.tool_call_id)
 
 
 class StreamOptions(Body):
-    """Options of a stream."""
+    """What a stream sends beside its text."""
 
     include_usage: bool | None = Field(default=None, description="One more chunk at the end with the tokens used")
     continuous_usage_stats: bool | None = Field(
@@ -84,12 +84,12 @@ class CommonFields(SamplingFields):
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    magnus: Extras = Field(default=Extras(), description="What is Magnus's own")
+    magnus: Extras = Field(default=Extras(), description="Fields that only Magnus has")
 
     @field_validator("stream_options")
     @classmethod
     def refuse_options_of_no_stream(cls, value: StreamOptions | None, others: ValidationInfo) -> StreamOptions | None:
-        """Refuse options without a stream, as OpenAI does."""
+        """Refuses options without a stream, as OpenAI does."""
         if value is not None and not others.data.get("stream"):
             raise ValueError("only with stream: true")
         return value
@@ -106,7 +106,7 @@ class CommonFields(SamplingFields):
 
     @property
     def stops(self) -> list[str]:
-        """The stop strings as a list."""
+        """Returns the stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
@@ -117,7 +117,7 @@ class CreateChatCompletion(CommonFields):
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer")
     store: bool | None = Field(default=None, description="false: deleted once it is answered")
     logprobs: bool | None = Field(default=None, description="Answer with the log probability of each token")
-    top_logprobs: TopLogprobs | None = Field(default=None, description="And of so many of the likeliest tokens there")
+    top_logprobs: TopLogprobs | None = Field(default=None, description="And those of this many likeliest tokens")
     tools: Annotated[list[ChatTool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call an answer")
@@ -134,7 +134,7 @@ class CreateChatCompletion(CommonFields):
     @field_validator("messages")
     @classmethod
     def refuse_an_empty_question(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        """Refuse a chat that asks nothing; the last message may be an answer's, after which another one follows."""
+        """Refuses a chat without a question; the last message may be an answer, which another answer then follows."""
         if not any(message.role == "tool" or (message.role == "user" and message.text.strip()) for message in value):
             raise ValueError("one message must be the user's, or a tool's, and not be empty")
         if value[-1].tool_calls:
@@ -146,14 +146,14 @@ class CreateChatCompletion(CommonFields):
     @field_validator("top_logprobs")
     @classmethod
     def refuse_a_number_of_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
-        """Refuse top_logprobs without logprobs, which stands before it."""
+        """Refuses top_logprobs without logprobs, a field that is declared, and so validated, before it."""
         if value is not None and not info.data.get("logprobs"):
             raise ValueError("it needs logprobs to be true")
         return value
 
     @property
     def asked_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are wanted at each place; None if no log probabilities are."""
+        """Returns how many of the likeliest tokens are wanted at each place; None without log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -173,7 +173,7 @@ class CreateCompletion(CommonFields):
     @field_validator("best_of")
     @classmethod
     def refuse_a_choice_of_the_best(cls, value: int | None, others: ValidationInfo) -> int | None:
-        """Refuse to generate more answers than are given."""
+        """Refuses a `best_of` other than `n`, because all answers that are generated are returned."""
         if value is not None and value != (others.data.get("n") or 1):
             raise ValueError("only as many answers are generated as `n` asks for")
         return value

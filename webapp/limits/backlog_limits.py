@@ -1,9 +1,9 @@
-"""Limits of one tenant's queue: requests, and the tokens of their prompts.
+"""Limits the requests that one tenant may have in the queue, and the tokens of their prompts.
 
-Counting 100,000 rows takes too long for each call that submits. So a thread counts a tenant's rows at most once a
-second, and in between a process adds what it admits itself. A limit is therefore exceeded by at most what all web
-processes together admit within that second. A call that an older count would refuse waits for a new count, because its
-client may have come back when told to.
+Counting 100,000 rows in each call that submits would take too long. So a thread counts a tenant's rows at most once a
+second, and between two counts a process adds the requests that it admits itself. A limit can therefore be exceeded, at
+most by the requests that all web processes together admit within that second. If the last count would refuse a call,
+the call waits for a new count, because its client may have come back after the time that it was given.
 """
 
 import math
@@ -24,16 +24,16 @@ log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0  # a longer interval costs fewer statements and lets a limit be exceeded further; not tuned
 COUNTING_SHARE = 0.05  # of one connection's time that may go into counting one tenant's rows; not tuned
-# A tenant at its limit is told to come back once this share of its queue is served; otherwise all of its clients would
-# race for the next free place. Not tuned.
+# A tenant whose queue is full is asked to come back once this share of it is served. If it came back for the next free
+# place, all of its clients would race for that place. Not tuned.
 SHARE_TO_WAIT_FOR = 0.1
-RETRY_UNKNOWN_S = 5  # used while no planner estimates the queue's time; not tuned
+RETRY_UNKNOWN_S = 5  # while no planner predicts how long the queue takes; not tuned
 LONGEST_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
 @dataclass
 class TenantCount:
-    """A tenant's rows when they were counted last, and what this process has admitted since."""
+    """A tenant's rows at the last count, and what this process has admitted since."""
 
     counted: TenantBacklog
     requests_since: int = 0
@@ -43,22 +43,22 @@ class TenantCount:
 
     @property
     def requests(self) -> int:
-        """Queued requests, as far as this process knows."""
+        """Returns the tenant's requests in the queue, as far as this process knows."""
         return self.counted.requests + self.requests_since
 
     @property
     def tokens(self) -> int:
-        """Tokens of their prompts."""
+        """Returns the tokens of the prompts of those requests."""
         return self.counted.tokens + self.tokens_since
 
-    def has_room(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
-        """Whether one more request, with a prompt of this many tokens, stays within the limits."""
+    def fits(self, tokens: int, max_requests: int, max_tokens: int) -> bool:
+        """Returns whether one more request, with a prompt of this many tokens, stays within the limits."""
         return self.requests < max_requests and self.tokens + tokens <= max_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class TokenStanding:
-    """A tenant's limit of queued tokens, the tokens left, and when its queue should be empty."""
+    """The prompt tokens that a tenant may queue, those still left, and the seconds until its queue should be empty."""
 
     limit: int
     remaining: int
@@ -66,8 +66,9 @@ class TokenStanding:
 
 
 def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> int:
-    """Seconds, 1 to 120, until `places` of a tenant's `queued` requests or tokens should have left the queue. Assumes
-    that they are spread evenly over the queue, which takes as long as the planner predicts.
+    """Returns the seconds, 1 to 120, until `places` of a tenant's `queued` requests or tokens should be served.
+
+    Assumes that they are spread evenly over the whole queue, whose duration the planner predicts.
     """
     if snapshot is None:
         return RETRY_UNKNOWN_S
@@ -76,7 +77,7 @@ def retry_after_s(queued: int, places: int, snapshot: QueueSnapshot | None) -> i
 
 
 class BacklogLimit:
-    """Admits a tenant's requests up to a number of queued requests and tokens; a tenant may have its own limits."""
+    """Admits a tenant's requests up to a number of queued requests, and of tokens; a tenant may have its own limits."""
 
     def __init__(
         self,
@@ -85,15 +86,15 @@ class BacklogLimit:
         max_requests: int,
         max_tokens: int,
         snapshot: Callable[[], QueueSnapshot | None] = lambda: None,
-        beside: Callable[[Callable[[], None]], object] | None = None,
+        run_aside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`count` reads a tenant's backlog; `beside` runs it without delaying the call, by default in a thread.
+        """`count` reads a tenant's backlog; `run_aside` runs that without delaying the call, by default in a thread.
 
         `snapshot` is the planner's, None while there is none.
         """
         self._snapshot = snapshot
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="backlog-count")  # started by its first task
-        self._count, self._beside = count, beside or self._in_thread
+        self._count, self._run_aside = count, run_aside or self._in_thread
         self._max_requests, self._max_tokens = max_requests, max_tokens
         self._lock = threading.Lock()
         self._tenants: dict[str, TenantCount] = {}
@@ -127,14 +128,14 @@ class BacklogLimit:
             known = self._tenants.setdefault(tenant, TenantCount(TenantBacklog()))
             due = now >= known.next_count_at and not known.counting
             known.counting = known.counting or due
-            had_room = known.has_room(tokens, max_requests, max_tokens)
-        if due and had_room:
-            self._beside(lambda: self._count_again(tenant, known))
+            fitted = known.fits(tokens, max_requests, max_tokens)
+        if due and fitted:
+            self._run_aside(lambda: self._count_again(tenant, known))
         elif due:
             self._count_again(tenant, known)
         with self._lock:
             requests, all_tokens = known.requests, known.tokens
-            if known.has_room(tokens, max_requests, max_tokens):
+            if known.fits(tokens, max_requests, max_tokens):
                 known.requests_since += 1
                 known.tokens_since += tokens
                 return
@@ -153,7 +154,7 @@ class BacklogLimit:
         )
 
     def close(self) -> None:
-        """Wait until no count is running."""
+        """Waits until no count is running."""
         self._thread.shutdown()
 
     def _in_thread(self, task: Callable[[], None]) -> None:
@@ -169,7 +170,7 @@ class BacklogLimit:
             counted = self._count(tenant)
             with self._lock:
                 known.counted = counted
-                known.requests_since -= requests_before  # admitted before the count, so most are among the counted rows
+                known.requests_since -= requests_before  # admitted before the count, which has most of them
                 known.tokens_since -= tokens_before
         except SQLAlchemyError as error:  # the database is unreachable, so the next insert fails anyway
             log.warning("backlog not counted", error=error)

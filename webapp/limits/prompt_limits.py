@@ -20,10 +20,10 @@ from webapp.client_errors import InvalidRequest, NotFound
 # vocabulary's longest token works: no vocabulary in use has tokens of 256 characters.
 MAX_CHARACTERS_PER_TOKEN = 256
 
-TOO_LONG = "context_length_exceeded"  # the code by which clients tell that a prompt must become shorter
+TOO_LONG = "context_length_exceeded"  # clients recognize by this code that the prompt must be shortened
 
-# For each ability that a model's engines may lack: its meaning, and what the client can do. For other abilities the
-# client should leave out the option.
+# Message by ability that the engines of a model may lack: the reason, and what the client can do. For an ability that
+# is not listed, the client is asked to leave its option out.
 UNABLE = {
     "temperature": "The engine behind this model samples all requests alike: only temperature 0 can be asked for.",
     "ignore_eos": "The engine behind this model cannot go on behind an end of sequence: leave ignore_eos out.",
@@ -61,7 +61,7 @@ class PromptLimits:
     max_output_tokens: int
 
     def check_model(self, model: str) -> None:
-        """Raise NotFound for the name of another model."""
+        """Raises NotFound for the name of another model."""
         if model != self.model_name:
             raise NotFound(
                 f"The model '{model[:200]}' does not exist; this service answers with '{self.model_name}'.",
@@ -141,7 +141,7 @@ class PromptLimits:
 
 
 def prompt_limits_of(settings: Settings) -> PromptLimits:
-    """The limits that the settings name, with the served model's tokenizer; raises UnreadableTokenizer."""
+    """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableTokenizer."""
     key = settings.engine_key.get_secret_value() if settings.engine_key else None
     prompt_format = load_request_tokens(settings.model, key)
     name = settings.model_name or prompt_format.name

@@ -1,9 +1,9 @@
-"""The rate limit of each tenant, in fixed windows of the database's clock, over all web processes together.
+"""Limits the rate of each tenant's requests, in fixed windows of the database's clock, over all web processes together.
 
-Each process counts in its memory and adds its counts to the database's twice a second at most, so that a call seldom
-costs a statement more. Between two such exchanges a process does not see the others' counts, so a window may exceed its
-limit by the requests that they receive in SHARE_EVERY_S. Flask-Limiter is not used: it queries its storage at every
-request, and a frozen broker must not slow down accepting.
+Each process counts in memory and adds its counts to the database at most twice a second, so that few calls cost an
+extra statement. Between two such exchanges a process does not see the counts of the others, so a window may admit too
+many requests: at most those that the others receive within SHARE_EVERY_S. Flask-Limiter is not used, because it asks
+its storage at each request, and a frozen broker must not delay requests.
 """
 
 import math
@@ -31,8 +31,8 @@ class Rate:
     period_s: int
 
     @classmethod
-    def of(cls, text: str) -> "Rate":
-        """The rate that a text such as 1000/minute names; raises ValueError."""
+    def parse(cls, text: str) -> "Rate":
+        """Returns the rate that a text such as 1000/minute names; raises ValueError."""
         parsed = RATE.fullmatch(text)
         if parsed is None:
             raise ValueError(f"a rate limit looks like 1000/minute, with second, minute or hour, not {text!r}")
@@ -54,7 +54,7 @@ class RateStanding:
 
 @dataclass
 class TenantWindow:
-    """A tenant's requests in the present window: the known total of all processes, and our own not yet shared."""
+    """A tenant's requests in the current window: `known` in the database, `unshared` only in this process."""
 
     known: int = 0
     unshared: int = 0
@@ -62,7 +62,7 @@ class TenantWindow:
     ends_at: float = -math.inf
 
     def standing(self, rate: Rate, now: float) -> RateStanding:
-        """The requests left in the window, and its end."""
+        """Returns what is left of the window."""
         return RateStanding(
             rate.requests, max(0, rate.requests - self.known - self.unshared), max(0.0, self.ends_at - now)
         )
@@ -72,14 +72,14 @@ class RateLimit:
     """Counts each tenant's requests in fixed windows; a tenant without a rate of its own has the default, `rate`."""
 
     def __init__(self, rate: str, share: Callable[[str, int, int], SharedCount]) -> None:
-        """`share(tenant, requests, period_s)` adds to the count of all processes; ValueError for an unreadable rate."""
-        self._default = Rate.of(rate)
+        """`share(tenant, requests, period_s)` adds to the common count. Raises ValueError for a malformed rate."""
+        self._default = Rate.parse(rate)
         self._share = share
         self._lock = threading.Lock()
         self._windows: dict[str, TenantWindow] = {}
 
     def count(self, tenant: str, now: float, own_per_minute: int | None = None) -> RateStanding:
-        """Count one request at `now`, monotonic seconds; returns what is left. Raises RateLimited above the rate."""
+        """Counts one request at `now`, in monotonic seconds; returns what is left. Raises RateLimited at the limit."""
         rate = self._default if own_per_minute is None else Rate(own_per_minute, 60)
         with self._lock:
             window = self._windows.setdefault(tenant, TenantWindow())
@@ -107,7 +107,7 @@ class RateLimit:
 
 
 def go_duration(seconds: float) -> str:
-    """A duration as OpenAI's headers have it: 120ms, 6.5s, 2m0s, 1h0m3s. Rounded up to the millisecond."""
+    """Formats a duration as OpenAI's headers do: 120ms, 6.5s, 2m0s, 1h0m3s. Rounds up to the millisecond."""
     milliseconds = math.ceil(round(seconds * 1000, 3))
     if milliseconds < 1000:
         return f"{milliseconds}ms"
@@ -120,7 +120,7 @@ def go_duration(seconds: float) -> str:
 
 
 def add_limit_headers(response: Response, requests: RateStanding | None, tokens: TokenStanding | None) -> None:
-    """Add the headers whose figures are known."""
+    """Adds the x-ratelimit headers for requests and tokens, where their standing is known."""
     for name, standing in (("requests", requests), ("tokens", tokens)):
         if standing is not None:
             response.headers[f"x-ratelimit-limit-{name}"] = str(standing.limit)

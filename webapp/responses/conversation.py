@@ -1,4 +1,4 @@
-"""Conversations over several responses: converts items and turns, reads earlier turns, fits turns into a prompt."""
+"""Conversations over several responses: converts items to turns and back, reads earlier turns, drops the oldest."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def turns_of(items: str | Sequence[InputItem]) -> list[StoredTurn]:
 
 
 def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
-    """The turns of a stored request's input, system messages among them, but not what was given as instructions."""
+    """Returns the turns of a stored request's input, with its system messages but without its instructions."""
     request = view.request
     opening: list[StoredTurn] = []
     if body.instructions is not None:  # the input's system messages were added to the instructions
@@ -50,14 +50,14 @@ def stored_turns(view: RequestView, body: RequestBody) -> list[StoredTurn]:
 
 
 def answered_turn(view: RequestView, body: RequestBody) -> StoredTurn:
-    """A stored request's answer as a turn."""
+    """Returns a stored request's answer as a turn."""
     parts = parts_of(view.request.output_text or "", body, view.request.id)
     calls = (StoredCall(id=call_id, name=call.name, arguments=call.arguments) for call_id, call in parts.calls)
     return StoredTurn(role="assistant", content=parts.text, tool_calls=tuple(calls))
 
 
 def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
-    """A stored request's input as items of OpenAI's API, oldest first."""
+    """Yields a stored request's input as items of OpenAI's API, oldest first."""
     own = view.request.id.removeprefix("resp_")
     for place, turn in enumerate(stored_turns(view, body)):
         name = f"{own}{place:04d}"
@@ -89,7 +89,7 @@ def items_of(view: RequestView, body: RequestBody) -> Iterator[dict[str, Any]]:
 
 
 def earlier_turns(context: AppContext, tenant: str, id: str) -> list[StoredTurn]:
-    """The input and the answer of an earlier response, without its instructions; raises InvalidRequest."""
+    """Returns the input and the answer of an earlier response, without its instructions; raises InvalidRequest."""
     try:
         view = find_request(context, tenant, id)
         body = read_body(view.request.body)

@@ -1,4 +1,4 @@
-"""What went into a response, and how many tokens a body would have: two small calls under /v1/responses."""
+"""Two calls under /v1/responses: the input items of a response, and the tokens of the prompt that a body would make."""
 
 from typing import Annotated, Any, Literal
 
@@ -50,7 +50,7 @@ class CountTokens(Body):
     @field_validator("input")
     @classmethod
     def refuse_an_empty_question(cls, value: str | list[InputItem] | None) -> str | list[InputItem] | None:
-        """Refuse what a response would refuse."""
+        """Refuses the input that a response would refuse."""
         return None if value is None else not_empty(value)
 
 
@@ -66,7 +66,7 @@ class TokenCount(ApiObject):
 @api.output(ItemList)
 @api.doc(summary="List the input of a response", security="ApiKey", responses=[400, 401, 403, 404, 429, 503])
 def input_items(id: str, query_data: ItemsQuery) -> ItemList:
-    """The items that it answered, those of the responses before it among them."""
+    """The items that it answered, including those of the responses before it."""
     view = find_request(current_context(), current_tenant(), id)
     try:
         body = read_body(view.request.body)
@@ -89,7 +89,7 @@ def input_items(id: str, query_data: ItemsQuery) -> ItemList:
 @api.output(TokenCount)
 @api.doc(summary="Count a prompt's tokens", security="ApiKey", responses=[400, 401, 403, 404, 413, 429, 503])
 def input_tokens(json_data: CountTokens) -> TokenCount:
-    """As many as a response with this body would have; nothing is stored."""
+    """Counts the prompt tokens that a response with this body would have; nothing is stored."""
     context = current_context()
     limits = context.prompt_limits
     limits.check_model(json_data.model)

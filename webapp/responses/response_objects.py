@@ -13,7 +13,7 @@ from request_body import RequestBody, UnreadableBody, read_body, readable_body
 from webapp.api_objects import ApiObject, DeletedObject, ListPage
 from webapp.tools import parts_of
 
-MIN_RETRY_S = 1  # the header has whole seconds
+MIN_RETRY_S = 1  # Retry-After has whole seconds
 MAX_RETRY_S = 120  # OpenAI's clients honour Retry-After up to 120 s
 
 
@@ -29,8 +29,8 @@ class Magnus(ApiObject):
     tokens_so_far: int = Field(description="Tokens generated so far, by the last heartbeat")
     queue_position: int | None = Field(description="1 is served next; null when running, final or not yet placed")
     eta_s: float | None = Field(description="Seconds until the answer is expected")
-    eta_low_s: float | None = Field(description="Nine of ten answers come in no less, and")
-    eta_high_s: float | None = Field(description="in no more seconds than this")
+    eta_low_s: float | None = Field(description="Lower bound of eta_s: nine of ten answers come between both bounds")
+    eta_high_s: float | None = Field(description="Upper bound of eta_s")
     eta_at: float | None = Field(description="eta_s as a Unix time of the database's clock")
     batch: int | None = Field(description="The batch it is in, or was in last")
     worker: str | None
@@ -74,7 +74,7 @@ class OutputText(ApiObject):
 
 
 class OutputMessage(ApiObject):
-    """What an answer says."""
+    """The message of an answer."""
 
     id: str
     type: Literal["message"] = "message"
@@ -153,13 +153,13 @@ class ResponseList(ListPage):
 
 
 class Deleted(DeletedObject):
-    """A response that is no more."""
+    """A deleted response."""
 
     object: Literal["response"] = "response"
 
 
 def response_of(view: RequestView, place: QueuePlace) -> Response:
-    """The Response object of a stored request; if its stored body cannot be read, `error` says so."""
+    """Returns the Response object of a stored request; if its stored body cannot be read, `error` says so."""
     request = view.request
     error = _error(request.error) if request.status is RequestStatus.failed else None
     try:
@@ -198,7 +198,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
 
 
 def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
-    """Seconds until the client should poll again: until the estimated end, within bounds; None once it is final."""
+    """Returns the seconds until the client should poll again, by the estimated end; None once the request is final."""
     if view.request.status.final:
         return None
     if place.eta_at is None:
@@ -207,7 +207,7 @@ def retry_after_s(view: RequestView, place: QueuePlace) -> int | None:
 
 
 def magnus_of(view: RequestView, place: QueuePlace) -> Magnus:
-    """The `magnus` object of a stored request."""
+    """Returns the `magnus` object of a stored request."""
     request, batch = view.request, view.batch
     tokens = view.tokens_so_far
     if request.output_tokens is not None:

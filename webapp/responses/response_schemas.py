@@ -39,7 +39,7 @@ class RoleAndContent(Body):
 
     @property
     def text(self) -> str:
-        """The content as one string."""
+        """Returns the content as one string."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
 
 
@@ -113,7 +113,7 @@ class Extras(Body):
 
 
 class ResponseExtras(Extras):
-    """In /v1/responses these are ours too; the older calls have fields for them."""
+    """Magnus's own fields of a response, with two for which the older calls have fields of their own."""
 
     seed: Seed | None = Field(default=None, description="Makes sampling repeatable")
     stop: StopStrings = Field(default=[], description="The answer ends before the first of these")
@@ -126,9 +126,9 @@ class NoObfuscation(Body):
 
 
 def not_empty(value: str | list[InputItem]) -> str | list[InputItem]:
-    """The same input, if it asks something: it has a text of the user or a function's result; raises ValueError.
+    """Returns the input; raises ValueError if it has neither a text of the user nor a function's result.
 
-    The last item may be an answer, after which another one follows.
+    The last item may be an answer, which another answer then follows.
     """
     if isinstance(value, str):
         if not value.strip():
@@ -161,7 +161,7 @@ class CreateResponse(SamplingFields):
     background: bool | None = Field(default=None, description="true: answer at once with an id to poll; false: wait")
     temperature: Temperature | None = Field(default=None, description="0, the default here, is greedy")
     top_p: TopP | None = None
-    magnus: ResponseExtras = Field(default=ResponseExtras(), description="What is Magnus's own")
+    magnus: ResponseExtras = Field(default=ResponseExtras(), description="Fields that only Magnus has")
 
     # fields that OpenAI's clients may send, each with the values that ask for nothing else than what Magnus does
     store: bool | None = Field(default=None, description="false: its texts are deleted once it is answered")
@@ -193,12 +193,12 @@ class CreateResponse(SamplingFields):
     @field_validator("input")
     @classmethod
     def refuse_an_empty_question(cls, value: str | list[InputItem]) -> str | list[InputItem]:
-        """Refuse input that is only white space, and a conversation that does not end with the user."""
+        """Refuses input that is only white space, and a conversation without a question."""
         return not_empty(value)
 
     @property
     def asked_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are wanted at each place; None if no log probabilities are."""
+        """Returns how many of the likeliest tokens are wanted at each place; None without log probabilities."""
         asked = "message.output_text.logprobs" in (self.include or ()) or self.top_logprobs
         return (self.top_logprobs or 0) if asked else None
 
@@ -208,7 +208,7 @@ class RetrieveQuery(Query):
 
     stream: bool = Field(default=False, description="true: the answer as server-sent events, from its beginning")
     starting_after: int | None = Field(
-        default=None, ge=0, le=2**53, description="Of a stream: only events after the one with this sequence number"
+        default=None, ge=0, le=2**53, description="For a stream: only events after the one with this sequence number"
     )
     include_obfuscation: Literal["false"] | None = None
     include: Includable | None = Field(
@@ -220,7 +220,7 @@ class RetrieveQuery(Query):
     @field_validator("starting_after")
     @classmethod
     def refuse_a_position_of_no_stream(cls, value: int | None, others: ValidationInfo) -> int | None:
-        """Refuse a position without a stream."""
+        """Refuses a position without a stream."""
         if value is not None and not others.data.get("stream"):
             raise ValueError("only with stream=true")
         return value

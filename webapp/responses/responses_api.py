@@ -94,7 +94,7 @@ def list_(query_data: ListQuery) -> ResponseList:
 def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, str]] | FlaskResponse:
     """Status, prediction, position and estimated completion; Retry-After says when it pays to ask again.
 
-    `Prefer: wait=N` waits so many seconds for its end, at most as long as the service allows.
+    `Prefer: wait=N` waits up to N seconds for its end, at most as long as the service allows.
     """
     context, tenant, after = current_context(), current_tenant(), query_data.starting_after
     if query_data.stream:
@@ -112,7 +112,7 @@ def retrieve(id: str, query_data: RetrieveQuery) -> tuple[Response, dict[str, st
 @api.output(Response)
 @api.doc(summary="Cancel a response", security="ApiKey", responses=[401, 403, 404, 429, 503])
 def cancel(id: str) -> tuple[Response, dict[str, str]]:
-    """What waits is cancelled at once, what runs as soon as its worker hears of it; a final one stays as it is."""
+    """A queued response is cancelled at once, a running one as soon as its worker hears of it; a final one stays so."""
     require_response_id(id)
     cancel_request(current_context(), current_tenant(), id)
     return answer_of(find_request(current_context(), current_tenant(), id))
@@ -163,7 +163,7 @@ def response_submission(
         **function_fields(tools, choice, body.parallel_tool_calls),
         background=bool(body.background),
         format=stored_format(body.text.format) if body.text else None,
-        # system messages of the input join them, so that they are stored as they were given, too
+        # the prompt's instructions also have the input's system messages, so the client's own are stored apart
         instructions=body.instructions or "" if opening_turns(turns) else None,
         seed=body.magnus.seed,
         stop=body.magnus.stop,
@@ -185,7 +185,7 @@ def response_submission(
 
 
 def answer_of(view: RequestView) -> tuple[Response, dict[str, str]]:
-    """The Response of a stored request, and the header that says when to poll again."""
+    """Returns the Response of a stored request, and the header that says when to poll again."""
     final = view.request.status.final
     queue_place = place_in_queue(view, None if final else current_context().queue_snapshot.get())
     wait_s = retry_after_s(view, queue_place)

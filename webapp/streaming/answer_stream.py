@@ -1,4 +1,4 @@
-"""One answer as it comes, for one client: pieces from the broker while it is generated, the rest from Postgres."""
+"""Streams an answer to one client: pieces from the broker while it is generated, the rest from Postgres."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,20 +20,20 @@ from webapp.submission import Submission, cancel_request, find_request, forget_u
 from webapp.tools import answer_parts
 from webapp.waiting.patience import Connection
 
-# Seconds between two signs of life of a stream without new tokens: below the 60 s after which load balancers close
+# Seconds without a new token after which a stream sends a sign of life: below the 60 s after which load balancers close
 # silent connections. Not tuned otherwise.
 KEEP_ALIVE_S = 15.0
 
 log = structlog.get_logger()
 
-# An empty line between events has no meaning. A comment has none either, but clients that strip the bytes of a read
-# then join it with the next event (`vllm bench serve` does).
+# Clients ignore an empty line between events. They ignore a comment, too, but clients that strip each piece that they
+# read take the next event for a part of the comment (`vllm bench serve` does).
 KEEP_ALIVE = b"\n"
 DONE = b"data: [DONE]\n\n"
 
 
 class AnswerStream:
-    """The answer of a stored request, piece by piece; `close` must be called, and releases the slot."""
+    """Yields the answer of a stored request piece by piece; must be closed, which frees its slot."""
 
     def __init__(
         self,
@@ -61,10 +61,11 @@ class AnswerStream:
         self._stop_watching: Callable[[], None] = connection.on_close(self._call.leave) if connection else lambda: None
 
     def pieces(self) -> Iterator[str]:
-        """Yields the answer's pieces until it ends, an empty one after KEEP_ALIVE_S; then `view` has the ended request.
+        """Yields the pieces of the answer until it has ended, and an empty piece after each KEEP_ALIVE_S without one.
 
-        Raises a ClientError if it breaks off: NotAnswered if the stored answer differs from the text already sent, for
-        example after the loss of a worker whose sampling is not repeatable.
+        Then `view` is the ended request. Raises a ClientError if the stream cannot go on to the end: NotAnswered if the
+        stored answer does not begin with the text that was sent, as after the loss of a worker whose sampling is not
+        repeatable.
         """
         call = self._call
         while call.over is None:
@@ -90,7 +91,7 @@ class AnswerStream:
 
     @property
     def left(self) -> bool:
-        """Whether the client has disconnected."""
+        """Returns whether the client has disconnected."""
         return self._call.over == "left"
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ def text_before_calls(stream: AnswerStream) -> Iterator[str]:
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Formats one server-sent event."""
+    """Encodes one server-sent event."""
     named = b"" if name is None else b"event: " + name.encode() + b"\n"
     return named + b"data: " + to_json(data) + b"\n\n"
 

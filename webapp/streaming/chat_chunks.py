@@ -1,6 +1,6 @@
 """The streams of /v1/chat/completions and /v1/completions: chunks, then [DONE].
 
-Several answers come one after the other, told apart by `index`; all are generated meanwhile.
+Several answers are sent one after the other, each with its `index`, while all of them are generated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ ChunkKind = Literal["chat.completion.chunk", "text_completion"]
 
 @dataclass(frozen=True, slots=True)
 class ShownUsage:
-    """The token counts in chunks: each prompt has `answers_a_prompt` answers; `count` counts tokens so far."""
+    """How chunks show numbers of tokens; `count` counts a text's tokens, None if chunks show no running number."""
 
     answers_a_prompt: int
     at_end: bool
@@ -29,7 +29,7 @@ class ShownUsage:
 
 
 def chunks(streams: Sequence[AnswerStream], kind: ChunkKind, shown: ShownUsage) -> Iterator[bytes]:
-    """Yields the events of either call; after an error the last one is an `error` object."""
+    """Yields the events of either call; an error ends them with an `error` object in place of a chunk."""
     request = streams[0].view.request
     head: dict[str, Any] = {
         "id": request.id.replace("resp_", "chatcmpl-" if kind == "chat.completion.chunk" else "cmpl-", 1),

@@ -1,7 +1,8 @@
 """The stream of /v1/responses: OpenAI's events, numbered by the position in the answer.
 
-The number of a piece of text is that of the last event before the text plus the characters sent so far. So numbers
-rise, not always by one, and each means the same position however the text was cut: a stream resumes there.
+The number of a piece of text is that of the last event before the text plus the characters sent so far. Numbers
+therefore rise, though not always by one, and a number stands for the same place however the text was split into pieces,
+so that a stream can resume after it.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def characters_before(starting_after: int | None) -> int:
 
 
 def response_events(stream: AnswerStream, response: Response, starting_after: int | None = None) -> Iterator[bytes]:
-    """Yields the events after `starting_after`; `response` is the object at the start of the stream."""
+    """Yields the events after `starting_after`; `response` is the object as it was when the stream began."""
     seen = -1 if starting_after is None else starting_after
     item_id = response.id.replace("resp_", "msg_", 1)
     place = {"item_id": item_id, "output_index": 0, "content_index": 0}

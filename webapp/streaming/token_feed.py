@@ -1,6 +1,6 @@
-"""Receives the text that workers publish of running answers, in one thread for all streams.
+"""Receives the pieces of answers that workers publish, in one thread for all streams of this process.
 
-Without a broker nothing comes, and every stream gets its text at the end, from Postgres.
+Without a broker no pieces come, and every stream gets its text from Postgres once the answer has ended.
 """
 
 import threading
@@ -16,20 +16,20 @@ from processes.broker import BrokerSubscription
 from processes.listening import Channel
 from webapp.streaming.token_messages import asks_channel, decode_pieces, encode_asks, pieces_channel
 
-# Seconds between two requests to workers for the beginnings of answers with gaps. Shorter closes gaps sooner; a request
+# Seconds after which workers are asked again for answers of which a piece is missing. Less closes gaps sooner; an ask
 # costs a worker some microseconds for each stream. Not tuned.
 ASK_EVERY_S = 0.5
 TURN_S = 0.1  # longest single wait for a message; a stop and a first ask may take as long
-LINGER_S = 10.0  # listening continues this long after the last stream, so that the next need not connect; not tuned
+LINGER_S = 10.0  # the thread listens on after the last stream, so that the next one need not connect; not tuned
 
 log = structlog.get_logger()
 
 
 class LiveText:
-    """Pieces put together by their positions; the feed's thread adds them, the stream's thread reads `text`."""
+    """An answer's text, put together from pieces; the feed's thread adds them, the stream's thread reads `text`."""
 
     def __init__(self, id: str, on_more: Callable[[], None], *, missed: bool) -> None:
-        """`missed`: earlier pieces may be missing. `on_more` is called when `text` has grown."""
+        """`missed`: pieces may have been published before. Calls `on_more` when `text` has grown."""
         self.id = id
         self.text = ""
         self.missed = missed  # a piece is missing, so the whole text must be requested
@@ -37,8 +37,9 @@ class LiveText:
         self._contradicted = False
 
     def add(self, start: int, piece: str) -> None:
-        """Add a piece that begins at character `start`; drops a piece behind a gap, and text that is already known.
-        After a piece that contradicts the text, nothing more is added: the stored answer decides.
+        """Adds a piece that begins at character `start`; one behind a gap is dropped, known text is not added again.
+
+        Once a piece contradicts the text so far, nothing is added any more, and the stored answer decides.
         """
         known = self.text[start : start + len(piece)]
         if start > len(self.text):
@@ -54,10 +55,10 @@ class LiveText:
 
 
 class TokenFeed:
-    """The texts that this process's streams wait for."""
+    """Adds published pieces to the texts of this process's streams."""
 
     def __init__(self, redis_url: str | None, installation: Callable[[], str]) -> None:
-        """`installation` reads the installation's name for the channels' names; without a broker nothing arrives."""
+        """`installation` reads the installation's name, which is part of the channels' names."""
         self._redis_url, self.installation = redis_url, installation
         self._lock = threading.Lock()
         self._texts: dict[str, list[LiveText]] = {}
@@ -82,7 +83,7 @@ class TokenFeed:
                 self._texts.pop(text.id, None)
 
     def close(self) -> None:
-        """Wait until the thread has stopped listening."""
+        """Stops listening and waits until the thread has ended."""
         self._stopping.set()
         thread = self._thread
         if thread is not None:
@@ -107,7 +108,7 @@ class TokenFeed:
                 text.missed = True
 
     def missed(self) -> list[str]:
-        """The ids of streamed requests whose texts have gaps."""
+        """Returns the ids of streamed requests of whose texts a piece is missing."""
         return [one for one, texts in list(self._texts.items()) if any(text.missed for text in texts)]
 
     def _add(self, message: bytes) -> None:
@@ -122,7 +123,7 @@ class TokenFeed:
         time.sleep(0)  # a green thread must let the streams write before it takes the next message
 
     def _ended(self, last_stream_at: float) -> bool:
-        """Whether the thread should end: there was no stream for LINGER_S, or the process stops."""
+        """Returns whether the thread ends: there was no stream for LINGER_S, or the process stops."""
         with self._lock:
             lingered = not self._texts and time.monotonic() - last_stream_at > LINGER_S
             if self._stopping.is_set() or lingered:
@@ -132,7 +133,7 @@ class TokenFeed:
 
 
 class _Pieces(BrokerSubscription):
-    """Receives the pieces that workers publish, and asks workers for missing beginnings."""
+    """Subscribes to the pieces that workers publish, and asks workers again for answers with missing pieces."""
 
     def __init__(self, redis_url: str, feed: TokenFeed) -> None:
         installation = feed.installation()
@@ -140,7 +141,7 @@ class _Pieces(BrokerSubscription):
         self._feed, self._asks, self._next_ask_at = feed, asks_channel(installation), 0.0
 
     def wait(self, within_s: float) -> list[bytes]:
-        """Returns the next message, or none after `within_s`."""
+        """Returns the next message, or an empty list after `within_s`."""
         now = time.monotonic()
         if now >= self._next_ask_at and (missed := self._feed.missed()):
             self.client.publish(self._asks, encode_asks(missed))

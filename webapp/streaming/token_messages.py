@@ -1,7 +1,7 @@
-"""Two channels of the broker: pieces of running answers from workers, and requests of web processes for them.
+"""The broker's two channels for streams: workers publish pieces of answers, web processes ask for missing pieces.
 
-Both are hints. A lost message delays a stream until the next one, or until the answer is in Postgres. The broker passes
-the parts of answers on without storing them.
+A lost message only delays a stream until the next one, or until the answer is in Postgres. Messages hold parts of
+answers, which the broker passes on and does not store.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,19 +9,19 @@ from collections.abc import Collection, Iterable
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-Piece = tuple[str, int, str]  # request's id, characters of the answer before it, text
+Piece = tuple[str, int, str]  # request's id, characters of the answer before this piece, text
 
 _PIECES: TypeAdapter[list[Piece]] = TypeAdapter(list[Piece])
 _IDS: TypeAdapter[list[str]] = TypeAdapter(list[str])
 
 
 def pieces_channel(installation: str) -> str:
-    """The channel from workers to web processes: the pieces of all answers of a step."""
+    """Returns the channel on which workers publish pieces of answers, those of one step together."""
     return f"magnus-{installation}:pieces"
 
 
 def asks_channel(installation: str) -> str:
-    """The channel from web processes to workers: ids of requests whose text is needed from the beginning."""
+    """Returns the channel on which web processes ask for answers from their beginning, by requests' ids."""
     return f"magnus-{installation}:asks"
 
 
@@ -31,7 +31,7 @@ def encode_pieces(pieces: Iterable[Piece]) -> bytes:
 
 
 def decode_pieces(message: bytes) -> list[Piece]:
-    """Decodes a message; raises ValueError if it is malformed."""
+    """Decodes one message; raises ValueError for any other bytes."""
     return _PIECES.validate_python(from_json(message, cache_strings=False))
 
 
@@ -41,5 +41,5 @@ def encode_asks(ids: Collection[str]) -> bytes:
 
 
 def decode_asks(message: bytes) -> list[str]:
-    """Decodes a message; raises ValueError if it is malformed."""
+    """Decodes one message; raises ValueError for any other bytes."""
     return _IDS.validate_json(message)

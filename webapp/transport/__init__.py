@@ -1,1 +1,1 @@
-"""The HTTP layer below the calls: compressed bodies, strict JSON, other origins, the gunicorn worker."""
+"""HTTP below the calls: gunicorn's worker, compressed bodies, pages of other origins."""

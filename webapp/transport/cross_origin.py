@@ -1,6 +1,6 @@
-"""Pages of other origins that may use the API from a browser, as MAGNUS_CORS_ORIGINS names them.
+"""Lets pages of the origins in MAGNUS_CORS_ORIGINS use the API from a browser.
 
-A page sends its key in a header, never in a cookie, so answers never depend on a browser's stored credentials.
+A page sends its key in a header, never in a cookie, so that no answer depends on who is logged in to the browser.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ SHOWN = "Retry-After, x-request-id, Preference-Applied"  # what scripts may read
 
 
 def register(app: Flask, origins: Collection[str]) -> None:
-    """Answer preflights, which have no key, and let pages of these origins ("*": all) read the API's answers."""
+    """Answers preflights, which carry no key, and lets pages of these origins, "*" for all, read the API's answers."""
     if origins:
         app.before_request(partial(_answer_preflight, origins))
         app.after_request(partial(_allow_origin, origins))

@@ -1,4 +1,4 @@
-"""Bodies of requests: unpacked within a bound if they are compressed, and read as strict JSON."""
+"""Reads bodies of requests: decompresses them within a bound, and parses them as strict JSON."""
 
 import zlib
 from io import BufferedReader, RawIOBase
@@ -12,19 +12,19 @@ from werkzeug.wsgi import get_input_stream
 
 from webapp.client_errors import InvalidRequest
 
-GZIP = zlib.MAX_WBITS | 16  # zlib's flag for a gzip header
-PIECE = 2**16  # most bytes that are read or decompressed at once; not tuned
+GZIP = zlib.MAX_WBITS | 16  # zlib's notation for data with a gzip header
+PIECE = 2**16  # bytes that are read at once, and the most that are decompressed at once; not tuned
 
 
 class StrictJson(DefaultJSONProvider):
     """Pydantic's JSON parser, which refuses a depth of more than 200; Python's own raises RecursionError."""
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """Parse; raises ValueError, whose message names line and column."""
+        """Parses JSON; raises ValueError, whose message names line and column."""
         return from_json(s, allow_inf_nan=False)
 
     def dumps(self, obj: Any, **kwargs: Any) -> str:
-        """Serialize."""
+        """Serializes as JSON."""
         return to_json(obj).decode()
 
 
@@ -32,13 +32,14 @@ class ApiRequest(Request):
     """A request whose unreadable JSON becomes InvalidRequest with the parser's message."""
 
     def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
-        """Raise InvalidRequest."""
+        """Raises InvalidRequest."""
         raise InvalidRequest(f"We could not parse the JSON body of your request: {e}.", code="invalid_json")
 
 
 class Gunzipped(RawIOBase):
-    """Decompresses a gzip stream up to a bound; raises RequestEntityTooLarge, status 413, beyond it. Raises
-    InvalidRequest for a malformed or truncated stream.
+    """Reads a gzip stream decompressed; raises RequestEntityTooLarge, status 413, above `most_bytes`.
+
+    Raises InvalidRequest for bytes that are no gzip stream, and for a stream that ends too early.
     """
 
     def __init__(self, compressed: Any, most_bytes: int) -> None:
@@ -69,7 +70,7 @@ class Gunzipped(RawIOBase):
 
 
 def unfold_body() -> None:
-    """Before each request: decompress a compressed body on reading; raises InvalidRequest for another encoding."""
+    """Lets a request's compressed body be read decompressed; raises InvalidRequest for an encoding other than gzip."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
         return
@@ -79,8 +80,8 @@ def unfold_body() -> None:
     most = current_app.config["MAX_CONTENT_LENGTH"]
     compressed = get_input_stream(environ, max_content_length=most)
     environ["wsgi.input"] = BufferedReader(cast(RawIOBase, Gunzipped(compressed, most)), PIECE)
-    request.max_content_length = most + 1  # Werkzeug's own bound would silently cut the body off there
-    environ["wsgi.input_terminated"] = True  # a gzip stream marks its own end; its decompressed length is unknown
+    request.max_content_length = most + 1  # Werkzeug's own bound would cut the body off without an error
+    environ["wsgi.input_terminated"] = True  # a gzip stream marks its end; its decompressed length is not known before
     environ.pop("CONTENT_LENGTH", None)
     environ.pop("HTTP_CONTENT_ENCODING", None)
 

@@ -37,7 +37,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
     wsgi: Any
 
     def init_process(self) -> None:
-        """Let the process open enough files for its connections."""
+        """Raises the process's limit of open files above the number of its connections."""
         files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files < OPEN_FILES:
             resource.setrlimit(
@@ -46,7 +46,7 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         super().init_process()
 
     def load_wsgi(self) -> None:
-        """Load the app."""
+        """Loads the app."""
         super().load_wsgi()
         json_logs.configure_uncaught()
         freeze_startup_objects()
@@ -54,18 +54,18 @@ class WebWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
         self.wsgi = with_connection(bodies_in_time(self.wsgi, BODY_WITHIN_S))
 
     def handle(self, listener: Any, client: socket, addr: Any) -> None:
-        """Serve one connection; every single read and write must end within STALLED_S."""
+        """Serves one connection; every single read and write must end within STALLED_S."""
         client.settimeout(STALLED_S)
         AsyncWorker.handle(self, listener, client, addr)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop accepting, answer what is served, and end."""
+        """Stops accepting connections, ends waiting calls, and exits once the open calls are answered."""
         super().handle_exit(sig, frame)
         gevent.spawn(self.app_of_worker.extensions["magnus"].waiting_calls.stop)
 
 
 class TimedBody:
-    """A request's body with a bound on its reading time, which grows by a second for each SLOWEST_BYTES_S bytes.
+    """A request's body whose reading may take `within_s` seconds, and one more for each SLOWEST_BYTES_S received.
 
     Raises RequestTimeout, status 408.
     """
@@ -84,7 +84,7 @@ class TimedBody:
 
 
 def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
-    """Wraps the app so that each body is a `TimedBody`."""
+    """Returns the app with each body replaced by a TimedBody."""
 
     def bounded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ["wsgi.input"] = TimedBody(environ["wsgi.input"], within_s)
@@ -94,13 +94,13 @@ def bodies_in_time(app: WSGIApplication, within_s: float) -> WSGIApplication:
 
 
 class WatchedConnection:
-    """A client's connection that reports when the client closes it while its call waits."""
+    """Watches a client's connection for its close, while the client's call waits and reads nothing from it."""
 
     def __init__(self, client: socket) -> None:
         self._client = client
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once the client has closed; returns what ends the watch."""
+        """Calls back once the client has closed the connection; returns a function that ends the watch."""
         watch = gevent.spawn(self._watch, callback)
         return lambda: watch.kill(block=False)
 
@@ -108,14 +108,14 @@ class WatchedConnection:
         gevent.socket.wait_read(self._client.fileno())
         try:
             if self._client.recv(1, MSG_PEEK):
-                return  # its next request came early, so a later disconnect goes unnoticed
+                return  # the client sent its next request ahead; a later close is not seen
         except OSError:  # the connection was reset
             pass
         callback()
 
 
 def with_connection(app: WSGIApplication) -> WSGIApplication:
-    """Wraps the app so that each request's environment has its connection."""
+    """Returns the app with the connection of each request in its environment."""
 
     def connected(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ[CONNECTION] = WatchedConnection(environ["gunicorn.socket"])
@@ -128,11 +128,11 @@ class WebLogger(Logger):  # type: ignore[misc]
     """Logs gunicorn's own lines as JSON, without data from clients such as request lines or bad headers."""
 
     def setup(self, cfg: Config) -> None:
-        """Write errors alone: a warning quotes the header or the request line that gunicorn refused."""
+        """Writes errors only: a warning quotes the header or the request line that gunicorn refused."""
         super().setup(cfg)
         self.error_log.handlers = [json_logs.library_handler()]
         self.error_log.setLevel(logging.ERROR)
 
     def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Write a traceback, without the message's arguments."""
+        """Writes a traceback, without the message's arguments."""
         super().exception(msg.partition("%")[0].strip(), **kwargs)

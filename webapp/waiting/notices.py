@@ -1,4 +1,4 @@
-"""The web process's Postgres notifications: announces stored requests to predictors, receives ended requests."""
+"""Announces new requests to the predictors and hears of ended requests, by notifications of Postgres."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from models.notifications import NotificationsUnavailable
 from processes.listening import Channel
 
-# Shortest time between two announcements. A shorter one costs Postgres more, a longer one delays requests close behind
-# others. A predictor checks every 0.05 s at most. Not tuned otherwise.
+# Shortest time between two announcements. A shorter one takes more of Postgres's time, a longer one delays requests
+# that come close together. A predictor looks at most every 0.05 s. Not tuned otherwise.
 SPACING_S = 0.04
 
 log = structlog.get_logger()
 
-# Seconds between two queries for waiting calls if a pooler blocks notifications. Half of it is added to an answer's
-# time on average. Not tuned.
+# Seconds between two looks at all waiting requests, where a pooler keeps notifications away. An answer is late by half
+# of it on average, and a look costs one statement. Not tuned.
 POLL_BEHIND_POOLER_S = 0.05
 
 
@@ -27,7 +27,7 @@ class Announcer:
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="announcer")
-        self._waiting = False  # whether a scheduled announcement covers the present requests
+        self._waiting = False  # whether an announcement that covers the requests stored by now is still to be sent
 
     def announce(self) -> None:
         """Schedules an announcement of all requests stored so far; returns at once."""

@@ -13,8 +13,8 @@ from werkzeug import Request
 
 TURN = "magnus.turn"  # in the WSGI environment
 WAITING_CALLS = ("/v1/chat/completions", "/v1/completions")  # each waits for its answer, or streams it
-# Most calls that are accepted at once, and most that are answered at once. With one, the process idles while Postgres
-# works; with more, a submission waits behind more calls.
+# Most calls that are read and stored at once, and most that are answered at once. With one, the process is idle while
+# Postgres works for that call; each further one is another call that a submission waits behind.
 AT_ONCE = 4
 
 CONNECTION = "magnus.connection"  # in the WSGI environment of a server that reports when clients disconnect
@@ -57,8 +57,9 @@ class CpuTurn:
 
 
 def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
-    """Wraps the app so that each call has a turn in its environment, which `take_turn` begins. The turn ends with the
-    call, or with a stream's first byte.
+    """Returns the app with a turn in the environment of each call, which `take_turn` begins.
+
+    The turn ends with the call, or with the first byte of a stream.
     """
     taken_in, answered = Semaphore(at_once), Semaphore(at_once)
 
@@ -71,7 +72,7 @@ def in_turns(app: WSGIApplication, at_once: int = AT_ONCE) -> WSGIApplication:
 
 
 def take_turn() -> None:
-    """Before each call that waits, once its client is known: a client that sends its body slowly holds no turn."""
+    """Reads the body of a call that waits, then begins its turn, so that a client that sends slowly holds no turn."""
     if request.method == "POST" and request.path.rstrip("/") in WAITING_CALLS:
         request.get_data()
         request.environ[TURN].begin()

@@ -1,7 +1,7 @@
 """Calls that wait for their answers, streams among them: one thread listens for all of them.
 
-A waiting call keeps no database connection. It is woken when its request ends, its client disconnects, the process is
-about to stop, or new text arrives.
+A waiting call keeps no database connection. It is woken when its request has ended, when its client has left, when the
+process is about to stop, and when a piece of its answer has come.
 """
 
 import threading
@@ -19,19 +19,19 @@ from webapp.client_errors import Busy, TooManyWaiting
 
 log = structlog.get_logger()
 
-# Seconds between two queries of all waiting requests: notifications may be lost, and some ends send none. It costs one
-# statement. Not tuned.
+# Seconds between two looks at all waiting requests: a notification may be lost, and not everything that ends a request
+# sends one. A look costs one statement. Not tuned.
 LOOK_AT_ALL_S = 1.0
-POLLING_SHARE = 0.1  # most of one connection's time for these queries, long ones with a thousand calls; not tuned
+POLLING_SHARE = 0.1  # of one connection's time that these looks may take; a look at a thousand requests is slow
 TURN_S = 0.25  # longest single wait for a notification; a stop may take as long
-LINGER_S = 10.0  # time that it goes on listening after the last call, so that the next call need not connect; not tuned
+LINGER_S = 10.0  # the thread listens on after the last call, so that the next one need not connect; not tuned
 
 
 class Notices(Protocol):
-    """The source from which the thread learns which requests have ended."""
+    """The source from which the thread hears which requests have ended."""
 
     def wait(self, within_s: float) -> set[str] | None:
-        """Returns the ids received within that time; None if any request may have ended."""
+        """Returns the ids heard within that time; None if any request may have ended."""
 
     def close(self) -> None:
         """Stops listening until the next `wait`."""
@@ -101,7 +101,7 @@ class WaitingCalls:
         self._thread: threading.Thread | None = None
 
     def reserve_slot(self, tenant: str) -> None:
-        """Reserve a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has too many.
+        """Reserves a slot before the request is stored; raises Busy, or TooManyWaiting if the tenant has no slot left.
 
         Each reserved slot needs one `release_slot`.
         """
@@ -189,13 +189,13 @@ class WaitingCalls:
             look_at_all = began >= (not_before if heard is None else next_look_at)
             ids = waiting if look_at_all else [one for one in waiting if heard and one in heard]
             if ids:
-                self._end_those_of(ids)
+                self._end_calls_for(ids)
             if look_at_all:
                 took_s = time.monotonic() - began
                 not_before = began + took_s / POLLING_SHARE
                 next_look_at = max(not_before, began + LOOK_AT_ALL_S)
 
-    def _end_those_of(self, ids: Collection[str]) -> None:
+    def _end_calls_for(self, ids: Collection[str]) -> None:
         try:
             ended = self._ended(ids)
         except SQLAlchemyError as error:  # the next query may succeed; each call still ends at its own time limit

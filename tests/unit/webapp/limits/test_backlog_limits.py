@@ -38,7 +38,7 @@ class Queue:
             max_requests=max_requests,
             max_tokens=max_tokens,
             snapshot=self.snapshot,
-            beside=self.asked_for.append,
+            run_aside=self.asked_for.append,
         )
 
     def snapshot(self) -> QueueSnapshot | None:
