@@ -75,8 +75,8 @@ class Settings(BaseSettings):
     private_webhooks: bool = Field(
         False, description="Webhooks may go to private, loopback and link-local addresses too, and by http://"
     )
-    # At least 12 characters, because signing in has no limit on tries: with one anybody could lock the operators out.
-    # An empty value counts as unset.
+    # At least 12 characters, because the number of sign-in attempts is not limited: a limit would let anybody lock the
+    # operators out. An empty value counts as unset.
     dashboard_password: Annotated[SecretStr | None, BeforeValidator(lambda given: given or None)] = Field(
         None, min_length=12, description="Password of dashboard and Flower, 12 characters at least; generated if unset"
     )
@@ -270,7 +270,7 @@ class Settings(BaseSettings):
 
 
 def _with_port(url: str) -> str:
-    """Returns the URL; raises ValueError if its port is no number. The driver checks a list of hosts."""
+    """Returns the URL; raises ValueError if its port is not a number. The driver checks a list of hosts."""
     if "," not in url:
         try:
             urlsplit(url).port  # noqa: B018
@@ -290,7 +290,7 @@ def read_settings(**overrides: object) -> Settings:
 
 
 def problems_of(error: ValidationError | UnknownSetting) -> list[str]:
-    """Returns what is wrong, a line for each setting, without values that may hold a password."""
+    """Returns the problems, a line for each setting, without values that may contain a password."""
     if isinstance(error, UnknownSetting):
         return [str(error)]
     lines = []

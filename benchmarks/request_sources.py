@@ -18,7 +18,7 @@ TEST_SHARE = 0.2  # of texts, as the service holds out one in five
 CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 CRUDE_TOKEN = re.compile(rf"[{CJK}]|[^\W\d_{CJK}]+|\d|[^\w\s]|_")
 
-LIMIT = 1 << 16  # tokens of an answer: any value above all answers does
+LIMIT = 1 << 16  # tokens of an answer: any value above all answers works
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from inference.toy.toy_applications import ToyRequest, toy_requests
 
 REAL_INSTRUCTIONS = Path(__file__).with_name("demo_instructions.toml")
 SENDERS = 16  # calls in flight at once; more would compete with the service for the same cores; not tuned
-TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other requests; any value but 0 does
+TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other requests; any value but 0 works
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ SCORE_WINDOW = 200  # newest outcomes that scale the upper quantile: a 0.9 quant
 # (LEVEL_STEP · n) of COVERAGE.
 LEVEL_STEP = 0.02
 ROUNDING = 1 - 1e-6  # an upper quantile just above n - 1 tokens is served as n and covers n
-HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve nothing higher; below the median is no upper quantile
+HIGHEST_LEVEL, LOWEST_LEVEL = 0.995, 0.5  # 200 scores resolve nothing higher; an upper one is above the median
 
 # Scores that stand in while there are few outcomes: 40 quantiles of a logistic distribution whose upper quantile is 1,
 # as the predictor claims. More of them delay the correction, fewer let the first outcomes decide; not tuned.
@@ -96,7 +96,7 @@ class CalibratedPredictor:
         self.calibration = OnlineCalibration()
 
     def fit(self, outcomes: Sequence[Outcome]) -> None:
-        """Fit the predictor anew and forget the corrections of the old one."""
+        """Fit the predictor again and forget the old one's corrections."""
         self.predictor.fit(outcomes)
         self.calibration = OnlineCalibration()
 

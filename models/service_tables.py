@@ -146,7 +146,7 @@ class Sample(Base):
 
 
 class OperatorSession(Base):
-    """Somebody who is signed in to the dashboard: by an API key, or by the password, whose digest is then stored."""
+    """A sign-in to the dashboard: by an API key, or by the password, whose digest is then stored."""
 
     __tablename__ = "operator_sessions"
 

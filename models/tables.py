@@ -105,7 +105,7 @@ class StoredRequest(Base):
     limit_tokens: Mapped[int]
     priority: Mapped[int] = mapped_column(server_default="0")
     deadline_at: Mapped[datetime | None]
-    needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # what its engine must be able to do
+    needs: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # abilities that its engine needs
 
     status: Mapped[RequestStatus] = mapped_column(_enum(RequestStatus), server_default="queued")
     arrived_at: Mapped[datetime] = mapped_column(server_default=NOW)

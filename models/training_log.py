@@ -70,8 +70,8 @@ def finished_requests(
 ) -> list[FinishedRequest]:
     """Returns the newest answered requests that ended later than `after` and are not among `known_ids`, oldest first.
 
-    Reads the `limit` newest that are no older than `max_age_s`, and leaves the empty answers among them out. `after` is
-    in seconds since the epoch.
+    Reads the `limit` newest that are no older than `max_age_s`, without empty answers. `after` is in seconds since the
+    epoch.
     """
     rows = connection.execute(
         text("""

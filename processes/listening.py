@@ -33,7 +33,7 @@ class Subscription(Protocol[Message]):
 
 
 class Channel(Generic[Message]):
-    """The messages of one channel, subscribed to anew after an error; one thread uses it."""
+    """The messages of one channel; subscribes again after an error; one thread uses it."""
 
     def __init__(
         self, name: str, subscribe: Callable[[], Subscription[Message]], errors: tuple[type[Exception], ...]

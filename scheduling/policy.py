@@ -1,4 +1,4 @@
-"""The one interface between a policy and whoever runs it: the live planner or the simulator.
+"""The only interface between a policy and its runner: the live planner or the simulator.
 
 A policy keeps the waiting requests and returns decisions as values. It never carries one out, never reads a clock
 (`now` is an argument, seconds) and can be rebuilt at any moment by adding the queued requests again.
@@ -65,7 +65,7 @@ class Worker:
         return not any(lacking(request.needs, self.lacks) for request in requests)
 
     def given(self, assignment: "Assignment", now: float) -> "Worker":
-        """Return the worker as it will be once it has this assignment, too."""
+        """Return the worker as it will be with this assignment added."""
         if not assignment.joins:
             return replace(self, queued=self.queued + 1, busy_s=self.busy_s + assignment.estimated_s)
         stay = tuple(row for row in self.rows if row.request.id not in assignment.preempts)

@@ -91,7 +91,7 @@ def split(requests: Sequence[Request]) -> tuple[tuple[Request, ...], ...]:
 
 
 def to_retry(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """Return requests that did not fit as they must wait again.
+    """Return requests that did not fit in the form in which they wait again.
 
     A request that did not fit alone was predicted too short: its limit becomes its prediction, so that it goes to a
     worker with that much memory.

@@ -56,7 +56,7 @@ log = structlog.get_logger()
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-APP_LOAD_ERROR = 4  # the exit status by which a worker tells gunicorn to end instead of starting another
+APP_LOAD_ERROR = 4  # the exit status of a worker that makes gunicorn end instead of starting another worker
 
 # Longest time for a statement; the API's own take milliseconds. While Postgres is frozen, calls are answered with 503
 # within 3 s: once one statement has timed out, every call that waits for a connection fails at once. Not tuned.

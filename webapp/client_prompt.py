@@ -24,7 +24,7 @@ Prompt = str | list[int] | list[str] | list[list[int]]
 def prompt_of_turns(
     instructions: str | None, turns: Sequence[StoredTurn], tools: Sequence[StoredTool] = ()
 ) -> ModelPrompt:
-    """Returns the prompt of a conversation in which the model is told of these functions.
+    """Returns the prompt of a conversation with the definitions of these functions.
 
     System messages that open the conversation join the instructions. A single user message is the user input; of a
     longer conversation the user input is a transcript.

@@ -2,7 +2,7 @@
 
 The files `vllm.txt` and `llamacpp.txt` beside this one pin every package. torchvision, torchaudio and torchcodec are
 left out: the versions that vLLM asks for do not fit its torch, and text does not need them. An environment that was
-built from the same pins is kept; an incomplete one is built anew.
+built from the same pins is kept; an incomplete one is built again.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Sends chats at their instants, however late earlier answers are, and times each answer on the clients' clock.
+"""Sends chats at their instants, independent of earlier answers, and times each answer on the clients' clock.
 
 The same client speaks to an engine's server and to Magnus: both have `/v1/chat/completions`, which waits.
 """

@@ -121,7 +121,7 @@ class BulkRun:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return the path of the same name with one more ending."""
+    """Return the path with this ending appended."""
     return path.with_name(f"{path.name}.{ending}")
 
 

@@ -1,8 +1,8 @@
 """The KV cache: memory of the whole budget, allocated once and written in place, as a rectangle or in blocks.
 
 Each layer has one tensor for keys and one for values; rows take their first [blocks, heads, block tokens, dim]. The
-column of a token is its position in the sequence, whatever else is in the batch. So a row that joins moves no other row
-and needs no padding on the left. The mask hides the columns behind the last token of a row.
+column of a token is its position in the sequence, independent of other rows. So a row that joins moves no other row and
+needs no padding on the left. The mask hides the columns behind the last token of a row.
 
 In a rectangle each row has one block, which is as wide as the longest row needs. It grows in steps, each of which moves
 all rows. Static batches use it because the papers count their memory so, as do models without a `FusedModel`.

@@ -20,7 +20,7 @@ TRIAL_PRODUCTS = 5  # products in one timing, so that it lasts much longer than 
 TRIALS = 15  # timings of each form in turn; their median resists the load of other processes; not tuned
 CLEARLY_FASTER = 0.97  # a smaller gain may be noise, and every start should choose the same form; not tuned
 # A smaller weight stays in a core's cache and gains little: 44 µs plain, 40 µs packed (192 KiB, 16 rows). Any value
-# from 0.5 to 2 MiB does.
+# from 0.5 to 2 MiB works.
 LEAST_PACKED_BYTES = 2**20
 
 

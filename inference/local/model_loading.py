@@ -31,7 +31,7 @@ class LoadedModel:
     """A model on its device, with everything that an engine needs to know about it.
 
     `decoder` runs the forward passes: it is the model itself, or a FusedModel over its weights. A `model` whose weights
-    were packed cannot be called any more.
+    were packed can no longer be called.
     """
 
     model: Any

@@ -7,7 +7,7 @@ where they can still be reordered. Reads no clock: instants and figures are argu
 
 from dataclasses import dataclass
 
-START_ROWS = 8  # the cap doubles each second while rows fill it, so any small number does
+START_ROWS = 8  # the cap doubles each second while rows fill it, so any small number works
 HOLD_S = 10.0  # seconds after a sign of overload until the cap grows again; not tuned
 WINDOW_S = 3.0  # seconds over which throughput is measured if the server does not report its queue; not tuned
 # A doubled cap is kept only if throughput rises by this share. It rises far more until the server is full

@@ -76,7 +76,7 @@ def llamacpp_slots(text: str) -> list[Mapping[str, object]]:
 
 
 def load_from_slots(text: str) -> ServerLoad:
-    """Returns the number of running rows; the page does not tell how many wait."""
+    """Returns the number of running rows; the page does not show waiting ones."""
     return ServerLoad(running=sum(slot.get("is_processing") is True for slot in llamacpp_slots(text)))
 
 

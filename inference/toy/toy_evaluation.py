@@ -16,7 +16,7 @@ from inference.prompt_format import PromptFormat
 from inference.toy.toy_applications import APPLICATIONS, MAX_WORDS, ToyRequest, draw_request
 
 ANSWER_LIMIT = 256  # tokens; the longest right answer, 60 words doubled and EOS, has 121
-BATCH = 64  # any value whose batch fits in memory does
+BATCH = 64  # any value whose batch fits in memory works
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ BATCH_TOKENS = 2048
 MATRIX_RATE, VECTOR_RATE = 0.01, 0.005  # learning rates of Muon and AdamW
 WARMUP_STEPS = 30
 DECAY_FROM = 0.5  # the share of training after which the rates fall linearly to zero
-EVALUATION_SEED = 1_000_000_007  # any seed that is not used for training does
+EVALUATION_SEED = 1_000_000_007  # any seed that is not used for training works
 
 
 def make_model(vocabulary: int) -> LlamaForCausalLM:

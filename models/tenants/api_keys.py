@@ -30,8 +30,8 @@ DEFAULT_SCOPES = frozenset({Scope.submit, Scope.read})  # the rights that every 
 
 
 PREFIX = "magnus-"  # lets people and secret scanners recognise a key of this service
-# How many first characters of a key are stored readable, to tell keys apart in lists. Six random characters have 64^6
-# values, so that two keys of a list hardly ever share them; the 37 that stay secret are far too many to guess.
+# Number of a key's first characters that are stored readable, to distinguish keys in lists. Six random characters have
+# 64^6 values, so that two keys of a list hardly ever share them; the 37 that stay secret are far too many to guess.
 READABLE_CHARACTERS = len(PREFIX) + 6
 FIND_KEY = text("""
     select k.id, k.tenant, k.scopes, t.requests_per_minute, t.queued_requests, t.queued_tokens

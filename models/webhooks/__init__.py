@@ -1,1 +1,1 @@
-"""Where events are to be sent, and which have not arrived yet."""
+"""Webhook endpoints, and deliveries of events to them."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from models.sql import text
 from models.webhooks.webhook_tables import WebhookEndpoint
 
-LONGEST_URL = 2000  # characters; servers take 8,000 and more, and any bound far below a row's size does
+LONGEST_URL = 2000  # characters; servers take 8,000 and more, and any bound far below a row's size works
 # printable ASCII without userinfo, fragments, back-slashes and quotes, which senders and servers read differently
 URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:[/?][!$-;=?-\[\]_a-z|~]*)?")
 NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
@@ -132,7 +132,7 @@ def endpoint_states(session: Session, limit: int) -> list[EndpointState]:
 
 
 def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEndpoint | None:
-    """Gives an endpoint a new secret, beside which the old one signs for `overlap_s`; None if there is no endpoint."""
+    """Gives an endpoint a new secret; the old one also signs for `overlap_s`. None if there is no endpoint."""
     rotated = session.scalars(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)
@@ -149,7 +149,7 @@ def rotate(session: Session, tenant: str, id: str, overlap_s: int) -> WebhookEnd
 
 
 def remove(session: Session, tenant: str, id: str) -> bool:
-    """Removes an endpoint, to which nothing is sent any more; returns False if this tenant has no such endpoint."""
+    """Removes an endpoint and stops its deliveries; returns False if this tenant has no such endpoint."""
     removed = session.scalar(
         delete(WebhookEndpoint)
         .where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.id == id)

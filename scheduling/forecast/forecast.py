@@ -107,7 +107,7 @@ class Forecast:
         return True
 
     def expected(self) -> dict[str, ExpectedAnswer]:
-        """Returns what is expected of each awaited request; the waiting ones are in the expected order of service.
+        """Returns the expected answer of each awaited request; waiting ones are in the expected order of service.
 
         Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` covers them all.
         The length drawn for a request only affects the others: the request itself is expected at its median length.

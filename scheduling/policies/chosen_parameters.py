@@ -25,7 +25,7 @@ from scheduling.request import Request
 
 PUBLISHED_THRESHOLD = 50_000  # Φ in Magnus's evaluation (IV)
 PUBLISHED_SLICE = 128  # S in SCLS's evaluation (5.1)
-CHOSEN_EVERY_S = 30.0  # lengths and costs drift in minutes; any value between 10 and 120 does
+CHOSEN_EVERY_S = 30.0  # lengths and costs drift in minutes; any value between 10 and 120 works
 # The least gain, as a share of the time under the present value: a smaller one is within the error of predictions and
 # not worth packing the waiting requests anew. Not tuned.
 LEAST_GAIN = 0.02

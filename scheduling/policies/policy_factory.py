@@ -31,7 +31,7 @@ class PolicySettings:
 
 
 class UnknownPolicy(Exception):
-    """There is no policy of this name; the message lists those that there are."""
+    """There is no policy of this name; the message lists the existing ones."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,6 +1,6 @@
 """How much each tenant has been served, relative to its weight: the tenant with the least counter is next (VTC).
 
-A counter grows by what its tenant is served, divided by the tenant's weight, so that equal counters mean shares in
+A counter grows by its tenant's service, divided by the tenant's weight, so that equal counters mean shares in
 proportion to the weights. A tenant that comes back after a pause starts from the least counter of the tenants that
 wait, or from that of the tenant served last if none waits: being idle earns no credit. So the counters of two tenants,
 both of which always have a request waiting that fits, never differ by more than their largest single service.

@@ -31,7 +31,7 @@ class Timetable(Generic[T]):
 
 
 class WorkerEvents:
-    """The next event of each worker: a heap in which an entry is out of date once its worker was scheduled again."""
+    """The next event of each worker: a heap; scheduling a worker again makes its earlier entry outdated."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []  # instant, number of the entry, worker

@@ -65,7 +65,7 @@ def _stop_some(engine: Engine, job_id: str) -> int:
 
 
 def _end(engine: Engine, job: WatchedJob, status: BulkStatus) -> None:
-    """Give a job its final state and store the sizes of its results, which do not change any more."""
+    """Set a job's final state and store the sizes of its results, which no longer change."""
     sizes = {}
     for file_id, purpose in ((job.output_file_id, FilePurpose.output), (job.error_file_id, FilePurpose.error)):
         if file_id is not None:

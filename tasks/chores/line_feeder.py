@@ -62,7 +62,7 @@ class LineFeeder:
         self._max_requests, self._max_tokens = max_requests, max_tokens
 
     def feed(self, for_s: float) -> int:
-        """Read lines until none can be read any more, for at most `for_s` seconds; returns how many were read."""
+        """Read lines until none can be read, for at most `for_s` seconds; returns their number."""
         until, total = monotonic() + for_s, 0
         budgets: dict[str, QueueBudget] = {}
         while monotonic() < until:
@@ -110,7 +110,7 @@ class LineFeeder:
 
 
 def feed_some(connection: Connection, job: ClaimedJob, reader: LineReader, budget: QueueBudget) -> int:
-    """Read the next lines of a claimed job and store their requests, as far as they fit; returns how many."""
+    """Read the next lines of a claimed job and store their requests up to the limits; returns their number."""
     most = max(1, min(LINES_AT_ONCE, int(budget.requests)))  # further lines could not be queued
     lines = {number: reader.read(number, data) if data.strip() else None for number, data in lines_of(job, most)}
     named = [line.custom_id for line in lines.values() if line and line.request and line.custom_id]

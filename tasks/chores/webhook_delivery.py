@@ -99,7 +99,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def deliver(pool: httpcore.AsyncConnectionPool, delivery: ClaimedDelivery) -> DeliveryResult:
-    """Make one attempt; a redirect is a failure. Raises nothing whatever the endpoint does."""
+    """Make one attempt; a redirect is a failure. No behaviour of the endpoint raises an error."""
     status, error = None, None
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):

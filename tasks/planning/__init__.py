@@ -1,1 +1,1 @@
-"""The planner's process: reads what waits and what the fleet is doing, and decides which batch goes to which worker."""
+"""The planner's process: reads the queue and the fleet, and decides which batch goes to which worker."""

@@ -57,7 +57,7 @@ class QueueFront:
 
 @dataclass(frozen=True)
 class _Concluded:
-    """A complete forecast as it is published: what is expected of each request, in seconds from `at`."""
+    """A complete forecast as published: the expected answer of each request, in seconds from `at`."""
 
     at: float
     line: ResponseLine | None

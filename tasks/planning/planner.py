@@ -75,7 +75,7 @@ class Planner:
     def step(self, *, sent: bool = True, send: Send = leave_to_caller) -> list[tuple[int, str]]:
         """Reads the inputs and decides in one transaction; returns the batches to send, as (batch id, worker's name).
 
-        `sent` says whether the broker took the last step's batches. `send` gets the new ones as soon as they are
+        `sent` says whether the broker accepted the last step's batches. `send` gets the new ones as soon as they are
         committed, so that workers need not wait for forecast and snapshot. Raises LeadLost.
         """
         with self._connection.begin():
@@ -176,7 +176,7 @@ class Planner:
         return kept
 
     def _recover(self, inputs: PlannerInputs) -> list[tuple[int, str]]:
-        """Recovers what was lost every `recover_every_s`; returns the batches whose messages are to be sent again."""
+        """Recovers lost batches every `recover_every_s`; returns the batches whose messages must be sent again."""
         if not self._recovery.begin_if_due(inputs.now):
             return []
         self._recovery.end_what_was_lost(inputs)

@@ -28,7 +28,7 @@ BUSY_STEP_S = 1.0
 # After this many tick intervals without a tick the planner steps by itself, and a stand-by looks whether the lead is
 # free. Not tuned.
 MISSING_TICKS = 1.5
-STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, in which the lead is given up as well
+STOP_WITHIN_S = 5.0  # for the last step; a supervisor waits 10 s, enough to give up the lead as well
 QUEUE = "plan"
 
 

@@ -14,7 +14,7 @@ from models.training_log import FinishedRequest
 # query skip more ids: 3,000 at 100 requests a second.
 OVERLAP_S = 30.0
 # Reads come every second. If none succeeded for this long, Postgres was probably away; then no lease could be lost, and
-# workers write what they kept as soon as they reach it again. Any value between some reads and OVERLAP_S does.
+# workers write their kept results as soon as they reach it again. Any value between some reads and OVERLAP_S works.
 OUTAGE_S = 5.0
 
 

@@ -157,6 +157,6 @@ class PredictorInService:
 
 
 def those_to_predict_now(claimed: Sequence[UnpredictedRequest]) -> Sequence[UnpredictedRequest]:
-    """Returns the requests that are no lines of bulk jobs, or the lines if there are no others."""
+    """Returns the requests that are not lines of bulk jobs, or the lines if there are no others."""
     others = [request for request in claimed if not is_background(request.priority)]
     return others or claimed

@@ -72,7 +72,7 @@ def predict() -> None:
 def submission_listener(
     engine: Engine, on_submissions: Callable[[list[str]], None], on_pooler: Callable[[], None]
 ) -> Listener[str]:
-    """Returns the thread that hears of new requests, which are then predicted at once."""
+    """Returns the thread that is notified of new requests, which are then predicted at once."""
     channel = Channel("submissions", partial(Notifications, engine, SUBMITTED), ERRORS)
     return Listener("submissions", channel, on_submissions, wait_s=STOP_WITHIN_S, on_pooler=on_pooler)
 

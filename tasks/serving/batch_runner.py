@@ -87,7 +87,7 @@ class BatchRunner:
         except TokenizerAway:  # the tokenizer's server is unreachable, and no work of this batch was done
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic()))
             return
-        except Exception as error:  # whatever is wrong with the batch, it must reach a final state
+        except Exception as error:  # after any error the batch must reach a final state
             log.exception("batch not prepared", batch=batch_id)
             failure = Failure(batch_id, type(error).__name__)
             self._writer.record(BatchEnded(batch.lease, BatchStatus.lost, monotonic(), failure=failure))

@@ -17,7 +17,7 @@ from tasks.serving.serving_costs import DeviceSeconds
 
 @dataclass(eq=False, slots=True)
 class _JoinedBatch:
-    """A batch whose rows joined; `rows` has those that still run, as they were when they joined."""
+    """A batch whose rows joined; `rows` has the rows that still run, in their state at the join."""
 
     job: BatchJob
     began_at: float
@@ -49,7 +49,7 @@ class ContinuousBatches:
         """Preempt the rows that this batch names, then let its own rows join: all of them or, without memory, none."""
         self._return(job.preempts)
         if not self._engine.rows:
-            self.step()  # collects rows that ended in their prefill, which the engine forgets when it starts anew
+            self.step()  # collects rows that ended in their prefill; an empty engine would forget them at the next join
         rows = {sequence.id: sequence for sequence in job.sequences}
         for request_id in rows.keys() & self._batch_of_row.keys():  # rows of a lost lease that are not abandoned yet
             self._engine.remove(request_id)

@@ -32,7 +32,7 @@ class RowEnded:
     stop: tuple[str, ...]
     at: float
     with_logprobs: bool = False
-    continues: bool = False  # the answer goes on from the prompt's text
+    continues: bool = False  # the answer continues the prompt's text
     gpu_s: float = 0.0
 
 

@@ -144,7 +144,7 @@ class LeaseHeartbeat(Thread):
         return self.is_alive()
 
     def _fault(self) -> str | None:
-        """Returns what is wrong with the engine's or the result writer's thread; None if both work."""
+        """Returns the fault of the engine's or the result writer's thread; None if both work."""
         if not self._writer.is_alive() and not self._engine.stopping:
             return "the result writer's thread ended"
         last_step_at = self._engine.last_step_at

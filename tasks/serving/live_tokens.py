@@ -36,7 +36,7 @@ class StepTokens:
     generated: Mapping[str, Generated]
     begun: frozenset[str]  # new streams: `generated` has every token of these rows
     wanted: frozenset[str]  # rows whose whole text is published, because a reader lacks the beginning
-    gone: frozenset[str]  # rows that do not run any more
+    gone: frozenset[str]  # rows that no longer run
 
 
 class LiveRows:
@@ -159,7 +159,7 @@ class TokenPublisher(Thread):
 
 
 def ask_listener(redis_url: str, installation: str, on_asks: Callable[[Sequence[str]], None]) -> Listener[bytes]:
-    """Returns the thread that hears which answers web processes want from their beginning on."""
+    """Returns the thread that receives web processes' requests for answers from their beginning."""
 
     def pass_on(messages: list[bytes]) -> None:
         for message in messages:

@@ -108,7 +108,7 @@ def _consume(name: str, runner: BatchRunner) -> int:
         without_gossip=True,
         without_mingle=True,
         heartbeat_interval=FLOWER_HEARTBEAT_S,
-        quiet=True,  # without its banner, which is no line of a log
+        quiet=True,  # without its banner, which would spoil the log
     )
     worker.start()
     return worker.exitcode or 0

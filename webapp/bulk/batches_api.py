@@ -20,7 +20,7 @@ from webapp.submission import canonical_digest, checked_key
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")  # as `bulk_jobs.create_job` makes them
 # Most jobs of a tenant that have not ended. Each is read once a second and may have 50,000 lines. Not tuned.
 MOST_UNENDED = 100
-RETRY_S = 60  # batches take minutes and more; any value of that order does
+RETRY_S = 60  # batches take minutes and more; any value of that order works
 
 api = APIBlueprint("batches", __name__, url_prefix="/v1/batches", tag="Batches")
 

@@ -111,7 +111,7 @@ def _within(at: datetime | None, first: datetime, last: datetime) -> datetime | 
     return None if at is None else min(max(at, first), last)
 
 
-# More batches than this are drawn as the times in which the worker served any: each bar would be narrower than a pixel.
+# More batches than this are drawn merged into busy times, because each bar would be narrower than a pixel.
 MOST_BARS = 200
 KINDS = {"finished": "good", "running": "first", "out_of_memory": "bad", "lost": "bad"}
 

@@ -14,7 +14,7 @@ def finish_reason_of(view: RequestView) -> Literal["stop", "length"]:
 
 
 def usage_of(views: Sequence[RequestView], *, answers_a_prompt: int) -> CompletionUsage:
-    """Counts the tokens of all prompts, each of which has `answers_a_prompt` answers, and of all answers."""
+    """Counts the tokens of all answers and of their prompts, with `answers_a_prompt` answers for each prompt."""
     prompt = sum(view.request.prompt_tokens for view in views[::answers_a_prompt])
     answer = sum(view.request.output_tokens or 0 for view in views)
     return CompletionUsage(prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer)

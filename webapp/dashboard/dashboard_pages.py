@@ -114,5 +114,5 @@ def show_unstorable(error: DataError) -> tuple[str, int]:
 
 @pages.errorhandler(OperationalError)
 def show_no_database(error: OperationalError) -> tuple[str, int]:
-    """Returns the page for the time in which the database does not answer."""
+    """Returns the page that is shown while the database does not answer."""
     return render_template("error.html", title="No database", message="Postgres does not answer at the moment."), 503

@@ -4,7 +4,7 @@
 
 The smallest key goes first. With the time constant of the waiting time as its scale, the logarithm makes long waits
 rarest when queues are long (γ-Boost), while short requests gain most of what shortest-first would give them. The scale
-is the time in which the fleet would serve all that waits, so nothing is overtaken while nothing waits.
+is the time in which the fleet would serve all waiting requests, so nothing is overtaken in an empty queue.
 
 Nobody starves. A request is due once it has waited MAX_FCFS_RATIO times its time under first come, first served: the
 work that waited when it arrived, plus its own service alone. Requests that are due go first, the one that became due

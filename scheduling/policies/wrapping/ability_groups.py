@@ -1,4 +1,4 @@
-"""Gives a request only to workers whose engines can do what it needs, whatever the policy.
+"""Gives requests only to workers whose engines have the needed abilities, under any policy.
 
 Requests with the same needs have their own policy, which sees only the workers that can serve them. While all workers
 of a model have the same abilities, there is only one policy.

@@ -1,4 +1,4 @@
-"""Serves background requests, the lines of bulk jobs, with the capacity that all others leave, whatever the policy.
+"""Serves background requests, the lines of bulk jobs, with the capacity left by others, under any policy.
 
 Others go first: while any of them waits, background requests get idle workers only, which the others could not use.
 If others came lately, background requests may fill a part of the fleet's memory: all of as few workers as possible,
