@@ -17,7 +17,7 @@ LIMITS = LLParserLimits(step_lexer_fuel=20_000, max_grammar_size=100_000, verbos
 
 
 def grammar_of(format: JsonFormat) -> str:
-    """Returns the format's grammar in llguidance's form; raises ValueError for a schema that is no JSON."""
+    """Returns the format's grammar in llguidance's form; raises ValueError for a schema that is not JSON."""
     return LLMatcher.grammar_from_json_schema(format.schema or ANY_OBJECT, overrides=STYLE)  # type: ignore[arg-type]
 
 
