@@ -200,7 +200,7 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def _pause_s(call: RetryCallState) -> float:
-    """Return the seconds before the next attempt: those that the service asks for, or twice as many each time."""
+    """Return the seconds before the next attempt: what the service asks for, or 0.25 s, doubled with each attempt."""
     pause_s = 0.25 * 2.0 ** (call.attempt_number - 1)
     if call.outcome is not None and not call.outcome.failed:
         pause_s = float(call.outcome.result().headers.get("Retry-After", pause_s))

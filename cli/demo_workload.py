@@ -20,7 +20,7 @@ TRAINING_SEED_OFFSET = 1_000_003  # added to the workload's seed to draw other r
 
 @dataclass(frozen=True)
 class RealRequest:
-    """A request to a real language model; its limit keeps the demo short, None stands for the service's limit."""
+    """A request to a real language model; its limit keeps the demo short, None means the service's limit."""
 
     application: str
     instruction: str

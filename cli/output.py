@@ -10,7 +10,7 @@ import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-PIPE_WIDTH = 160  # characters; every table's rows fit in
+PIPE_WIDTH = 160  # characters; the rows of every table fit into it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 

@@ -3,14 +3,12 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence, Set
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cli.api_client import Json, output_text
@@ -132,21 +130,14 @@ def _shown(value: Any, format: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{format}}{unit}"
 
 
-class Progress:
+class RunProgress(Progress):
     """Two bars and the service's figures, redrawn in a terminal; a pipe or a log file gets only the last state."""
 
     def __init__(self, console: Console, requests: int) -> None:
         columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console)
-        self._sent = self._bars.add_task("sent", total=requests, note="")
-        self._answered = self._bars.add_task("answered", total=requests, note="")
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bars.stop()
+        super().__init__(*columns, TextColumn("{task.fields[note]}"), console=console)
+        self._sent = self.add_task("sent", total=requests, note="")
+        self._answered = self.add_task("answered", total=requests, note="")
 
     def show(self, sent: int, stats: Json) -> None:
         """Redraws the bars with the number of requests sent and the service's figures since the start."""
@@ -154,5 +145,5 @@ class Progress:
         size = stats["mean_batch_size"]
         note = f"{stats['batches']} batches" + (f" of {size:.1f}" if size else "")
         note += f", {stats['queued']} waiting, {stats['in_progress']} in batches, {stats['workers']} workers"
-        self._bars.update(self._sent, completed=sent)
-        self._bars.update(self._answered, completed=answered, note=note)
+        self.update(self._sent, completed=sent)
+        self.update(self._answered, completed=answered, note=note)

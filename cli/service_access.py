@@ -94,7 +94,7 @@ def transaction(state_dir: Path | None) -> Iterator[Connection]:
 
 @contextmanager
 def session(state_dir: Path | None) -> Iterator[Session]:
-    """Opens a session in such a transaction."""
+    """Opens a session in a `transaction`."""
     with transaction(state_dir) as connection, make_sessions(connection.engine)(bind=connection) as opened:
         yield opened
         opened.flush()

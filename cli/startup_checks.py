@@ -22,7 +22,7 @@ from settings import Settings
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 HASHING = "hashing"
-UNSUPPORTED_MODES = {  # names of INFO; Celery's queues and our pub/sub channels need one server that has all keys
+UNSUPPORTED_MODES = {  # by their names in INFO; Celery's queues and our pub/sub channels need one server with all keys
     "cluster": "a Redis Cluster, which is not supported",
     "sentinel": "a Redis Sentinel, which stores nothing and is not supported",
 }

@@ -32,7 +32,7 @@ AWAITED_S, SAY_EVERY_S = 15.0, 5.0
 
 
 class NotificationsUnavailable(Exception):
-    """A pooler is between us and Postgres."""
+    """A connection pooler is between us and Postgres, and passes no notifications on."""
 
 
 def notify_submitted(session: Session) -> None:
@@ -50,7 +50,7 @@ class Notifications:
     """A connection that hears every notification of one channel from now on; one thread waits on it."""
 
     def __init__(self, engine: Engine, channel: str, *, awaited: bool = False) -> None:
-        """Raises SQLAlchemyError; NotificationsUnavailable if a pooler is in between, which passes no notifications on.
+        """Raises SQLAlchemyError, or NotificationsUnavailable behind a pooler.
 
         With `awaited`, a wait also asks all processes to notify ends of requests.
         """

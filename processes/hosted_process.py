@@ -52,8 +52,9 @@ class HostedProcess:
 def freeze_startup_objects() -> None:
     """Keep the objects of modules, some hundred thousand, out of every later garbage collection; call it once.
 
-    Python's full collection runs when new objects reach a quarter of all. With the modules' objects included, cycles of
-    tens of thousands of requests piled up first, and the planner grew by 5 MB an hour (docs/results/chaos.md).
+    Python runs a full collection only once the number of new objects is a quarter of that of the old ones. With the
+    modules' objects among the old ones, reference cycles of tens of thousands of requests piled up before, and the
+    planner grew by 5 MB an hour (docs/results/chaos.md).
     """
     gc.collect()
     gc.freeze()

@@ -76,8 +76,9 @@ class Channel(Generic[Message]):
 
 
 class Listener(Thread, Generic[Message]):
-    """A thread that calls `on_messages` with the messages that came together. It also calls it without messages after
-    subscribing, because earlier messages may be lost.
+    """A thread that calls `on_messages` with the messages that came together.
+
+    It also calls it, without messages, after it has subscribed, because earlier messages may be lost.
     """
 
     def __init__(

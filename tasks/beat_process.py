@@ -1,6 +1,6 @@
-"""Beat's process: Celery's beat with our scheduler, a heartbeat and a pulse. Celery has no hook in beat's loop.
+"""Beat's process: Celery's beat with our scheduler, a heartbeat and a pulse.
 
-The scheduler knows how long its present turn lasts.
+Celery has no hook in beat's loop, so that the scheduler measures how long the present turn lasts.
 """
 
 import atexit

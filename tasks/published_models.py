@@ -1,4 +1,4 @@
-"""Loads the published model in service, the last one that can be read; unreadable versions are set aside."""
+"""Loads the newest published model that can be read, and sets unreadable versions aside."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ class PublishedModel:
 
 
 def load_active(connection: Connection, kind: str) -> PublishedModel | None:
-    """Returns the model of this kind in service, None without one; sets newer ones aside that cannot be read.
+    """Returns the model of this kind in service, or None; sets newer ones aside that cannot be read.
 
     A version that was set aside keeps the reason in its row, which `magnus models list` shows.
     """

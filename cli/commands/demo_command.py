@@ -25,13 +25,13 @@ from cli.demo_workload import (
     send_all,
     training_examples,
 )
-from cli.hosting.child_process import ChildProgram, ProgramFailed, start, stop
+from cli.hosting.child_process import ChildProgram, ProgramFailed, running
 from cli.hosting.process_commands import BIN
 from cli.hosting.readiness import await_ready
 from cli.hosting.service_files import api_address, keep_private, running_service
 from cli.hosting.supervisor import AlreadyRunning, clear_state_dir, stop_signals
 from cli.output import CommandFailed, make_console
-from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, Progress, print_answer, print_report, summary
+from cli.run_report import WHOLE, WHOLE_OR_CUT_OFF, RunProgress, print_answer, print_report, summary
 from cli.service_access import POLICIES, service_options, settings_with
 from settings import Settings
 
@@ -153,17 +153,17 @@ def own_service(
     )
     log = state_dir / "up.log"
     log.unlink(missing_ok=True)
-    process = start(program, log)
     try:
-        await_ready(program, process, log)
-        if model is None:
-            console.print(f"teaching the length predictor {TRAINING_EXAMPLES} other requests of these applications …")
-            train_predictor(state_dir, arrivals, seed)
-        yield api_address(settings_with(state_dir=state_dir))
+        with running(program, log) as process:
+            await_ready(program, process, log)
+            if model is None:
+                console.print(
+                    f"teaching the length predictor {TRAINING_EXAMPLES} other requests of these applications …"
+                )
+                train_predictor(state_dir, arrivals, seed)
+            yield api_address(settings_with(state_dir=state_dir))
     except ProgramFailed as error:
         raise CommandFailed(str(error)) from error
-    finally:
-        stop((program, process))
 
 
 def train_predictor(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> None:
@@ -173,12 +173,9 @@ def train_predictor(state_dir: Path, arrivals: list[DemoArrival], seed: int) -> 
     data.write_text("".join(json.dumps(example) + "\n" for example in examples))
     command = (str(BIN / "magnus"), "train", "--state-dir", str(state_dir), "--data", str(data))
     program = ChildProgram("magnus train", command, stop_within_s=0.0)
-    process = start(program, log)
-    try:
+    with running(program, log) as process:
         if process.wait() != 0:
             raise ProgramFailed(program.name, f"ended with {process.returncode}", log)
-    finally:
-        stop((program, process))
 
 
 def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], *, show_answers: bool = False) -> Json:
@@ -190,7 +187,7 @@ def run_workload(console: Console, client: Client, arrivals: list[DemoArrival], 
     sent: dict[str, DemoRequest] = {}
     shown: set[str] = set()
     stopping, pause = threading.Event(), threading.Event()
-    with Progress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
+    with RunProgress(console, len(arrivals)) as progress, ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send_all, client, arrivals, stopping, sent.__setitem__)
         try:
             responses = None

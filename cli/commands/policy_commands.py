@@ -96,7 +96,7 @@ def _policy_settings(settings: Settings) -> PolicySettings:
 
 
 def _share(until: float, shares: int) -> Callable[[], bool]:
-    """Return a function that tells whether the first of `shares` equal shares of the time until `until` still runs."""
+    """Return a function that returns True during the first of `shares` equal parts of the time until `until`."""
     now = monotonic()
     deadline = now + (until - now) / shares
     return lambda: monotonic() < deadline

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class ChildProgram:
-    """What to run and how; `ready` is called until it is true.
+    """A program to run; `ready` is called until it returns True.
 
     When its parent dies, the kernel sends the program `orphan_signal` (Linux only).
     """
@@ -55,7 +55,7 @@ class ChildProgram:
     stop_within_s: float = 10.0
     ready: Callable[[], bool] = _always
     ready_within_s: float = 60.0
-    alive_within_s: float | None = None  # after this much silence it is frozen; None: it gives no signs of life
+    alive_within_s: float | None = None  # a longer silence counts as frozen; None: it gives no signs of life
     question: Question | None = None  # its answers are the signs of life; None: it sends pulses
 
 
@@ -104,13 +104,23 @@ def start(program: ChildProgram, log: Path, pulse_fd: int | None = None) -> subp
         )
 
 
-def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
+@contextlib.contextmanager
+def running(program: ChildProgram, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the program, and stop it at the end of the block, also after an error."""
+    process = start(program, log)
+    try:
+        yield process
+    finally:
+        stop((program, process))
+
+
+def stop(*programs: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
     """Send each its stop signal, kill those that do not end in time, and kill what any of them started.
 
     Frozen processes are resumed, so that the signal reaches them.
     """
-    descendants = {child for _, process in running for child in _descendants(process.pid)}
-    for program, process in running:
+    descendants = {child for _, process in programs for child in _descendants(process.pid)}
+    for program, process in programs:
         if process.poll() is None:
             process.send_signal(program.stop_signal)
             process.send_signal(signal.SIGCONT)
@@ -118,7 +128,7 @@ def stop(*running: tuple[ChildProgram, subprocess.Popen[bytes]]) -> None:
         with contextlib.suppress(psutil.Error):
             child.resume()
     signalled_at = time.monotonic()
-    for program, process in running:
+    for program, process in programs:
         try:
             process.wait(max(0.0, signalled_at + program.stop_within_s - time.monotonic()))
         except subprocess.TimeoutExpired:

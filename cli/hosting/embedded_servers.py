@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from cli.hosting.child_process import ChildProgram, start, stop
+from cli.hosting.child_process import ChildProgram, running
 from cli.hosting.readiness import await_ready, broker_answers, postgres_answers
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, postgres_question, redis_question
 from cli.hosting.traversal import NotPassable, let_traverse
@@ -36,12 +36,9 @@ class EmbeddedServer:
 @contextmanager
 def running_server(server: EmbeddedServer, log: Path) -> Iterator[str]:
     """Start the server and yield its URL once it is ready; stop it at the end, also after an error."""
-    process = start(server.program, log)
-    try:
+    with running(server.program, log) as process:
         await_ready(server.program, process, log)
         yield server.url
-    finally:
-        stop((server.program, process))
 
 
 def wheel_directory(package: str) -> Path:
@@ -73,7 +70,7 @@ class UnusableDirectory(Exception):
 def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServer:
     """Prepare a Postgres in `directory`, creating its cluster on first use; only this user can connect to it.
 
-    Not durable is faster, and loses data with the machine's power. Raises UnusableDirectory.
+    One that is not `durable` is faster, but a power failure loses data. Raises UnusableDirectory.
     """
     directory = directory.resolve()
     binaries = postgres_binaries()

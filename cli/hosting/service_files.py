@@ -1,4 +1,4 @@
-"""The files of a running service beside its data: addresses, API key and password for commands, its metrics."""
+"""The files that describe a running service: its addresses, API key and password for commands, and its metrics."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def forget_service(state_dir: Path) -> None:
 def fresh_metrics(state_dir: Path) -> Path:
     """Returns an empty directory in which the web processes of this host add up their metrics, in memory if possible.
 
-    They map its files: on a full disk, touching a new page would end a process (SIGBUS).
+    The processes map the files there: on a full disk, touching a new page would end a process (SIGBUS).
     """
     remove_metrics(state_dir)
     where = MEMORY if os.access(MEMORY, os.W_OK) else state_dir
@@ -61,7 +61,7 @@ def fresh_metrics(state_dir: Path) -> Path:
 
 
 def remove_metrics(state_dir: Path) -> None:
-    """Remove that directory, also one that a killed `magnus up` has left."""
+    """Remove the directory of `fresh_metrics`, also one that a killed `magnus up` has left."""
     link = state_dir / "metrics"
     shutil.rmtree(link.resolve(), ignore_errors=True)
     link.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def write_secret(path: Path, content: str) -> None:
 
 
 def read_or_create_secret(path: Path) -> str:
-    """Returns the secret in this file, which the first call makes."""
+    """Returns the secret in this file; the first call makes it."""
     secret = read_secret(path)
     if secret is None:
         secret = secrets.token_urlsafe(18)

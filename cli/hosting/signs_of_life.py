@@ -50,7 +50,7 @@ class Question:
 
 
 def postgres_question(socket_path: str) -> Question:
-    """Asks whether a session can begin.
+    """Returns the question whether a session can begin.
 
     After a SIGTERM Postgres waits for the last session to end and refuses new ones; pools never end theirs, so only a
     restart helps.
@@ -61,12 +61,12 @@ def postgres_question(socket_path: str) -> Question:
 
 
 def redis_question(host: str, port: int) -> Question:
-    """Sends PING; without a password the answer is an error, which counts as well."""
+    """Returns a PING as question; without a password the answer is an error, which is a sign of life as well."""
     return Question((host, port), b"PING\r\n")
 
 
 def http_question(host: str, port: int, path: str) -> Question:
-    """Sends a GET without keep-alive."""
+    """Returns a GET without keep-alive as question."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return Question((host, port), f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
 
@@ -134,7 +134,7 @@ class Asking(Thread):
 
 
 class Silence:
-    """How long one process has been silent, while its supervisor itself was not frozen."""
+    """Counts the seconds for which one process has been silent, without those in which its supervisor was frozen."""
 
     def __init__(self, signs: SignsOfLife, alive_within_s: float, start_within_s: float) -> None:
         """Before the first sign the process may be silent for `start_within_s`, at least START_WITHIN_S."""
@@ -143,7 +143,7 @@ class Silence:
         self._silent_s, self._looked_at = 0.0, time.monotonic()
 
     def too_long(self, longest_step_s: float) -> float | None:
-        """Returns the seconds of silence if they are too many, else None.
+        """Returns the seconds of silence if they exceed the bound, else None.
 
         A call counts at most `longest_step_s` since the call before, because the supervisor may have been frozen.
         """

@@ -27,13 +27,12 @@ from cli.hosting.child_process import ChildProgram, StartedChild
 from cli.hosting.process_family import ProcessFamily
 from cli.hosting.readiness import await_ready
 
-MAX_LOG_BYTES = (
-    16 * 2**20
-)  # a longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned
-# The failures of a child that ran for this long are forgotten. It is the longest delay: with three times that, children
-# that are killed now and then were kept down for ten seconds each, and a killed worker's rows ran again after 16 s.
+# A longer log is moved to `<name>.log.1`; ten processes then keep at most 320 MiB. Not tuned.
+MAX_LOG_BYTES = 16 * 2**20
+# A child that has run for this long starts again with the shortest delay. With 30 s, children that were killed now and
+# then were each kept down for ten seconds, and a killed worker's rows ran again only after 16 s.
 HEALTHY_S = 10.0
-POLL_S = 0.1  # the shortest restart delay; between polls a dead child stays down. Not tuned
+POLL_S = 0.1  # the shortest restart delay; a dead child stays down until the next poll. Not tuned
 # Between two checks of all processes, which cost some milliseconds. A stopped process is resumed after one to two of
 # these, well before others take over its work (10 s).
 CHECK_S = 2.0
@@ -78,7 +77,7 @@ class Child:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Its running process, or the last one."""
+        """The running process, or the last one that ran."""
         return self.started.process
 
     def stop_listening(self) -> None:
@@ -138,8 +137,8 @@ class Supervisor:
     def start(self, *programs: ChildProgram) -> None:
         """Start these together and return once all are ready; they are stopped together, before those started earlier.
 
-        Keeps up earlier programs meanwhile. Raises ProgramFailed if one ends or is not ready in time, Stopped if a
-        signal came.
+        Meanwhile earlier programs that end are restarted. Raises ProgramFailed if one of these ends or is not ready in
+        time, Stopped if a signal came.
         """
         self.raise_if_stopping()
         earlier, children = self._children(), list[Child]()

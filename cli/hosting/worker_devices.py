@@ -7,9 +7,9 @@ import sys
 
 
 def worker_devices(devices: str, workers: int | None, gpus: int, cpu_workers: int = 2) -> list[str]:
-    """Returns the device of each worker: the named devices in turn, for "auto" every GPU, without one the CPU.
+    """Returns the device of each worker: the named devices in turn; for "auto" every GPU, else the CPU.
 
-    `workers` None means one worker a device, or `cpu_workers` on the CPU.
+    If `workers` is None, there is one worker for each device, or `cpu_workers` on the CPU.
     """
     named = [name.strip() for name in devices.split(",") if name.strip()]
     if named == ["auto"]:

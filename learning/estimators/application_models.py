@@ -169,7 +169,7 @@ def _weigh(texts: TextVectors, weights: Floats | npt.NDArray[np.float32]) -> Flo
 
 
 def _signed_log(z: Floats) -> Floats:
-    """Return z on a logarithmic scale: the order of common lengths then counts for more than the size of rare ones."""
+    """Return z on a logarithmic scale, so that a few very long answers do not dominate the squared errors."""
     return np.asarray(np.sign(z) * np.log1p(np.abs(z)))
 
 

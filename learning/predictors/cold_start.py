@@ -1,4 +1,4 @@
-"""Predictions before a model was fitted: the user input length (UILO), then a regression on the answers so far."""
+"""Predictors for the time before a model is fitted: the user input length (UILO), a regression on answers so far."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence

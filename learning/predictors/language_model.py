@@ -1,4 +1,4 @@
-"""The served causal LM for predictors: prompts in, pooled hidden states or a few greedy tokens out; and an MLP on them.
+"""The served causal LM for predictors: returns pooled hidden states or a few greedy tokens; trains an MLP on states.
 
 This file and `lora_tuning` load torch; predictors that need them import them at their first use.
 """
@@ -112,8 +112,8 @@ def shared_language_model(source: str) -> LanguageModel:
     return LanguageModel(source)
 
 
-# Of the MLP: the paper gives neither architecture nor training schedule (Sequence Scheduling, Table 3). More units and
-# steps fit the training answers more closely, a larger decay less closely; no value was tuned.
+# The MLP's settings. The paper gives neither architecture nor training schedule (Sequence Scheduling, Table 3). More
+# units and steps fit the training answers more closely, a larger decay less closely; no value was tuned.
 HIDDEN_UNITS = 64
 STEPS = 300
 LEARNING_RATE = 3e-3

@@ -114,7 +114,7 @@ def _len_token_states(language_model: LanguageModel, texts: Sequence[str], token
 
 
 def _optimizer(model: Any, rate: float | None, further: Sequence[torch.nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """Return an optimizer of the adapters and of `further`; without a rate it is that of the model's size."""
+    """Return an optimizer of the adapters and of `further`; the default rate follows the model's size."""
     chosen = rate or learning_rate(sum(p.numel() for p in model.parameters()))
     return torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), *further], lr=chosen)
 

@@ -20,7 +20,8 @@ from learning.predictors.length_predictor import (
     summarise,
 )
 
-# Of a forest: five leaves of four answers. Fewer make the distribution coarse, more delay learning; not tuned.
+# Answers before a forest is trained: five leaves of four. Fewer make the distribution coarse, more delay learning; not
+# tuned.
 FEWEST_OUTCOMES = 20
 
 

@@ -81,7 +81,7 @@ host(
         [
             upkeep_loop,
             bulk_loop,
-            # claims and results are one statement each: without round trips for begin and end
+            # autocommit, because claims and results are one statement each
             WebhookSender(
                 make_engine(database_url, pool_size=1, name="magnus webhooks", autocommit=True),
                 settings.private_webhooks,

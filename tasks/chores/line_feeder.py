@@ -26,8 +26,8 @@ from webapp.limits.prompt_limits import PromptLimits
 # Lines of one transaction. More lock the job's row for longer, so that a cancel waits; fewer cost more statements a
 # line. With 500 a step takes some 0.3 s. Not tuned.
 LINES_AT_ONCE = 500
-# The share of a tenant's queue limit that its bulk jobs may take: the rest is for its other calls, which would be
-# refused otherwise. Half of the default holds two whole batches. Not tuned.
+# The share of a tenant's queue limit that its bulk jobs may take, so that its other calls are not refused. Half of the
+# default holds two whole batches. Not tuned.
 QUEUE_SHARE = 0.5
 
 log = structlog.get_logger()
@@ -93,7 +93,7 @@ class LineFeeder:
             try:
                 with connection.begin_nested():
                     return feed_some(connection, job, reader, budget)
-            except (DataError, IntegrityError) as error:  # our mistake; the other jobs must go on
+            except (DataError, IntegrityError) as error:  # a bug of ours, which must not stop the other jobs
                 log.error("lines not stored", job=job.id, line=job.next_line, error=str(error))
                 bulk_feed.postpone(connection, job.id)
                 budget.full = True

@@ -25,8 +25,8 @@ PART_FOR_S = 2.0
 FORGET_WORKERS_AFTER_S = 86_400.0
 # The heartbeat of a process that was killed is kept this long; its successor has one of its own. Not tuned.
 FORGET_PROCESSES_AFTER_S = 600.0
-# An answer that a client does not want stored is deleted once it was sent; this is for clients that left before. Not
-# tuned.
+# An answer that a client does not want stored is deleted once it is sent, or after this long if its client has left.
+# Not tuned.
 FORGET_UNSTORED_AFTER_S = 600.0
 
 log = structlog.get_logger()

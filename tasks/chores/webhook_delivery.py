@@ -43,7 +43,7 @@ def event_body(delivery: ClaimedDelivery) -> bytes:
 
 
 def signed_headers(delivery: ClaimedDelivery, body: bytes) -> dict[str, str]:
-    """Returns webhook-id, -timestamp (of this attempt) and -signature, by each secret that is valid now."""
+    """Returns webhook-id, webhook-timestamp (of this attempt) and webhook-signature, by each secret valid now."""
     timestamp = str(int(delivery.now))
     secrets = [secret for secret in (delivery.secret, delivery.old_secret) if secret]
     return {

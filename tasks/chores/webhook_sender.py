@@ -20,10 +20,10 @@ from tasks.chores.webhook_delivery import CheckedBackend, deliver
 
 LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half of it on average. Not tuned otherwise.
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
-MOST_NAMES = 64  # resolved at once; a silent name server keeps a thread until the resolver's time-out
-EACH, EACH_FAILING = 16, 1  # in flight to one endpoint, and to one whose last answer was a failure. Not tuned.
+MOST_NAMES = 64  # host names resolved at once; a silent name server blocks a thread until its time-out
+EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one that failed last. Not tuned.
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
-GIVE_UP_AFTER_S = 86_400.0  # since the event
+GIVE_UP_AFTER_S = 86_400.0  # from the event on
 STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
 
 log = structlog.get_logger()

@@ -123,7 +123,7 @@ class PredictorInService:
             self._version = self._outdated_before = running_version(self._answers)
 
     def _predict_again(self, outdated_before: str) -> int:
-        """Predict some waiting requests again that an older running version predicted; returns how many.
+        """Predict again some waiting requests that an older running version predicted; returns how many.
 
         At a cold start most requests arrive before the first answers are there, and may wait for minutes.
         """

@@ -1,4 +1,4 @@
-"""The predictor's process: predicts new requests when they are announced, at beat's ticks, and by itself without."""
+"""The predictor's process: predicts new requests when they are announced, at ticks, and by itself if ticks fail."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -17,7 +17,9 @@ from tasks.app import app, database_url, host, redis_url, settings
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
-MISSING_TICKS = 1.5  # without a tick for this many times MAGNUS_TICK_S the predictor looks by itself. Not tuned.
+MISSING_TICKS = (
+    1.5  # in units of MAGNUS_TICK_S: after this long without a tick the predictor looks by itself. Not tuned.
+)
 POLL_BEHIND_POOLER_S = (
     0.1  # between two checks if a pooler blocks announcements: a lone request waits half of it on average
 )
@@ -65,7 +67,7 @@ loop = Loop("prediction", look, MISSING_TICKS * settings.tick_s)
 
 @app.task(name="tasks.predict", send_events=False)  # type: ignore[untyped-decorator]  # celery is untyped
 def predict() -> None:
-    """One look."""
+    """Predict every request that waits for it, at one of beat's ticks."""
     loop.step()
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from inference.answer_text import cut_at_stop
+from inference.request_tokens import RequestTokens
 from inference.sequences import FinishedSequence, TokenLogprob
 from models.leasing.batch_results import Answer
 from models.tables import RequestStatus
@@ -22,19 +23,7 @@ STATUS_OF_REASON = {
 }
 
 
-class AnswerTokens(Protocol):
-    """The methods of a prompt format that turn tokens into an answer's text."""
-
-    def decode(self, ids: Sequence[int], *, continues: bool = False) -> str:
-        """Returns the text of an answer."""
-        ...
-
-    def token_bytes(self, id: int) -> bytes:
-        """Returns the bytes that one token adds to the text."""
-        ...
-
-
-def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens) -> Answer:
+def stored_answer(event: RowEnded | RowFailed, now: float, tokens: RequestTokens) -> Answer:
     """Returns what the database stores of a request that ended; `now` is monotonic seconds."""
     if isinstance(event, RowFailed):
         error = {"code": event.code, "message": event.message}
@@ -44,7 +33,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens)
     ids = ended.generated_ids[:-1] if ended.reason == "eos" else ended.generated_ids
     decode = partial(tokens.decode, continues=event.continues)
     answer = decode(ids) if ended.text is None else ended.text
-    # Postgres stores no NUL, which a model of bytes may generate as any other
+    # Postgres stores no NUL, which a byte-level model may generate
     text = cut_at_stop(answer, event.stop).replace("\0", "\N{REPLACEMENT CHARACTER}")
     logprobs = None
     if event.with_logprobs:
@@ -64,7 +53,7 @@ def stored_answer(event: RowEnded | RowFailed, now: float, tokens: AnswerTokens)
 
 
 def packed(logprobs: Sequence[TokenLogprob]) -> list[Any]:
-    """Returns the log probabilities as the row of a request that waits again stores them."""
+    """Returns the log probabilities in the form in which the row of a requeued request stores them."""
     return [[one.id, one.logprob, one.likeliest] for one in logprobs]
 
 

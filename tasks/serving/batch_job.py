@@ -115,6 +115,6 @@ def _sequence(request: TakenRequest, body: RequestBody, prompt_format: RequestTo
 
 
 def _turns(request: TakenRequest) -> tuple[Turn, ...]:
-    """Instructions and input as a conversation, for a server that takes no token ids."""
+    """Returns instructions and input as a conversation, for a server that takes no token ids."""
     asked = ("user", request.input)
     return (("system", request.instructions), asked) if request.instructions else (asked,)

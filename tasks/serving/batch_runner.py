@@ -98,8 +98,8 @@ class BatchRunner:
 
     @property
     def works(self) -> bool:
-        """Whether the worker renews its leases; the supervisor restarts a worker that does not."""
-        return self._heartbeat.works
+        """Whether the worker renews its leases; the supervisor restarts a worker that does not renew them."""
+        return self._heartbeat.is_alive()
 
     def drain(self, within_s: float) -> None:
         """Begin no further batch; rows that still run after `within_s` seconds go back to the queue."""

@@ -27,21 +27,13 @@ class _JoinedBatch:
     generation_length: int = 0
 
 
-@dataclass(slots=True)
-class _Reported:
-    """The pad and invalid tokens that are already in the figures of some ended batch."""
-
-    pad: int = 0
-    invalid: int = 0
-
-
 class ContinuousBatches:
     """The open batches of one engine, from the first joiner until no row is left."""
 
     def __init__(self, engine: ServingEngine, record: Callable[[EngineEvent], None]) -> None:
         self._engine, self._record = engine, record
         self._batch_of_row: dict[str, _JoinedBatch] = {}  # the row that joined last is last
-        self._reported = _Reported()
+        self._reported = 0, 0  # pad and invalid tokens that are already in the figures of an ended batch
         self._seconds = DeviceSeconds()
         self.open: list[_JoinedBatch] = []
 
@@ -56,7 +48,7 @@ class ContinuousBatches:
             self._row_left(request_id)
         alone = not self._batch_of_row
         if alone:
-            self._reported = _Reported()  # an empty engine restarts its counts at the next joiner
+            self._reported = 0, 0  # an empty engine restarts its counts at the next joiner
         began_at, iterations = monotonic(), 0 if alone else self._engine.figures.iterations
         self._seconds.advance(began_at)
         try:
@@ -143,14 +135,15 @@ class ContinuousBatches:
             return
         self.open.remove(batch)
         at, run = monotonic(), self._engine.figures
+        reported_pad, reported_invalid = self._reported
         figures = Figures(
             serving_s=at - batch.began_at,
             iterations=run.iterations - batch.began_at_iteration,
             generation_length=batch.generation_length,
             valid_tokens=batch.valid_tokens,
-            pad_tokens=run.pad_tokens - self._reported.pad,
-            invalid_tokens=run.invalid_tokens - self._reported.invalid,
+            pad_tokens=run.pad_tokens - reported_pad,
+            invalid_tokens=run.invalid_tokens - reported_invalid,
             peak_kv_bytes=run.peak_kv_bytes,
         )
-        self._reported = _Reported(run.pad_tokens, run.invalid_tokens)
+        self._reported = run.pad_tokens, run.invalid_tokens
         self._record(BatchEnded(batch.job.lease, BatchStatus.finished, at, figures))

@@ -67,7 +67,8 @@ class EngineThread(Thread):
             if job.joins:
                 self._serve_continuous(job)
             else:
-                self._serve_static(job)
+                batch = StaticBatch(self._engine, job, self._record)
+                batch.serve(on_step=lambda: self._after_step(batch))
         except Exception as error:  # its traceback keeps the old engine's memory until this returns
             log.exception("engine failed", batches=[failed.lease.batch_id for failed in self._running])
             return type(error).__name__
@@ -101,11 +102,6 @@ class EngineThread(Thread):
             for job in self._queue:
                 self._record(BatchEnded(job.lease, BatchStatus.lost, monotonic()))
             self._queue.clear()
-
-    def _serve_static(self, job: BatchJob) -> None:
-        """Run one batch to completion."""
-        batch = StaticBatch(self._engine, job, self._record)
-        batch.serve(on_step=lambda: self._after_step(batch))
 
     def _serve_continuous(self, job: BatchJob) -> None:
         """Decode until no row is left; after each step, the next jobs may join."""

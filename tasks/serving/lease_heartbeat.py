@@ -60,7 +60,7 @@ class LeaseTerms:
     heartbeat_s: float = 0.5
     stall_s: float = 60.0  # an engine that makes no step for this long ends the process
     max_attempts: int = 3
-    unreachable_s: float = 8.0  # a worker that takes none of the messages sent to it for this long ends itself
+    unreachable_s: float = 8.0  # a worker that receives none of its messages for this long ends itself
 
 
 class LeaseHeartbeat(Thread):
@@ -137,11 +137,6 @@ class LeaseHeartbeat(Thread):
         busy = self._jobs.any_open or self._unreachable_beats or self._engine.stopping or offer != self._written_offer
         self._idle_beats = 0 if busy else (self._idle_beats + 1) % IDLE_BEATS
         return self._idle_beats == 0
-
-    @property
-    def works(self) -> bool:
-        """Whether leases are renewed; the supervisor restarts a worker that does not renew them."""
-        return self.is_alive()
 
     def _fault(self) -> str | None:
         """Returns the fault of the engine's or the result writer's thread; None if both work."""

@@ -60,10 +60,8 @@ class LiveRows:
 
     def collect(self, engine: ServingEngine) -> None:
         """Publish what the streamed rows generated since the last call."""
-        if self._since or not self._asked.empty():
-            self._collect(engine)
-
-    def _collect(self, engine: ServingEngine) -> None:
+        if not self._since and self._asked.empty():
+            return
         asked: set[str] = set()
         while not self._asked.empty():
             asked.update(self._asked.get())

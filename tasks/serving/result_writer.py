@@ -22,7 +22,7 @@ from tenacity import (
     wait_fixed,
 )
 
-from inference.request_tokens import TokenizerAway
+from inference.request_tokens import RequestTokens, TokenizerAway
 from models import notifications
 from models.leasing import batch_results
 from models.leasing.batch_results import Closed, Returned, Started
@@ -30,7 +30,7 @@ from models.leasing.held_leases import lock_held
 from models.leasing.leases import Lease
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
-from tasks.serving.answers import AnswerTokens, packed, stored_answer
+from tasks.serving.answers import packed, stored_answer
 from tasks.serving.engine_events import BatchBegan, BatchEnded, EngineEvent, RowEnded, RowFailed, RowReturned
 
 # Seconds between two tries while the database is unreachable. Shorter only writes more log lines; longer delays answers
@@ -58,7 +58,7 @@ class ResultWriter(Thread):
     def __init__(
         self,
         database: Database,
-        tokens: AnswerTokens,
+        tokens: RequestTokens,
         max_attempts: int,
         on_closed: Callable[[Collection[Lease]], None],
         on_written: Callable[[], None],

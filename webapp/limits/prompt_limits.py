@@ -142,7 +142,6 @@ class PromptLimits:
 
 def prompt_limits_of(settings: Settings) -> PromptLimits:
     """Returns the limits of the settings, with the served model's tokenizer; raises UnreadableTokenizer."""
-    key = settings.engine_key.get_secret_value() if settings.engine_key else None
-    prompt_format = load_request_tokens(settings.model, key)
+    prompt_format = load_request_tokens(settings.model, settings.engine_key_text)
     name = settings.model_name or prompt_format.name
     return PromptLimits(name, prompt_format, settings.max_prompt_tokens, settings.max_output_tokens)
