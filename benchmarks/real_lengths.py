@@ -87,7 +87,7 @@ def learners(encoder: str | None) -> dict[str, Callable[[], Learner]]:
 
 
 def learn(learner: Learner, outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """Predict each request from the answers before it that have ended."""
+    """Predict each request from the earlier answers that have already ended."""
     predictions: list[Prediction] = []
     bounds = _bounds(len(outcomes))
     for first, last in pairwise(bounds):

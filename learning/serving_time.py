@@ -84,7 +84,7 @@ class KnnServingTime:
             self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored."""
+        """Returns its state, to be stored."""
         return {"served": self._served, "curves": np.array([self.curves.prefill, self.curves.decode])}
 
     @classmethod
@@ -116,7 +116,7 @@ class ServingTimes:
         return self.estimators.get((worker, model)) or KnnServingTime(curves)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Its state, to be stored."""
+        """Returns its state, to be stored."""
         arrays: dict[str, npt.NDArray[Any]] = {"keys": np.array(list(self.estimators), str).reshape(-1, 2)}
         for i, estimator in enumerate(self.estimators.values()):
             arrays |= {f"{i}.{name}": values for name, values in estimator.to_arrays().items()}

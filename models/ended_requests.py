@@ -24,7 +24,7 @@ def last_ended(session: Session, limit: int) -> Sequence[RequestView]:
 
 
 def finished(session: Session, ids: Iterable[str]) -> set[str]:
-    """Returns those of these requests that are final or deleted, for which no call needs to wait any longer."""
+    """Returns the requests among these that are final or deleted, so that no call needs to wait for them."""
     ids = list(ids)
     theirs = StoredRequest.id == any_(
         literal(ids, ARRAY(Text))
@@ -34,7 +34,7 @@ def finished(session: Session, ids: Iterable[str]) -> set[str]:
 
 
 def ended(session: Session, ids: Iterable[str]) -> dict[str, RequestView | None]:
-    """Returns those of these requests that are final, by id, and None for each that was deleted."""
+    """Returns the final requests among these by id, and None for each deleted one."""
     over = finished(session, ids)
     views = read_views(session, select_whole_views().where(StoredRequest.id.in_(over))) if over else ()
     found = {view.request.id: view for view in views}

@@ -15,7 +15,7 @@ from scheduling.simulation.policy_lab import LabFigures, ServedTimes, ServedWork
 from scheduling.simulation.simulated_worker import Instance
 from scheduling.simulation.simulator import Arrival
 
-# The most requests that a window has; the newest count. A simulation of as many takes seconds for each policy.
+# The most requests of a window, the newest ones. Simulating this many takes seconds for each policy.
 MOST_REQUESTS = 5000
 
 

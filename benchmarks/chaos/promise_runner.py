@@ -83,7 +83,7 @@ class PromiseRunner:
             self._stack.close()
 
     def run(self, promise: Promise) -> list[Row]:
-        """Measure one promise; if it raises, its only row says so and does not hold."""
+        """Measure one promise; an error becomes its only row, which does not hold."""
         began = time.monotonic()
         try:
             rows = list(self._rows(promise))

@@ -198,7 +198,7 @@ class PacedEngine:
         self._log.count_decode(rows, cached, began, perf_counter())
 
     def _wait(self, seconds: float) -> None:
-        """Wait until a step of `seconds` has ended; a delay of the host in the last step is made up for."""
+        """Wait until a step of `seconds` has ended; compensates the host's delay in the last step."""
         now = self._clock()
         late_s = now - self._ends_at
         self._ends_at = (now if late_s > seconds else self._ends_at) + seconds

@@ -82,7 +82,7 @@ def demo(
     settings = settings_with(url=url, api_key=api_key, state_dir=state_dir)
     real = model is not None
     if model is not None:
-        model = settings_with(model=model).model  # the directory that the name of a fetched model means
+        model = settings_with(model=model).model  # resolves the name of a fetched model
         arrivals = real_arrivals(requests or len(real_requests()), rate or REAL_RATE, seed)
     else:
         arrivals = poisson_arrivals(requests or REQUESTS, rate or RATE, seed)

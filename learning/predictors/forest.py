@@ -41,7 +41,7 @@ from scheduling.costs import Floats, Ints
 from scheduling.request import COVERAGE
 
 FEWEST_OUTCOMES = 30  # needed to fit anything, and for a group's blend, as in `application_models`
-# Ridge, forest and regression between logarithms in equal parts, a little shrunk; not tuned
+# Equal weights of ridge, forest and regression between logarithms, with a sum slightly below 1; not tuned
 DEFAULT_BLEND = np.array([0.3, 0.3, 0.3])
 # The default blend counts as this share of the group's answers. Without it, two parts that predict the same could get
 # any weights. Not tuned; with the weight of at least thirty answers, the first fit on a real model's answers had a tau

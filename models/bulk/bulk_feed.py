@@ -85,7 +85,7 @@ def claim_job(connection: Connection, full_tenants: Collection[str]) -> ClaimedJ
 
 
 def taken_names(connection: Connection, job_id: str, names: Collection[str]) -> set[str]:
-    """Returns those of these names that earlier lines of the job have, if the lines became requests.
+    """Returns the names among these that earlier lines of the job have, if the lines became requests.
 
     Looks each name up by itself: while a job is being read, the table's statistics are older than the job, and with
     them Postgres would plan to read all its lines.

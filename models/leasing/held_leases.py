@@ -19,7 +19,7 @@ class HeldLeases:
 
 
 def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
-    """Those of these leases that are still valid; their batches stay locked until the transaction ends."""
+    """Returns the leases among these that are still valid; their batches stay locked until the transaction ends."""
     rows = connection.execute(
         text("""
             select b.id, b.fence, exists(

@@ -58,7 +58,7 @@ class TakenRequest:
 
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
-    """What a worker needs to serve a batch."""
+    """A leased batch with the data that a worker needs to serve it."""
 
     lease: Lease
     joins: bool
@@ -188,7 +188,7 @@ def renew(
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
-    """Those of these batches that ended under these leases.
+    """Returns the batches among these that ended under these leases.
 
     Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
     but still reads its old state.

@@ -154,7 +154,7 @@ class QueuedJob:
 
 
 def waiting_requests(session: Session, ids: Collection[str]) -> dict[str, QueuedJob]:
-    """Returns those of these requests that are still queued, by id."""
+    """Returns the requests among these that are still queued, by id."""
     rows = session.execute(
         text("""
             select id, tenant, application, model, prompt_tokens + cardinality(generated_ids) as length,

@@ -42,7 +42,7 @@ class BatchInQueue(_Value):
 
 
 class AnswerForecast(NamedTuple):
-    """When a request should be answered, in seconds from the forecast; its place in the queue, None if it runs."""
+    """A request's expected answer time, in seconds from the forecast, and its place in the queue (None if it runs)."""
 
     place: int | None
     seconds: float

@@ -53,7 +53,7 @@ class SimulatedFleet:
         return description.idle
 
     def may_take_work(self) -> bool:
-        """Return whether the contract lets the policy be asked: in mode `batch` only while some worker is idle."""
+        """Return whether the policy may be asked: in mode `batch` only while some worker is idle."""
         return bool(self._idle) or not self._keeps_descriptions
 
     def describe(self, now: float) -> list[Worker]:

@@ -38,7 +38,7 @@ def make_configured(settings: Settings) -> LengthPredictor:
 
 
 def running_version(answers: int) -> str:
-    """Returns the version of a regression on this number of answers; more answers sort behind fewer."""
+    """Returns the version name of a regression on this number of answers; names sort by this number."""
     return f"running-{answers:09}"
 
 

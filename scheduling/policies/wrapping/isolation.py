@@ -83,7 +83,7 @@ class IsolatingPolicy(WrappingPolicy):
                 yield Assignment(worker.name, batch, sealed=True, estimated_s=estimated_s)
 
     def _available(self, workers: Sequence[Worker]) -> set[str]:
-        """Return the idle workers; under continuous batching also those that decode; with queues every worker."""
+        """Return idle workers, and by policy mode also decoding ones (continuous) or all workers (queue)."""
         if self.mode == "queue":
             return {worker.name for worker in workers}
         return {worker.name for worker in workers if worker.idle or (self.mode == "continuous" and not worker.queued)}
