@@ -59,5 +59,5 @@ class ServingEngine(Protocol):
         ...
 
     def preempt(self, sequence_id: str) -> Sequence:
-        """Takes a row out and returns the sequence with which `insert` resumes it; raises KeyError for other rows."""
+        """Takes a row out and returns the sequence that `insert` resumes; raises KeyError if the row does not run."""
         ...

@@ -39,7 +39,7 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
     """Samples a token for each row, [rows], by the inverse of its cumulative distribution at its number in [0, 1).
 
     Applies temperature, min-p as vLLM does, top-k, then top-p as transformers does. A token whose logit is minus
-    infinity or NaN is drawn only if all logits of its row are.
+    infinity or NaN is drawn only if its row has no other logits.
     """
     temperatures = torch.tensor([min(s.temperature, HIGHEST) for s in samplings], device=logits.device)
     scores = below_the_likeliest(logits) / temperatures[:, None]
@@ -69,7 +69,7 @@ def below_the_likeliest(logits: Tensor) -> Tensor:
 def truncate(scores: Tensor, samplings: Sequence[Sampling], candidates: int = CANDIDATES) -> Tensor:
     """Sets scores [rows, vocabulary] outside each row's top-k and top-p to minus infinity.
 
-    Sorts all scores only of rows whose top-k and top-p exceed the likeliest `candidates` tokens.
+    Sorts all scores of a row only if both its top-k and its top-p have more than `candidates` tokens.
     """
     truncated, decided = _truncate_among(scores, samplings, min(candidates, scores.shape[-1]))
     undecided = [row for row, enough in enumerate(decided.tolist()) if not enough]
