@@ -101,7 +101,7 @@ def cheapest_threshold(
 
 
 def best_valid(tried: Sequence[PackedTime]) -> PackedTime:
-    """Return the fastest with enough valid tokens, unless the fastest of all is faster by more than `MOST_SLOWDOWN`."""
+    """Return the fastest Φ with enough valid tokens, unless the fastest of all is faster by over `MOST_SLOWDOWN`."""
     fastest = min(tried, key=lambda one: (one.seconds, one.threshold))
     bearable_s = (1 + MOST_SLOWDOWN) * fastest.seconds
     valid = [one for one in tried if one.valid_share >= VALID_SHARE and one.seconds <= bearable_s]

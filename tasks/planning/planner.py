@@ -150,7 +150,7 @@ class Planner:
         self._begin_with(policies, inputs.tau)
 
     def _begin_with(self, policies: PoliciesByModel, tau: float | None) -> None:
-        """Replaces the policies; a new epoch makes every queued request come again, to be fed to them."""
+        """Replaces the policies and draws a new epoch, so that every queued request is fed to them again."""
         policies.set_rank_correlation(tau)
         policies.set_weights(self._policies.weights)
         self._policies, self._epoch = policies, planner_state.next_epoch(self._connection)

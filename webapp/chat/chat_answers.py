@@ -39,7 +39,7 @@ def completion_logprobs(view: RequestView, *, with_prompt: bool) -> CompletionLo
 
 
 def _likeliest(entry: dict[str, Any]) -> dict[str, float]:
-    """Returns log probabilities by the tokens' texts; of tokens with the same text, the likeliest one's."""
+    """Returns log probabilities by the tokens' texts; if tokens share a text, the highest one."""
     likeliest: dict[str, float] = {entry["token"]: entry["logprob"]}
     for one in entry["top_logprobs"]:
         likeliest[one["token"]] = max(one["logprob"], likeliest.get(one["token"], one["logprob"]))

@@ -170,7 +170,7 @@ class BacklogLimit:
             counted = self._count(tenant)
             with self._lock:
                 known.counted = counted
-                known.requests_since -= requests_before  # admitted before the count, which has most of them
+                known.requests_since -= requests_before  # most of these are counted rows
                 known.tokens_since -= tokens_before
         except SQLAlchemyError as error:  # the database is unreachable, so the next insert fails anyway
             log.warning("backlog not counted", error=error)

@@ -108,7 +108,7 @@ class TokenFeed:
                 text.missed = True
 
     def missed(self) -> list[str]:
-        """Returns the ids of streamed requests of whose texts a piece is missing."""
+        """Returns the ids of streamed requests whose texts have a gap."""
         return [one for one, texts in list(self._texts.items()) if any(text.missed for text in texts)]
 
     def _add(self, message: bytes) -> None:
