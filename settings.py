@@ -260,7 +260,7 @@ class Settings(BaseSettings):
 
     @property
     def engine_key_text(self) -> str | None:
-        """MAGNUS_ENGINE_KEY as a plain text; None if unset."""
+        """MAGNUS_ENGINE_KEY as plain text; None if unset."""
         return self.engine_key.get_secret_value() if self.engine_key else None
 
     @property

@@ -1,4 +1,4 @@
-"""The commands' HTTP client of /v1: retries after passing errors, and turns the others into messages."""
+"""The commands' HTTP client of /v1: retries after temporary errors, and turns other errors into messages."""
 
 import time
 import uuid
@@ -48,7 +48,7 @@ class Client:
             sleep=sleep,
             stop=stop_after_attempt(attempts),
             wait=_pause_s,
-            retry=retry_if_exception(_is_passing) | retry_if_result(lambda one: one.status_code in RETRIED_STATUSES),
+            retry=retry_if_exception(_is_temporary) | retry_if_result(lambda one: one.status_code in RETRIED_STATUSES),
             retry_error_callback=_last_outcome,  # the last answer, or its exception
         )
         headers = {"Authorization": f"Bearer {key}"}
@@ -195,7 +195,7 @@ class Client:
             raise Unreachable(f"{self.url} is no address of a service: {error}") from error
 
 
-def _is_passing(error: BaseException) -> bool:
+def _is_temporary(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
 
 

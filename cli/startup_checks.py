@@ -30,7 +30,7 @@ ASK_THE_MODEL = ("pooled", "perception", "pia")  # length predictors that load M
 
 
 def problems(settings: Settings) -> Iterator[str]:
-    """Yields what keeps a service with these settings from working, a line each; starts and changes nothing."""
+    """Yields a line for each problem that keeps these settings from working; starts and changes nothing."""
     found = model_problem(settings.model, needs_weights=not settings.engines)
     for problem in (found, encoder_problem(settings.encoder), predictor_problem(settings)):
         if problem is not None:

@@ -1,1 +1,1 @@
-"""What every process of the service shares: log lines, loops, listeners, signs of life."""
+"""The parts that all processes of the service share: log lines, loops, listeners, signs of life."""

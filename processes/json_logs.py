@@ -20,7 +20,7 @@ import structlog
 
 SEVERE = ("warning", "error", "critical")  # levels whose repetitions are bounded; other lines are written on purpose
 WINDOW_S = 10.0  # at most MOST_LINES of a kind are written in it; the next line says how many were left out
-MOST_LINES = 5  # an error of each tick comes twenty times a second: the log then grows by one line every 2 s. Not tuned
+MOST_LINES = 5  # an error at each tick then adds one line every 2 s instead of twenty a second. Not tuned
 MOST_KINDS = 1000  # kinds remembered; a library that puts values into its text makes more of them than that
 # Celery loggers that write at least one line a tick: at ten ticks a second they would hide all other lines.
 CHATTY = ("celery.app.trace", "celery.beat", "celery.worker.request", "celery.worker.strategy")

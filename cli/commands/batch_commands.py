@@ -28,7 +28,7 @@ POLL_S = 1.0  # the service counts a batch's lines once a second at most
 
 @dataclass
 class RunState:
-    """What a run has done so far. With the idempotency `key` the batch is created once, even if an answer was lost."""
+    """The progress of a run. With the idempotency `key` the batch is created once, even if an answer was lost."""
 
     input_sha256: str
     url: str

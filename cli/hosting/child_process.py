@@ -20,7 +20,7 @@ from cli.hosting.signs_of_life import Asking, Pipe, Question, Silence
 from processes.signs_of_life import PULSE_FD
 
 LAUNCH = Path(__file__).with_name("launch.py")  # run by path, because `python -I -S` finds no package of ours
-LOG_LINES_SHOWN = 8  # of a failed program's log: enough for the end of a traceback
+LOG_LINES_SHOWN = 8  # last lines of a failed program's log, enough for the end of a traceback
 
 
 class ProgramFailed(Exception):
@@ -31,10 +31,6 @@ class ProgramFailed(Exception):
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:] if log.exists() else []
         end = f"the end of {log}:" if lines else f"it wrote nothing into {log}"
         super().__init__("\n".join([f"{name} {what}; {end}", *(f"    {line}" for line in lines)]))
-
-
-def _always() -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class ChildProgram:
     stop_signal: signal.Signals = signal.SIGTERM
     orphan_signal: signal.Signals = signal.SIGKILL
     stop_within_s: float = 10.0
-    ready: Callable[[], bool] = _always
+    ready: Callable[[], bool] = lambda: True
     ready_within_s: float = 60.0
     alive_within_s: float | None = None  # a longer silence counts as frozen; None: it gives no signs of life
     question: Question | None = None  # its answers are the signs of life; None: it sends pulses

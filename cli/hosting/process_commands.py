@@ -1,4 +1,4 @@
-"""The command of each of the service's processes."""
+"""The programs of the service's processes, and the environment that they share."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from cli.hosting.child_process import ChildProgram
 from cli.hosting.signs_of_life import ALIVE_WITHIN_S, http_question
 from settings import PREFIX, Settings
 
-BIN = Path(sys.executable).parent  # where the environment's commands are
+BIN = Path(sys.executable).parent  # the directory of the Python environment's commands
 # Runs a module without the working directory on Python's path; OUR_MODULES come first. Celery and gunicorn still put
 # the working directory first, so they are started in a directory without modules, or in ours.
 PYTHON = (sys.executable, "-P", "-m")
@@ -38,18 +38,18 @@ GUNICORN_FLAGS = (
 BRIEF_SPINS = {"GOMP_SPINCOUNT": "1000"}
 CPU_WORKER_NICE = 5  # below the planner and predictor, which keep all workers busy with little CPU; not tuned
 BACKGROUND_NICE = 10  # of trainer and Flower, for which no request waits: below the workers, too; not tuned
-FLOWER_TASKS = 2000  # tasks that it remembers; with its default of 100,000 it grew by 160 MB an hour at load
-BACKGROUND_ALIVE_WITHIN_S = 30.0  # with that niceness they may wait long for a CPU, and nothing is urgent; not tuned
+FLOWER_TASKS = 2000  # tasks that Flower remembers; with its default of 100,000 it grew by 160 MB an hour at load
+BACKGROUND_ALIVE_WITHIN_S = 30.0  # at this niceness they may wait long for a CPU; not tuned
 
-# For every process but the workers: their arrays are small, and numpy's threads would spin on every core.
+# For every process except workers: their arrays are small, and numpy's threads would spin on every core.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# For every process but the `magnus` commands, which set the path themselves.
+# For every process except the `magnus` commands, which set the path themselves.
 PATHS = {"PYTHONPATH": os.pathsep.join([str(OUR_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])])}
 CONTROL = ONE_THREAD | PATHS
 
 
 def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
-    """The API and the dashboard."""
+    """Returns the web server of the API and the dashboard."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return ChildProgram(
         "web",
@@ -62,7 +62,7 @@ def web(host: str, port: int, ready: Callable[[], bool]) -> ChildProgram:
 
 
 def beat() -> ChildProgram:
-    """Celery's beat, which sends the periodic tasks."""
+    """Returns Celery's beat, which sends the periodic tasks."""
     command = (*CELERY, "-A", "tasks.beat_process", "beat")
     return ChildProgram("beat", command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
@@ -76,14 +76,14 @@ CELERY_WORKERS = {
 
 
 def celery_worker(name: str) -> ChildProgram:
-    """The process of CELERY_WORKERS with this name."""
+    """Returns the process of CELERY_WORKERS with this name."""
     module, queue = CELERY_WORKERS[name]
     command = (*CELERY, "-A", module, "worker", "-Q", queue, "-n", f"{name}@%h", *CELERY_WORKER_FLAGS)
     return ChildProgram(name, command, env=CONTROL, alive_within_s=ALIVE_WITHIN_S)
 
 
 def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> ChildProgram:
-    """One engine on one device, with MAGNUS_KV_BUDGET.
+    """Returns a worker with one engine on one device and MAGNUS_KV_BUDGET.
 
     On the CPU, which all processes share, it runs at a lower priority than the processes that feed the workers.
     """
@@ -94,7 +94,7 @@ def worker(name: str, device: str, threads: int, ready: Callable[[], bool]) -> C
 
 
 def remote_worker(name: str, url: str, ready: Callable[[], bool]) -> ChildProgram:
-    """A worker whose engine is the server at this URL; it waits for a server that still loads its model."""
+    """Returns a worker whose engine is the server at this URL; it waits for a server that still loads its model."""
     return _worker(name, "--engine-url", url, ONE_THREAD, ready)
 
 
@@ -114,13 +114,13 @@ def _worker(
 
 
 def trainer() -> ChildProgram:
-    """Refits the learned models."""
+    """Returns the trainer, which refits the learned models."""
     command = (*PYTHON, "tasks.training.trainer_process")
     return ChildProgram("trainer", command, env=CONTROL, nice=BACKGROUND_NICE, alive_within_s=BACKGROUND_ALIVE_WITHIN_S)
 
 
 def flower(port: int, credentials: str) -> ChildProgram:
-    """Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
+    """Returns Celery's dashboard: read-only, on loopback, with a password that the process table does not show."""
     options = (f"--port={port}", "--read_only", f"--max_tasks={FLOWER_TASKS}")
     command = (*CELERY, "-A", "tasks.flower_app", "flower", "--address=127.0.0.1", *options)
     return ChildProgram(

@@ -21,12 +21,8 @@ POLL_S = 0.02  # delays the next start by half of this on average; not tuned
 WORKER_ALIVE_S = 3.0
 
 
-def _never() -> bool:
-    return False
-
-
 def await_ready(
-    program: ChildProgram, process: subprocess.Popen[bytes], log: Path, interrupted: Callable[[], bool] = _never
+    program: ChildProgram, process: subprocess.Popen[bytes], log: Path, interrupted: Callable[[], bool] = lambda: False
 ) -> None:
     """Return once the program is ready, or once `interrupted`; raises ProgramFailed if it ends or takes too long."""
     deadline = time.monotonic() + program.ready_within_s

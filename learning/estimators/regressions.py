@@ -17,7 +17,7 @@ from scheduling.costs import Floats, Ints
 # The ridge's λ. A larger one draws the weights of rare words closer to 0; not tuned.
 PENALTY = 2.0
 
-ITERATIONS = 20  # of reweighted least squares: more come closer to least absolute errors and cost time; not tuned
+ITERATIONS = 20  # reweightings; more come closer to least absolute errors and cost time; not tuned
 LONGEST_QUANTILE = 0.99  # of inputs, counts as the longest, so that a single very long input does not bound the line
 EXTRAPOLATION = 1.5  # inputs count as at most this many times the longest, which bounds errors; not tuned
 # The spread divides, and a fitted line of errors may fall below 0. So the spread is at least this share of the mean

@@ -1,4 +1,4 @@
-"""Text encoders: texts in, one vector a text out. The default hashes words; it needs no download and no torch."""
+"""Text encoders: turn each text into a vector. The default hashes words; it needs no download and no torch."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class VectorCache:
         return found
 
 
-HASHING = "hashing"  # what MAGNUS_ENCODER calls the default
+HASHING = "hashing"  # the default of MAGNUS_ENCODER
 # Texts encoded together, padded to the longest: of 1, 8 and 32 chat prompts at once, 8 took the least CPU time.
 BATCH = 8
 

@@ -54,7 +54,7 @@ LEAST_UPPER_SCALE = 0.05  # keeps the upper quantile above the median; any small
 
 @dataclass(slots=True)
 class FittedForest:
-    """What `fit` learned."""
+    """The state that `fit` learned."""
 
     applications: ApplicationModels
     forest: QuantileForest

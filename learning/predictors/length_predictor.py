@@ -1,4 +1,4 @@
-"""The interface of length predictors: prompts in, generation lengths in tokens out. No model is in this file."""
+"""The interface of length predictors, which map prompts to generation lengths in tokens."""
 
 import hashlib
 import math

@@ -38,7 +38,7 @@ bulk_database = make_engine(
 
 @cache
 def limits() -> PromptLimits:
-    """The checks that the API makes of a prompt; the first call loads the served model's tokenizer."""
+    """Returns the API's limits of a prompt; the first call loads the served model's tokenizer."""
     return prompt_limits_of(settings)
 
 

@@ -1,4 +1,4 @@
-"""What `tasks.upkeep` does: samples the service, closes minutes, deletes old rows, in short transactions."""
+"""The work of `tasks.upkeep`: samples the service, closes minutes, deletes old rows, in short transactions."""
 
 from collections.abc import Callable
 from functools import partial

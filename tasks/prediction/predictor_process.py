@@ -17,9 +17,8 @@ from tasks.app import app, database_url, host, redis_url, settings
 from tasks.messages import Messages
 from tasks.prediction.predictor_in_service import PredictorInService, make_configured
 
-MISSING_TICKS = (
-    1.5  # in units of MAGNUS_TICK_S: after this long without a tick the predictor looks by itself. Not tuned.
-)
+# In units of MAGNUS_TICK_S: after this long without a tick the predictor looks by itself. Not tuned.
+MISSING_TICKS = 1.5
 POLL_BEHIND_POOLER_S = (
     0.1  # between two checks if a pooler blocks announcements: a lone request waits half of it on average
 )

@@ -83,7 +83,7 @@ class ContinuousBatches:
                 self._answer(row, at)
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End those of these rows that run here, with the tokens that they have."""
+        """End the rows of these requests that run here, with the tokens that they have."""
         for request_id in request_ids & self._batch_of_row.keys():
             row = self._engine.remove(request_id)
             if row is not None:
@@ -122,7 +122,7 @@ class ContinuousBatches:
 
     def _row_left(self, request_id: str, generated: int | None = None) -> None:
         """Count the tokens that the row gained here, given its total; end its batch if it was the last row."""
-        self._seconds.leave(request_id)  # seconds of a lost lease are charged to nobody
+        self._seconds.leave(request_id)  # no request is charged for the seconds under a lost lease
         batch = self._batch_of_row.pop(request_id)
         sequence = batch.rows.pop(request_id)
         gained = 0 if generated is None else generated - len(sequence.generated_ids)

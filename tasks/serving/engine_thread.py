@@ -162,7 +162,7 @@ class EngineThread(Thread):
         at = monotonic()
         self._record(*(BatchEnded(job.lease, BatchStatus.lost, at, failure=failure) for job in self._running))
 
-    # what other threads call
+    # the methods that other threads call
 
     def submit(self, job: BatchJob) -> None:
         """Serve this job after those submitted before; once stopping, its requests go back to the queue at once."""

@@ -99,7 +99,7 @@ class LeaseHeartbeat(Thread):
         with self._database.begin() as connection:
             name, terms = self._announcement.name, self._terms
             self._incarnation = worker_registration.register(connection, self._announcement, terms.max_attempts)
-            # in the same transaction, so that nobody sees the worker without the bounds of its offer
+            # in the same transaction, so that the planner never sees the worker without the bounds of its offer
             leases.renew(connection, name, self._incarnation, {}, terms.lease_s, offer=offer)
         self._written_offer = offer
 

@@ -21,7 +21,7 @@ class StaticBatch:
         self._rows = {sequence.id: sequence for sequence in job.sequences}
         self._abandoned = False
         self._began = monotonic()
-        self._left_early_s = 0.0  # the seconds of rows that left before the end
+        self._left_early_s = 0.0  # device seconds charged to rows that left before the end
 
     def serve(self, on_step: Callable[[], None]) -> None:
         """Run the batch, record how its rows and the batch ended; `on_step` is called after each iteration."""
@@ -50,7 +50,7 @@ class StaticBatch:
         self._record(BatchEnded(job.lease, BatchStatus.finished, at, _figures(figures, at - self._began)))
 
     def _computed_tokens(self, row: FinishedSequence) -> int:
-        """Returns the number of tokens of its prefill and of those that it gained."""
+        """Returns the number of tokens that the engine computed for a row: its prefill and what it generated."""
         asked = self._rows[row.id]
         return asked.length + row.tokens - len(asked.generated_ids)
 
@@ -61,7 +61,7 @@ class StaticBatch:
         return share_s
 
     def remove(self, request_ids: frozenset[str]) -> None:
-        """End those of these rows that are in this batch, with the tokens that they have."""
+        """End the rows of these requests that are in this batch, with the tokens that they have."""
         for row in self._take_out(request_ids):
             ended = RowEnded(self._job.lease, row, (), monotonic(), gpu_s=self._share_so_far_s())
             self._record(ended)
