@@ -50,7 +50,7 @@ def finish_upload(
     expires_at = (
         None
         if expires_after_s is None
-        else func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, expires_after_s)
+        else StoredFile.created_at + func.make_interval(0, 0, 0, 0, 0, 0, expires_after_s)
     )
     stored = session.scalars(
         update(StoredFile)
