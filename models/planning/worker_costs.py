@@ -1,4 +1,4 @@
-"""What `workers.curves` holds: the seconds of a worker's steps, and whether they were measured or learned.
+"""Stores the seconds of a worker's steps in `workers.curves`, tagged as measured or learned, and reads them.
 
 The tag is `kind`. Rows of earlier releases have none and are read by their keys.
 """
@@ -27,12 +27,26 @@ def curves_to_store(worker: WorkerCurves | None) -> dict[str, Any] | None:
 
 
 def curves_from_store(stored: Mapping[str, Any] | None) -> WorkerCurves | None:
-    """Returns the stored curves; None if there are none."""
+    """Returns the stored curves; None if there are none, if their kind is unknown, or if they lack keys of their kind.
+
+    Another release may have written the row: without curves the planner begins with rough default costs.
+    """
     if stored is None:
         return None
-    curves = ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"]))
-    learned = stored if stored.get("kind") == "learned" else stored.get("learned", {})
-    if "typical" in learned:
-        rows, tokens = learned["typical"]
-        return LearnedCurves(curves, learned["error"], learned["windows"], learned["version"], (rows, tokens))
-    return ProfiledCurves(curves, quick=stored.get("kind") == "quick_profile" or "quick" in stored)
+    learned = stored if "kind" in stored else stored.get("learned", {})
+    kind = stored.get("kind") or _kind_before_tags(stored)
+    try:
+        curves = ServingCurves(tuple(stored["prefill"]), tuple(stored["decode"]))
+        if kind == "learned":
+            rows, tokens = learned["typical"]
+            return LearnedCurves(curves, learned["error"], learned["windows"], learned["version"], (rows, tokens))
+    except KeyError:
+        return None
+    return ProfiledCurves(curves, quick=kind == "quick_profile") if kind in ("profile", "quick_profile") else None
+
+
+def _kind_before_tags(stored: Mapping[str, Any]) -> str:
+    """Returns the kind of an earlier release's row; learned curves without `typical` are read as a profile."""
+    if "typical" in stored.get("learned", {}):
+        return "learned"
+    return "quick_profile" if "quick" in stored else "profile"

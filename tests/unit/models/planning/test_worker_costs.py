@@ -27,3 +27,17 @@ def test_what_is_stored_is_read(known: WorkerCurves | None) -> None:
 )
 def test_rows_of_earlier_releases_are_read_by_their_keys(stored: dict[str, object], read: WorkerCurves) -> None:
     assert curves_from_store(stored) == read
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        FITS | {"kind": "guessed"},  # of a later release
+        {"kind": "profile", "prefill": [0.0, 0.0, 0.0, 1.0]},
+        {"decode": [0.0, 0.0, 0.0, 0.5]},
+        {"kind": "learned"} | JUDGED,
+        *[{"kind": "learned"} | FITS | {key: JUDGED[key] for key in JUDGED if key != left_out} for left_out in JUDGED],
+    ],
+)
+def test_an_unknown_kind_and_a_row_without_the_keys_of_its_kind_are_not_known(stored: dict[str, object]) -> None:
+    assert curves_from_store(stored) is None
