@@ -58,7 +58,7 @@ class KnnServingTime:
         return float(self.serve_many_s(np.array([size]), np.array([length]), np.array([generation_length]))[0])
 
     def serve_many_s(self, sizes: Ints, lengths: Ints, generation_lengths: Ints) -> Floats:
-        """`serve_s` of many batches at once, element by element."""
+        """Return `serve_s` of many batches, element by element."""
         curve_s = np.maximum(self.curves.serve_many_s(sizes, lengths, generation_lengths), 1e-6)
         if self._tree is None:
             return curve_s
@@ -72,7 +72,7 @@ class KnnServingTime:
         )
 
     def __len__(self) -> int:
-        """Number of served batches that it was fitted to."""
+        """Return the number of batches that the estimator was fitted to."""
         return len(self._served)
 
     def _learn(self, served: npt.NDArray[np.float64], curves: ServingCurves) -> None:
@@ -84,12 +84,12 @@ class KnnServingTime:
             self._common_log_ratio = float(np.median(self._log_ratios)) * len(served) / (len(served) + PRIOR_BATCHES)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Returns its state, to be stored."""
+        """Return the state as arrays, for storage."""
         return {"served": self._served, "curves": np.array([self.curves.prefill, self.curves.decode])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "KnnServingTime":
-        """The stored estimator."""
+        """Return the estimator with this state."""
         estimator = cls()
         prefill, decode = (tuple(row) for row in arrays["curves"].tolist())
         estimator._learn(arrays["served"], ServingCurves(prefill, decode))
@@ -116,7 +116,7 @@ class ServingTimes:
         return self.estimators.get((worker, model)) or KnnServingTime(curves)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Returns its state, to be stored."""
+        """Return the state as arrays, for storage."""
         arrays: dict[str, npt.NDArray[Any]] = {"keys": np.array(list(self.estimators), str).reshape(-1, 2)}
         for i, estimator in enumerate(self.estimators.values()):
             arrays |= {f"{i}.{name}": values for name, values in estimator.to_arrays().items()}
@@ -124,7 +124,7 @@ class ServingTimes:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "ServingTimes":
-        """The stored estimators."""
+        """Return the estimators with this state."""
         times = cls()
         for i, (worker, model) in enumerate(arrays["keys"].tolist()):
             own = {name.partition(".")[2]: a for name, a in arrays.items() if name.startswith(f"{i}.")}

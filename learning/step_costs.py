@@ -116,9 +116,9 @@ class StepCosts:
 
 
 def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
-    """Median rows of the iterations of these windows, and median cached tokens of a row.
+    """Return the median rows of these windows' iterations, and the median cached tokens of a row.
 
-    Both are at least 1, also without iterations, because curves in service take some time there.
+    Both are at least 1, also without iterations: there the seconds of curves in service are above 0.
     """
     iterations = [one for one in windows if one.row_steps]
     rows = float(np.median([one.row_steps / one.steps for one in iterations] or [1.0]))
@@ -127,7 +127,7 @@ def typical_iteration(windows: Iterable[StepWindow]) -> tuple[float, float]:
 
 
 def median_error(curves: ServingCurves, windows: Iterable[StepWindow]) -> float:
-    """Median of |predicted - real| / real seconds of these windows, at least one."""
+    """Return the median of |predicted - real| / real seconds; there must be at least one window."""
     seconds, sums = _arrays(list(windows))
     predicted = sums @ curves.coefficients
     return float(np.median(np.abs(predicted - seconds) / seconds))
@@ -156,9 +156,9 @@ def fit_steps(windows: Sequence[StepWindow], newest: Iterable[StepWindow], prior
 
 
 def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -> Floats:
-    """Least squares of relative errors with Cauchy's weights, by reweighting; no coefficient is negative.
+    """Minimise squared relative errors with Cauchy's weights, by reweighting; no coefficient is negative.
 
-    `robust` are the weights to begin with.
+    `robust` are the first weights.
     """
     relative = sums / seconds[:, None]
     norms = np.maximum(np.linalg.norm(relative, axis=0), 1e-12)
@@ -172,7 +172,7 @@ def _robust_nnls(sums: Sums, seconds: Floats, weights: Floats, robust: Floats) -
 
 
 def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
-    """Scale the coefficients by the median ratio of real to predicted seconds, separately for prefills."""
+    """Scale the coefficients by the median ratio of real to predicted seconds, prefills and iterations separately."""
     levelled = coefficients.copy()
     for part, of_part in (
         (slice(0, 4), [window for window in windows if not window.steps]),
@@ -187,7 +187,7 @@ def _at_level_of(coefficients: Floats, windows: Sequence[StepWindow]) -> Floats:
 
 
 def _prior_sums() -> Sums:
-    """Windows of one prefill, and of one iteration, of each size and length."""
+    """Return windows of one prefill, and of one iteration, of each size and length."""
     size = np.repeat(PRIOR_SIZES, len(PRIOR_LENGTHS)).astype(np.float64)
     length = np.tile(PRIOR_LENGTHS, len(PRIOR_SIZES)).astype(np.float64)
     terms = np.stack([size * length, size, length, np.ones_like(size)], axis=1)
@@ -200,7 +200,7 @@ def _arrays(windows: Sequence[StepWindow]) -> tuple[Floats, Sums]:
 
 
 def pooled_curves(learned: Mapping[str, LearnedCurves]) -> dict[str, ServingCurves]:
-    """Returns curves for each of these workers of one model, by name: a mix of the mean and the worker's own.
+    """Return curves for each of these workers of one model, by name: a mix of the mean and the worker's own.
 
     A worker sees few kinds of steps within some seconds, and cannot separate an iteration's fixed cost from that of its
     cached tokens while both grow together. Two equal workers therefore learn different curves, and a policy that

@@ -20,7 +20,7 @@ from models.client_requests import NewRequest, RequestView
 from models.planning.queue_snapshot import QueueSnapshot
 from models.request_predictions import scoped_application
 from models.tables import RequestStatus
-from models.upkeep import unstored_requests
+from models.upkeep import retention
 from request_body import RequestBody, readable_body, stored_form
 from webapp.app_context import AppContext
 from webapp.client_errors import InvalidRequest, NotAnswered, NotFound
@@ -223,7 +223,7 @@ def forget_unstored(context: AppContext, views: Iterable[RequestView]) -> None:
         return
     try:
         with context.sessions() as session:
-            unstored_requests.forget(session.connection(), ids)
+            retention.delete_unstored_texts(session.connection(), ids)
             session.commit()
     except SQLAlchemyError as error:
         log.warning("not forgotten yet", requests=ids, error=error)

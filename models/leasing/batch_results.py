@@ -1,6 +1,6 @@
 """Writes what a worker reports: batch starts, answers, unfinished requests, batch ends with their figures.
 
-The caller writes only under leases that `held_leases.lock_held` returned in the same transaction. `ago_s` is the time
+The caller writes only under leases that `leases.lock_held` returned in the same transaction. `ago_s` is the time
 in seconds from the event to the write: instants follow the database's clock, and the engine need not wait for the
 write.
 """

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.dialects.postgresql import JSONB
 
+from models.notifications import AWAITED, AWAITED_S
 from models.planning.worker_costs import curves_to_store
 from models.sql import text
 from scheduling.costs import LearnedCurves
@@ -35,6 +36,14 @@ class Lease:
 
     batch_id: int
     fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLeases:
+    """Leases that stay valid until the transaction ends; `awaited`: an API call waits for requests to end."""
+
+    leases: frozenset[Lease]
+    awaited: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class Renewal:
 
 
 def take_batch(connection: Connection, batch_id: int, worker: str, lease_s: float) -> TakenBatch | None:
-    """Lease a batch and read its requests; None if it was taken before, was lost, or belongs to another worker.
+    """Lease a batch and return it with its requests; None if it was taken or lost, or belongs to another worker.
 
     Requests with a cancel requested end cancelled instead.
     """
@@ -188,7 +197,7 @@ def renew(
 
 
 def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]:
-    """Returns the batches among these that ended under these leases.
+    """Return the batches that ended under these leases.
 
     Needs its own statement: if the renewal waited for the transaction that ended a batch, it does not renew the batch
     but still reads its old state.
@@ -204,3 +213,25 @@ def _closed(connection: Connection, leases: Collection[Lease]) -> frozenset[int]
         {"ids": [lease.batch_id for lease in leases], "fences": [lease.fence for lease in leases]},
     )
     return frozenset(row.id for row in rows)
+
+
+def lock_held(connection: Connection, leases: Collection[Lease]) -> HeldLeases:
+    """Return the leases that are still valid; their batches stay locked until the transaction ends."""
+    rows = connection.execute(
+        text("""
+            select b.id, b.fence, exists(
+                select from service_state where name = :awaited
+                    and updated_at > statement_timestamp() - make_interval(secs => :awaited_s)
+            ) as awaited
+            from batches b
+            join unnest(cast(:ids as bigint[]), cast(:fences as int[])) as l (id, fence) using (id, fence)
+            where b.status = 'running' order by b.id for update of b
+        """),
+        {
+            "ids": [lease.batch_id for lease in leases],
+            "fences": [lease.fence for lease in leases],
+            "awaited": AWAITED,
+            "awaited_s": AWAITED_S,
+        },
+    ).all()
+    return HeldLeases(frozenset(Lease(row.id, row.fence) for row in rows), any(row.awaited for row in rows))

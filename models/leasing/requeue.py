@@ -83,7 +83,7 @@ def blamed(lost: Iterable[LostBatch], died: bool = True) -> list[UnfinishedBatch
 
 
 def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max_attempts: int) -> list[str]:
-    """Take the unfinished requests out of these batches; returns their ids.
+    """Takes the unfinished requests out of these batches; returns their ids.
 
     A request with a cancel requested ends cancelled. A request that was alone in a failed engine fails at its second
     failure, or at its `max_attempts`-th if the worker's process ended. All others are queued again, and the batch does

@@ -11,7 +11,7 @@ from scheduling.policy import Assignment
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An assignment that became a batch, with those of its requests that could still be taken."""
+    """An assignment that became a batch, with the requests that were still queued."""
 
     batch_id: int
     assignment: Assignment

@@ -31,7 +31,7 @@ class Lead:
 
 
 def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = None) -> Lead | None:
-    """Lead for `lead_s` seconds; None while another process leads, and its lead has not expired.
+    """Take the lead for `lead_s` seconds; return None while another process holds an unexpired one.
 
     Takes a lead before it expires if it is `mine`, or if its holder was a process of this host that has ended.
     """
@@ -74,7 +74,10 @@ def take(connection: Connection, name: str, lead_s: float, mine: Lead | None = N
 
 
 def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
-    """Lead for `lead_s` seconds from now; until the transaction ends nobody can take over. Raises LeadLost."""
+    """Extend the lead to `lead_s` seconds from now; no process can take over before the transaction ends.
+
+    Raises LeadLost.
+    """
     renewed = connection.execute(
         text("""
             update leaderships set expires_at = clock_timestamp() + make_interval(secs => :lead_s)
@@ -87,7 +90,7 @@ def renew(connection: Connection, lead: Lead, lead_s: float) -> None:
 
 
 def hold(connection: Connection, lead: Lead) -> None:
-    """Make sure that nobody takes over before the transaction ends, for writes that rely on it. Raises LeadLost."""
+    """Lock the lead until the transaction ends, for writes that rely on it. Raises LeadLost."""
     held = connection.execute(
         text("select 1 from leaderships where name = :name and fence = :fence for share"),
         {"name": lead.name, "fence": lead.fence},

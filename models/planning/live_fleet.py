@@ -55,14 +55,14 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnding:
-    """A batch's status, and how long serving it took once it finished."""
+    """A batch's status, and its serving time once it has finished."""
 
     status: BatchStatus
     serving_s: float | None
 
 
 def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
-    """Workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
+    """Returns workers whose last heartbeat is at most `alive_s` old and that may be given batches, ordered by name.
 
     Leaves out workers that have deregistered, are stopping, take no messages, have a faulty engine, or are drained.
     """
@@ -84,7 +84,7 @@ def live_workers(connection: Connection, alive_s: float) -> list[LiveWorker]:
 
 
 def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
-    """KV cache tokens of each model's largest worker, among workers with a heartbeat within that time."""
+    """Returns the KV cache tokens of each model's largest worker, among workers with a heartbeat within that time."""
     rows = connection.execute(
         text("""
             select model, max(theta_bytes / delta_bytes) as tokens from workers
@@ -96,7 +96,7 @@ def largest_workers(connection: Connection, within_s: float) -> dict[str, int]:
 
 
 def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
-    """Abilities that each model's workers lack, among workers with a heartbeat within that time, if they lack any."""
+    """Returns by model the abilities that workers with a heartbeat within that time lack, if they lack any."""
     rows = connection.execute(
         text("""
             with heard as (
@@ -120,14 +120,14 @@ def lacking(connection: Connection, within_s: float) -> dict[str, Lacking]:
 
 
 def set_curves(connection: Connection, worker: str, curves: ProfiledCurves) -> bool:
-    """Replace a worker's measured curves by a better profile; False if no worker of this name has registered."""
+    """Replaces a worker's measured curves by a better profile; returns False if the worker never registered."""
     statement = text("update workers set curves = :curves where name = :name returning name")
     bound = statement.bindparams(bindparam("curves", type_=JSONB))
     return connection.execute(bound, {"curves": curves_to_store(curves), "name": worker}).one_or_none() is not None
 
 
 def open_batches(connection: Connection) -> list[OpenBatch]:
-    """Every batch that is assigned or running, in the order in which they were assigned."""
+    """Returns every batch that is assigned or running, in the order of assignment."""
     rows = connection.execute(
         text("""
             select b.id, b.worker, b.joins, b.estimated_s, extract(epoch from b.started_at)::float8 as started_at,
@@ -140,7 +140,7 @@ def open_batches(connection: Connection) -> list[OpenBatch]:
 
 
 def batch_endings(connection: Connection, batch_ids: Collection[int]) -> dict[int, BatchEnding]:
-    """Status and serving time of these batches by id; a deleted batch is left out."""
+    """Returns the status and serving time of these batches by id; leaves out deleted batches."""
     rows = connection.execute(
         text("select id, status, serving_s from batches where id = any(cast(:ids as bigint[]))"),
         {"ids": list(batch_ids)},

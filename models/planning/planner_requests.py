@@ -63,10 +63,10 @@ class QueuedRequest:
 
 
 def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest]:
-    """Every queued and predicted request that this epoch has not fetched yet, in order of arrival.
+    """Returns every queued and predicted request that this epoch has not fetched yet, in order of arrival.
 
     Marks them with the epoch, so that the next call does not return them again. Rows that another transaction has
-    locked, such as a predictor, are skipped and come with a later call.
+    locked, such as a predictor's, are skipped; a later call returns them.
     """
     rows = connection.execute(FETCH_NEW_REQUESTS, {"epoch": epoch})
     fetched = [QueuedRequest(to_request(row), row.model, row.sealed_group, row.suspect_group) for row in rows]
@@ -74,7 +74,7 @@ def fetch_new_requests(connection: Connection, epoch: int) -> list[QueuedRequest
 
 
 def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, float | None]:
-    """The times of these requests' answers by id, in seconds since the epoch; None for failed and cancelled requests.
+    """Returns the times of these requests' answers by id, as Unix times; None for failed and cancelled requests.
 
     Leaves out requests that have not ended or were deleted.
     """
@@ -90,7 +90,7 @@ def ends_of(connection: Connection, request_ids: Sequence[str]) -> dict[str, flo
 
 
 def requests_of_batches(connection: Connection, batch_ids: Sequence[int]) -> dict[int, list[Request]]:
-    """The unfinished requests of these batches by batch id, in order of arrival; an empty list if there are none."""
+    """Returns the unfinished requests of these batches by batch id, in order of arrival; a list may be empty."""
     found: dict[int, list[Request]] = {batch_id: [] for batch_id in batch_ids}
     rows = connection.execute(
         select(*REQUEST_COLUMNS, StoredRequest.batch_id)

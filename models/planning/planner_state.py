@@ -1,6 +1,6 @@
-"""The small facts that a planner reads before each step: the policy in force, the predictor's health.
+"""The inputs that a planner reads before each step, such as the policy in force and the predictor's health.
 
-They are rows of `service_state`, each written whole. Which process plans is in `models/planning/leadership.py`.
+Most are rows of `service_state`, each written whole. `models/planning/leadership.py` decides which process plans.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ class PlannerInputs:
     """What the planner reads before each step; instants and ages by the database's clock."""
 
     now: float
-    policy: str | None  # None: nobody has set one, the planner's default is in force
-    predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None: there was never one
+    policy: str | None  # None: no policy was set, the planner's default is in force
+    predictor_silent_s: float | None  # seconds since a predictor's last heartbeat; None before the first
     tau: float | None  # Kendall's tau between recent predictions and the answers' lengths
     serving_time_version: str | None  # the serving time estimator in service
     weights: Mapping[str, float] = field(default_factory=dict)  # of tenants whose weight is not 1
@@ -27,7 +27,7 @@ class PlannerInputs:
 
 
 def next_epoch(connection: Connection) -> int:
-    """Draw an epoch above all earlier ones; in a new epoch `fetch_new_requests` returns every queued request again."""
+    """Draw a new epoch, above all earlier ones: in it `fetch_new_requests` returns every queued request again."""
     return int(connection.execute(text("select nextval('planner_epochs')")).scalar_one())
 
 

@@ -13,7 +13,7 @@ from models.tables import RequestStatus, StoredBatch, StoredRequest
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A request's position in the order of service (1 is next) and when its answer is expected; None where unknown.
+    """A request's position in the order of service (1 is next) and the expected time of its answer; None if unknown.
 
     Nine of ten answers should come between `low_at` and `high_at`.
     """
@@ -34,7 +34,7 @@ class QueuePlace:
 
 
 def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePlace:
-    """The request's position, ETA and interval; no instant is earlier than `view.now`.
+    """Returns the request's position, ETA and interval; no instant is earlier than `view.now`.
 
     A running request is expected as the last forecast says, else at its batch's start plus the estimated serving time.
     A queued one is expected as the last forecast says, else at the end of its waiting batch. If it came after the
@@ -57,7 +57,7 @@ def place_in_queue(view: RequestView, snapshot: QueueSnapshot | None) -> QueuePl
 
 
 def _waiting_place(request: StoredRequest, snapshot: QueueSnapshot) -> QueuePlace | None:
-    """The place of a waiting request by the last forecast, else by the batches; None if the snapshot is older."""
+    """Returns a waiting request's place by the last forecast, else by the batches; None if the snapshot is older."""
     place = _forecast(request.id, snapshot)
     if place is not None and place.position is not None:
         return place
@@ -87,7 +87,7 @@ def _in_batch(view: RequestView) -> QueuePlace:
 
 
 def _share(request: StoredRequest, batch: StoredBatch) -> float:
-    """The share of the batch's seconds that this request takes: all, unless the rows leave one by one."""
+    """Returns the share of the batch's seconds until this request ends: 1 unless rows leave one by one."""
     if not batch.joins or not request.predicted_tokens:
         return 1.0
     return min(1.0, request.predicted_tokens / max(1, batch.predicted_generation_length))

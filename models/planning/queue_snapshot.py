@@ -89,13 +89,13 @@ class QueueSnapshot(_Value):
         return [request_id for batch in self.batches for request_id in batch.ids]
 
     def response_line(self, model: str) -> ResponseLine | None:
-        """Response time of a request of this model that arrives now; None before the first forecast."""
+        """Returns the response time of a request of this model that arrives now; None before the first forecast."""
         forecast = self.forecasts.get(model)
         return None if forecast is None or forecast.line is None else ResponseLine(*forecast.line)
 
     @cached_property
     def batch_places(self) -> Mapping[str, tuple[int, float]]:
-        """The place of each request, and the seconds from the snapshot to the expected end of its batch."""
+        """The place of each named request, and the seconds from the snapshot to the expected end of its batch."""
         places: dict[str, tuple[int, float]] = {}
         ahead = 0
         for batch in self.batches:
@@ -106,12 +106,12 @@ class QueueSnapshot(_Value):
 
 
 def write_queue_snapshot(connection: Connection, snapshot: QueueSnapshot) -> None:
-    """Replace the snapshot."""
+    """Replaces the stored snapshot."""
     write_service_state(connection, "planner", snapshot.model_dump(mode="json"))
 
 
 def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
-    """The last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""
+    """Returns the last snapshot; None before the first, or if it is older than STALE_AFTER by the database's clock."""
     row = session.execute(
         select(ServiceState.value, ServiceState.updated_at, func.clock_timestamp().label("now")).where(
             ServiceState.name == "planner"
@@ -123,7 +123,7 @@ def read_queue_snapshot(session: Session) -> QueueSnapshot | None:
 
 
 def parse_queue_snapshot(stored: Mapping[str, Any], at: datetime) -> QueueSnapshot | None:
-    """The snapshot that was stored at this instant; None if another release wrote it in another form."""
+    """Returns the snapshot that was stored at this instant; None if another release wrote it in another form."""
     try:
         return QueueSnapshot.model_validate({"version": None, **stored, "at": at})
     except ValidationError:
@@ -131,5 +131,5 @@ def parse_queue_snapshot(stored: Mapping[str, Any], at: datetime) -> QueueSnapsh
 
 
 def instant(forecast: ModelForecast, seconds: float) -> datetime:
-    """The instant that lies this many seconds after a forecast."""
+    """Returns the instant this many seconds after a forecast."""
     return datetime.fromtimestamp(forecast.at, UTC) + timedelta(seconds=seconds)

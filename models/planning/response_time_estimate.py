@@ -1,4 +1,4 @@
-"""The ETA given at submission: the planner's forecast for a request that comes now, corrected by earlier errors.
+"""Computes the ETA given at submission: the planner's forecast for a new request, corrected by earlier errors.
 
 The forecast is a line over the answer's length, which follows from the application's recent answers by input length.
 While the planner has none, recent response times of the application tell how long an answer takes; its backlog is then
@@ -90,7 +90,7 @@ class ResponseTimeEstimate:
 
 
 def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEstimate:
-    """Fit the lines, and learn the errors of past forecasts; `answers` are newest first."""
+    """Fits the lines and learns the errors of past forecasts; `answers` are newest first."""
     answers = list(answers)
     calibration = IntervalCalibration()
     by_application: dict[str | None, list[RecentAnswer]] = defaultdict(list)
@@ -110,13 +110,13 @@ def estimate_response_times(answers: Iterable[RecentAnswer]) -> ResponseTimeEsti
 
 
 def read_response_times(session: Session) -> ResponseTimeEstimate:
-    """Estimate from the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
+    """Estimates from the answers of the last ten minutes, at most RECENT_ANSWERS of them."""
     rows = session.execute(FETCH_RECENT, {"most": RECENT_ANSWERS})
     return estimate_response_times(RecentAnswer(*row) for row in rows)
 
 
 def _line(points: list[tuple[int, float]]) -> ResponseLine:
-    """Fit least squares; the mean with slope 0 if all inputs are equally long or longer ones were answered sooner."""
+    """Fits least squares; the slope is 0 if all inputs are equally long or longer ones were answered sooner."""
     tokens, seconds = zip(*points, strict=True)
     try:
         slope, intercept = linear_regression(tokens, seconds)

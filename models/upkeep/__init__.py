@@ -1,1 +1,1 @@
-"""What keeps the database clean and whole."""
+"""Upkeep of the database: invariants, recovery from losses, retention."""

@@ -82,7 +82,7 @@ def withdraw_untaken_batches(connection: Connection, resend_s: float, most_sends
 
 
 def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
-    """Live workers that get no batch until they have taken a message, by name."""
+    """Return the names of live workers that get no batch until they have taken a message."""
     rows = connection.execute(
         text("""
             select name from workers where not_consuming_since is not null and stopped_at is null
@@ -94,7 +94,7 @@ def workers_to_probe(connection: Connection, alive_s: float) -> list[str]:
 
 
 def batches_to_resend(connection: Connection, resend_s: float, on_time_s: float) -> list[tuple[int, str]]:
-    """Batch ids with their workers whose message was sent over `resend_s` ago and that no worker has taken yet.
+    """Return batches whose message was sent over `resend_s` ago and not taken yet, as (batch id, worker's name).
 
     Marks them as sent now, so that they come again only after another `resend_s`. A message is counted only if the
     worker's last heartbeat is at most `on_time_s` old: a process that is starved of CPU takes its messages late too.
@@ -199,7 +199,7 @@ def expire_deadlines(connection: Connection) -> int:
 
 
 def recently_cancelled_or_failed(connection: Connection, window_s: float) -> list[str]:
-    """Ids of requests that were cancelled or failed within the last `window_s`, so that policies can drop them."""
+    """Return the ids of requests that were cancelled or failed within the last `window_s`; policies then drop them."""
     rows = connection.execute(
         text("""
             select id from requests where status in ('cancelled', 'failed')

@@ -1,13 +1,23 @@
-"""Deletes old requests, batches, workers and superseded model versions; called by the upkeep task."""
+"""Deletes old requests, batches, workers and model versions, and texts that clients did not want stored.
+
+Of a request without its texts the figures stay, for usage and history.
+"""
+
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
 from models.sql import text
-from models.tables import ANSWERED, UNANSWERED
+from models.tables import ANSWERED, UNANSWERED, UNSTORED
 
 # Superseded versions of each kind that are kept, so that `magnus models activate` can go back to one. More of them only
 # take space in the database; not tuned.
 VERSIONS_KEPT = 5
+# The body's fields with the client's text; the others say how the answer was generated.
+DELETE_TEXTS = """
+    update requests set instructions = '', input = '', output_text = null, logprobs = null,
+        body = body - cast('{messages,tools,prompt_ids,instructions,format,metadata}' as text[])
+"""
 OF_NO_JOB = "not exists (select from bulk_lines where bulk_lines.request_id = requests.id)"
 
 
@@ -70,4 +80,26 @@ def delete_superseded_versions(connection: Connection) -> int:
             )
         """),
         {"kept": VERSIONS_KEPT},
+    ).rowcount
+
+
+def delete_unstored_texts(connection: Connection, ids: Collection[str]) -> None:
+    """Delete the texts of those of these requests that have ended and are not to be stored."""
+    connection.execute(
+        text(f"{DELETE_TEXTS} where id = any(cast(:ids as text[])) and finished_at is not null and {UNSTORED}"),
+        {"ids": list(ids)},
+    )
+
+
+def delete_old_unstored_texts(connection: Connection, after_s: float, limit: int) -> int:
+    """Delete the texts of up to `limit` unstored requests that ended longer ago than `after_s`; returns how many."""
+    return connection.execute(
+        text(f"""
+            {DELETE_TEXTS} where ctid = any(array(
+                select ctid from requests
+                where {UNSTORED} and finished_at < statement_timestamp() - make_interval(secs => :after_s)
+                order by finished_at limit :limit for update skip locked
+            ))
+        """),  # noqa: S608
+        {"after_s": after_s, "limit": limit},
     ).rowcount

@@ -1,4 +1,4 @@
-"""Calibrates forecasts by the errors of earlier ones: intervals that cover nine of ten answers.
+"""States forecasts as lines over tokens, and calibrates them by earlier errors: intervals cover nine of ten answers.
 
 Split-conformal prediction over the latest forecasts. The score of a forecast is the logarithm of the real over the
 expected seconds, divided by the forecast's own spread; the quantiles of the latest scores turn the next forecast into
@@ -29,7 +29,7 @@ UNKNOWN = (-1.645, 0.0, 1.645)
 OTHER_SPREAD = 0.25
 SHORTEST_S = 0.01  # ratios of shorter durations are noise of the clock
 LONGEST_S = 1e7  # four months: keeps forecast instants within the calendar's range
-MOST_RATIO = 100.0  # of real to expected seconds; larger ratios are clipped and do not occur normally
+MOST_RATIO = 100.0  # real over expected seconds; larger ratios are clipped
 MOST_LOG = math.log(MOST_RATIO)
 
 
@@ -80,7 +80,7 @@ class Band:
     high: float
 
     def around(self, seconds: float, spread: float) -> Expectation:
-        """The corrected expectation and interval for a forecast in seconds with this spread."""
+        """Return the corrected expectation and interval for a forecast in seconds with this spread."""
         seconds = max(seconds, SHORTEST_S)
         low, middle, high = (
             min(LONGEST_S, seconds * math.exp(min(max(score * spread, -MOST_LOG), MOST_LOG)))
@@ -90,7 +90,7 @@ class Band:
 
 
 def spread_of(length_spread: float, service_share: float) -> float:
-    """A forecast's spread, from the spread of the length's logarithm and serving's share of the remaining time."""
+    """Return a forecast's spread from that of the length's logarithm and serving's share of the remaining time."""
     return math.hypot(OTHER_SPREAD, length_spread * service_share)
 
 
@@ -102,7 +102,7 @@ class IntervalCalibration:
         self._bands: dict[tuple[Stage, int | None], Band] = {}  # cached until scores change
 
     def learn(self, stage: Stage, expected_s: float, spread: float, real_s: float) -> None:
-        """Record the real time of a forecast answer."""
+        """Record a forecast of `expected_s` whose answer took `real_s`."""
         ratio = max(real_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
         score = min(max(math.log(ratio), -MOST_LOG), MOST_LOG) / spread
         for key in ((stage, None), (stage, _horizon(expected_s))):
@@ -110,11 +110,11 @@ class IntervalCalibration:
             self._bands.pop(key, None)
 
     def around(self, stage: Stage, seconds: float, spread: float) -> Expectation:
-        """The corrected expectation and interval for a forecast in seconds with this spread."""
+        """Return the corrected expectation and interval for a forecast in seconds with this spread."""
         return self.band(stage, seconds).around(seconds, spread)
 
     def band(self, stage: Stage, seconds: float) -> Band:
-        """Quantiles of the latest scores of this horizon, or of all horizons while it has few."""
+        """Return the quantiles of the latest scores of this horizon, or of all horizons while it has few."""
         key: tuple[Stage, int | None] = (stage, _horizon(seconds))
         if len(self._scores.get(key, ())) < FEWEST:
             key = (stage, None)

@@ -90,7 +90,7 @@ class Forecast:
             self._resume(one, now)
 
     def advance(self, goes_on: Callable[[], bool]) -> bool:
-        """Simulate while `goes_on()`; returns whether the forecast is complete."""
+        """Simulate while `goes_on()` returns True; return whether the forecast is complete."""
         simulation = self._simulation
         while not self._complete():
             if not goes_on():
@@ -107,7 +107,7 @@ class Forecast:
         return True
 
     def expected(self) -> dict[str, ExpectedAnswer]:
-        """Returns the expected answer of each awaited request; waiting ones are in the expected order of service.
+        """Return the expected answer of each awaited request; the waiting ones are in the expected order of service.
 
         Rows of a continuous batch are included only if they ended in the forecast; `expected_of_rows` covers them all.
         The length drawn for a request only affects the others: the request itself is expected at its median length.
@@ -125,7 +125,7 @@ class Forecast:
         return expected | self._behind(played)
 
     def response_line(self) -> ResponseLine | None:
-        """Seconds until the answer to a request that comes now; None if none is expected to come."""
+        """Return the response time of a request that comes now; None if no request is expected to come."""
         answers = self._simulation.answers
         points = [
             (request.remaining, self._of("waiting", answers[request.id], request, 0).seconds - self._comes_in(request))
@@ -183,7 +183,7 @@ class Forecast:
         return ExpectedAnswer(stage, starts_in_s, seconds, spread_of(log_spread(median, max(median, upper)), share))
 
     def _behind(self, played: Sequence[SimulatedAnswer]) -> dict[str, ExpectedAnswer]:
-        """Expected answers of requests that were not simulated, at the rate of those that were."""
+        """Return the expected answers of requests that were not simulated, at the rate of those that were."""
         rest = [request for request_id, request in self._waiting.items() if request_id not in self._simulation.answers]
         elapsed_s = self._played_to - self.began_at
         each_s = elapsed_s / max(1, len(played))
@@ -203,7 +203,7 @@ class Forecast:
 
 
 def expected_of_rows(work: PresentWork) -> Iterator[tuple[str, ExpectedAnswer]]:
-    """Yields the id of each row of the worker's continuous batch and when it should end, at the batch's present pace.
+    """Yield the id of each row of the worker's continuous batch and when it should end, at the batch's present pace.
 
     A forecast is seconds old when the next one is complete. Running rows are therefore estimated anew for each
     snapshot: the tokens that their predictions still leave, times the seconds of the batch's next iteration. Rows that
@@ -228,6 +228,6 @@ def _instance(work: PresentWork, now: float) -> Instance:
 
 
 def _engine(work: PresentWork) -> EngineCosts:
-    """Simulated engine costs of a worker; an iteration takes at least a tiny time."""
+    """Return the simulated engine's costs; an engine whose known iterations take no time gets QUICKEST."""
     curves = linearized(work.step_costs or work.worker.costs)
     return EngineCosts(curves if curves.decode_step_s(1, 1) > 0 else QUICKEST)

@@ -1,4 +1,4 @@
-"""What a forecast begins with: a copy of the policy that serves, and the requests that are expected to come."""
+"""The inputs of a forecast: a copy of the policy in force, and the requests that are expected to arrive."""
 
 import io
 import pickle
@@ -23,8 +23,8 @@ class RecentArrivals:
 
     def __init__(self) -> None:
         self._lengths: deque[Request] = deque(maxlen=KEPT)
-        self._arrived_at: dict[str, float] = {}  # in the order in which they were seen
-        self._since: float | None = None  # when the first one was seen
+        self._arrived_at: dict[str, float] = {}  # in the order of `add`
+        self._since: float | None = None  # when the first one was added
 
     def add(self, request: Request, now: float) -> None:
         """Count a request; later calls with the same request change nothing."""
@@ -36,7 +36,7 @@ class RecentArrivals:
                 del self._arrived_at[next(iter(self._arrived_at))]
 
     def rate(self, now: float) -> float:
-        """Arrivals a second."""
+        """Return the arrivals a second over the last WINDOW_S seconds."""
         if self._since is None:
             return 0.0
         lately = sum(at > now - WINDOW_S for at in self._arrived_at.values())

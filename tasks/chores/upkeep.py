@@ -11,7 +11,7 @@ from models.bulk import bulk_jobs, stored_files
 from models.operations import minute_history, service_history
 from models.session import make_sessions
 from models.tenants import usage
-from models.upkeep import retention, unstored_requests
+from models.upkeep import retention
 from models.webhooks import webhook_deliveries
 
 # Rows that one transaction deletes. A larger chunk holds its locks for longer and deletes no faster: 31,000 a second in
@@ -43,7 +43,7 @@ def do_upkeep(engine: Engine, retention_s: float) -> None:
         retention.delete_old_workers(connection, FORGET_WORKERS_AFTER_S)
         retention.delete_old_heartbeats(connection, FORGET_PROCESSES_AFTER_S)
         retention.delete_superseded_versions(connection)
-        unstored_requests.forget_ended(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
+        retention.delete_old_unstored_texts(connection, FORGET_UNSTORED_AFTER_S, DELETED_AT_ONCE)
     deletions = (
         stored_files.delete_old_files,
         bulk_jobs.delete_old_jobs,

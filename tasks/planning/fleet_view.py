@@ -29,7 +29,7 @@ class InFlightBatch:
 
 
 class FleetView:
-    """The batches in flight, and the workers as described by them."""
+    """The batches in flight, and the workers that serve them as policies see them."""
 
     def __init__(self) -> None:
         self._in_flight: dict[int, InFlightBatch] = {}

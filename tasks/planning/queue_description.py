@@ -18,7 +18,7 @@ MOST_BATCHES = 200
 def describe_queues(
     policies: Iterable[tuple[str, Policy]], workers: Mapping[str, Sequence[Worker]], now: float
 ) -> tuple[dict[str, list[BatchInQueue]], float]:
-    """Return the described queue of each model, and the longest time until one of them is served."""
+    """Returns the description of each model's queue, and the longest wait in seconds behind any of the queues."""
     described = {
         model: describe_queue(policy.waiting(now), len(policy), workers.get(model, ())) for model, policy in policies
     }
@@ -29,7 +29,7 @@ def describe_queues(
 def describe_queue(
     waiting: Iterable[WaitingBatch], total: int, workers: Sequence[Worker]
 ) -> tuple[list[BatchInQueue], float]:
-    """Describe the first waiting batches; also returns the seconds until a request behind all `total` could start.
+    """Describes the first waiting batches; also returns the seconds until a request behind all `total` could start.
 
     Each batch in turn starts on the worker that is free first, as if nothing else arrived. The requests that are not
     described are assumed to need as many seconds each as those that are.
@@ -64,7 +64,7 @@ def describe_queue(
 
 
 def _memory_share(batch: WaitingBatch, workers: Sequence[Worker]) -> float | None:
-    """The share of a worker's Θ that a batch may fill; None without a worker."""
+    """Returns the share of the first worker's Θ that a batch may fill; None without a worker."""
     if not workers:
         return None
     memory, tokens = workers[0].memory, batch.length + batch.generation_length

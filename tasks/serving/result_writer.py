@@ -26,8 +26,7 @@ from inference.request_tokens import RequestTokens, TokenizerAway
 from models import notifications
 from models.leasing import batch_results
 from models.leasing.batch_results import Closed, Returned, Started
-from models.leasing.held_leases import lock_held
-from models.leasing.leases import Lease
+from models.leasing.leases import Lease, lock_held
 from models.leasing.requeue import Failure
 from models.tables import BatchStatus
 from tasks.serving.answers import packed, stored_answer

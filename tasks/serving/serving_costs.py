@@ -58,7 +58,7 @@ class LearnedCosts:
         self._fit_at = 0.0
 
     def curves(self, now: float) -> LearnedCurves | None:
-        """Returns the curves in service; None before any that are better than the profile."""
+        """Return the curves in service; None before any that are better than the profile."""
         if now >= self._fit_at:
             self._fit_at = now + FIT_EVERY_S
             self._costs.add(self._take(now))
@@ -67,7 +67,7 @@ class LearnedCosts:
 
 
 class UnseenSamples:
-    """Turns each sample of a server's iterations into a window, once."""
+    """Turns each sample of a server's iterations into one window, even if later calls contain it again."""
 
     def __init__(self) -> None:
         self._last: StepSample | None = None

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from models import client_requests, ended_requests, model_versions, notifications, request_predictions, training_log
 from models.client_requests import NewRequest
 from models.connections import schema_upgrade
-from models.leasing import batch_results, held_leases, leases, requeue, worker_registration
+from models.leasing import batch_results, leases, requeue, worker_registration
 from models.leasing.batch_results import Answer, Closed, Figures, Returned, Started
 from models.leasing.leases import Lease
 from models.leasing.requeue import UnfinishedBatch
@@ -20,7 +20,7 @@ from models.planning import batch_claims, leadership, live_fleet, planner_reques
 from models.planning.leadership import Lead
 from models.planning.queue_snapshot import QueueSnapshot
 from models.tables import BatchStatus, RequestStatus
-from models.upkeep import reconciler, retention, unstored_requests
+from models.upkeep import reconciler, retention
 from scheduling.costs import ProfiledCurves, ServingCurves
 from scheduling.policy import Assignment
 from scheduling.request import Request
@@ -205,7 +205,7 @@ CASES = [
     ),
     Case("leases.take_batch", lambda c: leases.take_batch(c, *an_assigned(c), 10.0), A_BATCH),
     Case("leases.renew", renew, A_BATCH),
-    Case("held_leases.lock_held", lambda c: held_leases.lock_held(c, [a_lease(c)])),
+    Case("leases.lock_held", lambda c: leases.lock_held(c, [a_lease(c)])),
     Case("live_fleet.lacking", lambda c: live_fleet.lacking(c, 20.0)),
     Case("live_fleet.largest_workers", lambda c: live_fleet.largest_workers(c, 120.0)),
     Case("live_fleet.live_workers", lambda c: live_fleet.live_workers(c, 10.0)),
@@ -286,6 +286,6 @@ CASES = [
     Case("training_log.finished_requests", newest_answers, 1000 + 3 * FEW, "after"),
     Case("training_log.finished_batches", lambda c: training_log.finished_batches(c, 1000, 30 * DAY), 1000 + FEW),
     Case("training_log.worker_profiles", training_log.worker_profiles),
-    Case("unstored_requests.forget", lambda c: unstored_requests.forget(c, [ENDED_ID] * 24)),
-    Case("unstored_requests.forget_ended", lambda c: unstored_requests.forget_ended(c, HOUR, 500)),
+    Case("retention.delete_unstored_texts", lambda c: retention.delete_unstored_texts(c, [ENDED_ID] * 24)),
+    Case("retention.delete_old_unstored_texts", lambda c: retention.delete_old_unstored_texts(c, HOUR, 500)),
 ]

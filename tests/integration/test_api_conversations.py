@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.upkeep.unstored_requests import forget_ended
+from models.upkeep.retention import delete_old_unstored_texts
 from tests.integration.answering_worker import answering, events
 from tests.integration.api_service import Api
 
@@ -145,9 +145,9 @@ def test_upkeep_deletes_what_a_client_left_behind(api: Api) -> None:
     assert api.call("POST", "/v1/chat/completions", json=body).status_code == 504
     api.submit("stored")
     with api.engine.begin() as connection:
-        assert forget_ended(connection, after_s=3600, limit=10) == 0
-        assert forget_ended(connection, after_s=0, limit=10) == 1
-        assert forget_ended(connection, after_s=0, limit=10) == 0
+        assert delete_old_unstored_texts(connection, after_s=3600, limit=10) == 0
+        assert delete_old_unstored_texts(connection, after_s=0, limit=10) == 1
+        assert delete_old_unstored_texts(connection, after_s=0, limit=10) == 0
     assert sorted(row.input for row in api.sql("select input from requests")) == ["", "stored"]
 
 

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from models.leasing import held_leases, leases, worker_registration
+from models.leasing import leases, worker_registration
 from models.leasing.leases import Lease, Renewal
 from tests.integration.database_stage import Stage, eventually
 
@@ -25,7 +25,7 @@ def test_a_batch_that_ends_while_its_renewal_waits_for_that_is_not_lost(stage: S
 
     with ThreadPoolExecutor(1) as pool:
         with stage.database.begin() as writer:
-            assert held_leases.lock_held(writer, [Lease(ends, 1)]).leases
+            assert leases.lock_held(writer, [Lease(ends, 1)]).leases
             renewal = pool.submit(renew)
             eventually(lambda: stage.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
             writer.exec_driver_sql(f"update batches set status = 'finished', lease_until = null where id = {ends}")
