@@ -1,0 +1,15 @@
+from settings import Settings
+from tasks.planning.planner_rules import planner_rules
+
+
+def test_a_worker_counts_as_dead_before_its_leases_expire_and_after_several_missed_heartbeats() -> None:
+    rules = planner_rules(Settings(lease_s=10.0, heartbeat_s=0.5))
+    assert (rules.on_time_s, rules.alive_s, rules.lease_s) == (2.0, 4.0, 10.0)
+    assert planner_rules(Settings(lease_s=3.0, heartbeat_s=0.5)).alive_s == 3.0
+
+
+def test_bounds_of_requests_reach_the_policies() -> None:
+    rules = planner_rules(Settings(policy="scls", max_prompt_tokens=100, max_output_tokens=200, slice_tokens=32))
+    assert rules.policy == "scls"
+    assert (rules.settings.max_prompt_tokens, rules.settings.max_output_tokens) == (100, 200)
+    assert rules.settings.slice_tokens == 32
