@@ -99,12 +99,13 @@ def requeue(connection: Connection, unfinished: Collection[UnfinishedBatch], max
                     r.cancel_requested_at is not null as cancelled,
                     b.first_batch is not null or b.split and made.joins as failure,
                     b.split and (r.suspect_group is not null or made.joins and r.suspected > 0) as suspect
-                from requests r join batches made on made.id = r.batch_id
-                join unnest(
+                from unnest(
                     cast(:ids as bigint[]), cast(:first_batches as bigint[]), cast(:errors as text[]),
                     cast(:splits as bool[])
-                ) as b (id, first_batch, error, split) on b.id = r.batch_id
-                where r.status = 'in_progress' for update of r
+                ) as b (id, first_batch, error, split) join batches made on made.id = b.id
+                cross join lateral ( -- batch by batch, whatever the statistics say of how many requests are in progress
+                    select * from requests where batch_id = b.id and status = 'in_progress' for update
+                ) as r
             ), judged as (
                 select *, first_batch is not null and count(*) over (partition by first_batch) = 1
                     and suspected + 1 >= case when error is null then cast(:max_attempts as int)
