@@ -1,11 +1,11 @@
 """The frame of each background process: parts that start and stop together, and its signs of life."""
 
-import gc
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from processes.loop import Loop
 from processes.signs_of_life import Pulse
+from processes.startup_objects import freeze_startup_objects
 
 
 class Part(Protocol):
@@ -47,15 +47,3 @@ class HostedProcess:
         for part in reversed(self._parts):
             part.stop()
         self._on_stopped()
-
-
-def freeze_startup_objects() -> None:
-    """Keep the objects of modules, some hundred thousand, out of every later garbage collection; call it once.
-
-    Python runs a full collection only once the number of new objects is a quarter of that of the old ones. With the
-    modules' objects among the old ones, reference cycles of tens of thousands of requests piled up before, and the
-    planner grew by 5 MB an hour (docs/results/chaos.md).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.collect()  # resets the collector's counts

@@ -3,6 +3,9 @@
 Idle connections, half-sent requests and calls that wait cost some kilobytes each, no thread. A request's headers must
 arrive within gunicorn's --keep-alive, its body within BODY_WITHIN_S or at SLOWEST_BYTES_S, and a client must read on
 within STALLED_S.
+
+gunicorn imports this module before gevent patches the process. psycopg waits without blocking the other green threads
+only if it is imported after that, so nothing here may import it.
 """
 
 import logging
@@ -22,7 +25,7 @@ from gunicorn.workers.ggevent import GeventWorker
 from werkzeug.exceptions import RequestTimeout
 
 from processes import json_logs
-from processes.hosted_process import freeze_startup_objects
+from processes.startup_objects import freeze_startup_objects
 from webapp.waiting.patience import CONNECTION
 
 BODY_WITHIN_S = 60.0  # enough for the default MAGNUS_MAX_BODY_BYTES, 8 MiB, at 1.2 Mbit/s

@@ -6,7 +6,7 @@ from processes.hosted_process import HostedProcess
 
 LOOKS = """
 import gc, sqlalchemy
-from processes.hosted_process import freeze_startup_objects
+from processes.startup_objects import freeze_startup_objects
 loaded = len(gc.get_objects())
 freeze_startup_objects()
 print(loaded, len(gc.get_objects()))
