@@ -1,4 +1,7 @@
-"""Every MAGNUS_* setting, read once at an entry point into one frozen object; inner code gets plain values."""
+"""Every MAGNUS_* setting, read once at an entry point into one frozen object; inner code gets plain values.
+
+More than 300 lines, because each setting has its bounds and its description here and nowhere else.
+"""
 
 import difflib
 import os
