@@ -56,7 +56,7 @@ test: install ## the tests that a change is judged by: a few minutes, on a Postg
 test-all: test test-long ## `make test`, then everything that takes longer: half an hour and some downloads
 
 test-long: install ## what `make test-all` has beside `make test`
-	$(BIN)/python -m pytest $(TESTS) -m long
+	$(PYTEST) $(TESTS) -m long
 	$(BIN)/python -m pytest tests/unit --cov --cov-fail-under=100 --quiet $(LANES)
 	.ci/system-servers
 	.ci/several-hosts
