@@ -8,9 +8,10 @@ field that is missing asks for nothing.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 # Below this temperature a row is greedy: tokens whose logits differ by 1e-3 then differ in probability by a factor of
 # e^100, and a temperature that float32 cannot hold would turn logits into infinities. vLLM has the same bound.
@@ -107,12 +108,22 @@ class StoredTurn(_Part):
     tool_call_id: str | None = None  # id of the call whose result this message has
 
 
+def json_text(value: object) -> object:
+    """Returns a JSON object as text; a text stays as it is."""
+    return to_json(value).decode() if isinstance(value, Mapping) else value
+
+
+# A JSON Schema as text: a model writes properties in the schema's order, and a `jsonb` column would sort them. Rows of
+# release 1.0 have objects.
+SchemaText = Annotated[str, BeforeValidator(json_text)]
+
+
 class StoredTool(_Part):
     """A function that an answer may call."""
 
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: SchemaText | None = None
     strict: bool | None = None
 
 
@@ -129,7 +140,7 @@ class StoredFormat(_Part):
     type: Literal["json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: SchemaText | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
@@ -192,7 +203,7 @@ ABILITIES = (
 
 
 def stored_form(body: RequestBody) -> dict[str, Any]:
-    """Returns the JSON object that a request's row stores, in the layout that earlier releases read, too."""
+    """Returns the JSON object that a request's row stores."""
     asked = body.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     whole = body.model_dump(mode="json", include={"sampling", *ALWAYS_STORED})
     sampling = asked.get("sampling", {})

@@ -53,7 +53,10 @@ def template_message(turn: StoredTurn) -> dict[str, Any]:
 
 def template_tool(tool: StoredTool) -> dict[str, Any]:
     """Returns a function's definition in the form that chat templates take."""
-    return {"type": "function", "function": tool.model_dump(exclude={"strict"}, exclude_none=True)}
+    function = tool.model_dump(exclude={"strict"}, exclude_none=True)
+    if tool.parameters is not None:
+        function["parameters"] = json.loads(tool.parameters)
+    return {"type": "function", "function": function}
 
 
 def _arguments(call: StoredCall) -> Any:

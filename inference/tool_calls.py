@@ -87,7 +87,7 @@ def required_format(body: RequestBody) -> JsonFormat | None:
         return JsonFormat(json.dumps(forced_call_schema(body.tools, body.tool_choice.function)))
     if body.format is None:
         return None
-    return JsonFormat(None if body.format.schema_ is None else json.dumps(body.format.schema_))
+    return JsonFormat(body.format.schema_)
 
 
 def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def forced_call_schema(tools: Sequence[StoredTool], name: str | None) -> dict[st
             "properties": {
                 "name": {"const": tool.name},
                 # its own id, so that its references still resolve to its own definitions
-                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **(tool.parameters or {})},
+                "arguments": {"$id": f"magnus:tool:{number}", "type": "object", **json.loads(tool.parameters or "{}")},
             },
             "required": ["name", "arguments"],
             "additionalProperties": False,

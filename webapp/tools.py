@@ -31,8 +31,7 @@ class FunctionDefinition(Body):
     @property
     def stored(self) -> StoredTool:
         """Returns it as the request's row stores it."""
-        parameters = NO_PARAMETERS if self.parameters is None else self.parameters
-        return StoredTool(name=self.name, description=self.description, parameters=parameters, strict=self.strict)
+        return StoredTool.model_validate({"parameters": NO_PARAMETERS, **self.model_dump(exclude_none=True)})
 
 
 class ChatTool(Body):

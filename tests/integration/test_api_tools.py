@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from inference.model_prompt import ModelPrompt
+from inference.tool_calls import required_format
+from request_body import RequestBody, StoredToolChoice, read_body
 from settings import BUNDLED_MODEL, Settings
 from tests.integration.answering_worker import answering, events
 from tests.integration.api_service import Api
@@ -42,6 +45,11 @@ def tools(tool_settings: Settings) -> Iterator[Api]:
         yield api
 
 
+def engine_schema(body: RequestBody) -> Any:
+    held_to = required_format(body)
+    return json.loads((held_to and held_to.schema) or "null")
+
+
 def test_a_chat_that_calls_a_function_goes_on_with_its_result(tools: Api) -> None:
     with answering(tools, CALLS):
         [choice] = tools.call("POST", "/v1/chat/completions", json=CHAT).json["choices"]
@@ -58,6 +66,29 @@ def test_a_chat_that_calls_a_function_goes_on_with_its_result(tools: Api) -> Non
     [row] = tools.sql("select body, needs, prompt_tokens from requests order by arrived_at desc limit 1")
     assert row.needs == ["tools"]
     assert [turn["role"] for turn in row.body["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_a_schema_keeps_the_order_of_its_properties_from_the_client_to_the_engine(tools: Api) -> None:
+    properties = {name: {"type": "string"} for name in ("reasoning", "answer", "aside", "z")}
+    schema = {"type": "object", "properties": properties, "required": ["reasoning", "answer"]}
+    order = list(properties)
+    function = {"type": "function", "name": "think", "parameters": schema}
+    named = {"type": "json_schema", "name": "thought", "schema": schema}
+    asked = RESPONSE | {"tools": [function], "text": {"format": named}, "background": True}
+    made = tools.call("POST", "/v1/responses", json=asked).json
+    for shown in (made, tools.call("GET", f"/v1/responses/{made['id']}").json):
+        assert list(shown["tools"][0]["parameters"]["properties"]) == order
+        assert list(shown["text"]["format"]["schema"]["properties"]) == order
+    [row] = tools.sql("select instructions, input, body, prompt_tokens from requests")
+    body = read_body(row.body)
+    forced = body.model_copy(update={"format": None, "tool_choice": StoredToolChoice(mode="required")})
+    assert list(engine_schema(body)["properties"]) == order
+    assert list(engine_schema(forced)["properties"]["arguments"]["properties"]) == order
+    prompt_format = tools.client.application.extensions["magnus"].prompt_limits.prompt_format
+    rendered = ModelPrompt(row.instructions, row.input, body).encode(prompt_format)
+    text = prompt_format.decode(rendered)
+    assert text.index("reasoning") < text.index("answer") < text.index("aside")
+    assert len(rendered) == row.prompt_tokens
 
 
 def test_a_response_that_calls_a_function_goes_on_with_its_result(tools: Api) -> None:

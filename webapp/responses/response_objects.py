@@ -1,5 +1,6 @@
 """The answers of /v1/responses: OpenAI's Response object with a `magnus` object in it."""
 
+import json
 import math
 from datetime import datetime
 from typing import Any, Literal
@@ -189,7 +190,7 @@ def response_of(view: RequestView, place: QueuePlace) -> Response:
         previous_response_id=body.previous_response_id,
         store=body.store,
         tool_choice={"type": "function", "name": forced} if forced else body.tool_choice.mode,
-        tools=[{"type": "function", **tool.model_dump()} for tool in body.tools],
+        tools=[_with_object({"type": "function", **tool.model_dump()}, "parameters") for tool in body.tools],
         truncation=body.truncation,
         text={"format": _format(body)},
         top_logprobs=body.top_logprobs or 0,
@@ -248,7 +249,14 @@ def logprobs_of(view: RequestView) -> list[ChosenToken]:
 def _format(body: RequestBody) -> dict[str, Any]:
     if body.format is None:
         return {"type": "text"}
-    return body.format.model_dump(by_alias=True, include={"type"} if body.format.type == "json_object" else None)
+    if body.format.type == "json_object":
+        return {"type": "json_object"}
+    return _with_object(body.format.model_dump(by_alias=True), "schema")
+
+
+def _with_object(stored: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns the dict with its field `name`, a JSON object as text or None, as the object."""
+    return {**stored, name: json.loads(stored[name] or "null")}
 
 
 def _output(view: RequestView, body: RequestBody) -> list[OutputMessage | CalledFunction]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from request_body import StoredFormat
 from webapp.chat.chat_schemas import CreateChatCompletion
@@ -39,7 +40,8 @@ def kept(format: Any) -> dict[str, Any] | None:
 
 def test_a_format_is_stored_alike_whichever_call_asked_for_it() -> None:
     asked = chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}})
-    named = {"type": "json_schema", "name": "n", "schema": SCHEMA, "description": None, "strict": None}
+    text_of_schema = to_json(SCHEMA).decode()
+    named = {"type": "json_schema", "name": "n", "schema": text_of_schema, "description": None, "strict": None}
     assert kept(asked.response_format) == named
     text = response(text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}).text
     assert text is not None

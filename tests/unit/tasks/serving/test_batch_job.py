@@ -78,7 +78,7 @@ def test_what_a_client_asked_of_its_answers_form_reaches_the_engine():
     body = {"format": {"type": "json_schema", "name": "n", "schema": schema}, "top_logprobs": 3}
     asked = replace(prompt("a", "two", body, (3, 2)), logprobs=[[3, -0.5, [[3, -0.5]]], [2, -1.0, []], [1, -9.0, []]])
     (sequence,) = prepare(taken(asked), words(), max_positions=10).sequences
-    assert (sequence.format, sequence.top_logprobs) == (JsonFormat('{"type": "object"}'), 3)
+    assert (sequence.format, sequence.top_logprobs) == (JsonFormat('{"type":"object"}'), 3)
     # of a token that the planner does not let it keep, nothing is known
     assert sequence.logprobs == (TokenLogprob(3, -0.5, ((3, -0.5),)), TokenLogprob(2, -1.0))
     (plain,) = prepare(taken(prompt("a", "two", {"format": {"type": "json_object"}})), words(), 10).sequences
