@@ -7,8 +7,9 @@ from apiflask import APIBlueprint
 from pydantic import Field
 
 from models.webhooks import webhook_deliveries, webhook_endpoints
-from models.webhooks.webhook_endpoints import EVENT_TYPES, LONGEST_URL, EventType, UnusableUrl, check_url
+from models.webhooks.webhook_endpoints import EVENT_TYPES, EventType
 from models.webhooks.webhook_tables import WebhookDelivery, WebhookEndpoint
+from models.webhooks.webhook_urls import LONGEST_URL, UnusableUrl, check_url
 from webapp.api_objects import ApiObject, DeletedObject, Query
 from webapp.app_context import current_context
 from webapp.auth import current_tenant

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -44,6 +44,17 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
     stored = {tenant.name: tenant for tenant in session.scalars(select(Tenant))}
     names = {*stored, *session.scalars(select(ApiKey.tenant).distinct())}
     return [stored.get(name) or Tenant(name=name, weight=1.0) for name in sorted(names)]
+
+
+def check_alone(session: Session, tenant: str, counted: str) -> None:
+    """Lets one transaction at a time check a limit of a tenant and use it, until this session commits.
+
+    Begins a transaction, also under autocommit; the statements behind it see what the transaction before has stored.
+    """
+    if isinstance(session.get_bind(), Engine):  # a session of a connection is within that one's transaction
+        session.connection(execution_options={"isolation_level": "READ COMMITTED"})
+    lock = text("select pg_advisory_xact_lock(hashtextextended(:counted, 0))")
+    session.execute(lock, {"counted": f"{counted} of {tenant}"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,25 +52,32 @@ def claim(
     *,
     each: int,
     each_failing: int,
+    each_tenant: int,
     claim_s: float,
 ) -> list[ClaimedDelivery]:
-    """Claims up to `most` deliveries that are due, for `claim_s` seconds.
+    """Claims up to `most` deliveries that are due, for `claim_s` seconds; tenants take turns.
 
-    Claims at most `each` of one endpoint, or `each_failing` if its last attempt failed, less the number that `running`
-    has for the endpoint's id: an endpoint that does not answer thereby takes few of a sender's attempts.
+    Claims at most `each` of one endpoint, or `each_failing` if its last attempt failed, and at most `each_tenant` of a
+    tenant, less the numbers that `running` has by endpoint id: endpoints that do not answer thereby take few of a
+    sender's attempts.
     """
     rows = connection.execute(
         text("""
-            with due as (
-                select d.id from webhook_endpoints e
+            with endpoint as (
+                select e.id, tenant, coalesce(r.running, 0) as running,
+                    case when failures > 0 then cast(:each_failing as int) else cast(:each as int) end as most,
+                    sum(coalesce(r.running, 0)) over (partition by tenant) as running_of_tenant
+                from webhook_endpoints e
                 left join unnest(cast(:endpoints as text[]), cast(:running as int[])) as r (id, running) using (id)
-                cross join lateral (
-                    select id from webhook_deliveries
-                    where endpoint_id = e.id and next_attempt_at <= statement_timestamp() order by next_attempt_at
-                    limit greatest(0, - coalesce(r.running, 0)
-                        + case when e.failures > 0 then cast(:each_failing as int) else cast(:each as int) end)
-                    for update skip locked
-                ) d order by random() limit :most
+            ), due as (
+                select id from (
+                    select d.id, running_of_tenant + row_number() over (partition by tenant order by random()) as turn
+                    from endpoint e cross join lateral (
+                        select id from webhook_deliveries
+                        where endpoint_id = e.id and next_attempt_at <= statement_timestamp() order by next_attempt_at
+                        limit greatest(0, e.most - e.running) for update skip locked
+                    ) d
+                ) as locked where turn <= :each_tenant order by turn, random() limit :most
             )
             update webhook_deliveries d set attempts = attempts + 1,
                 next_attempt_at = clock_timestamp() + make_interval(secs => :claim_s)
@@ -85,6 +92,7 @@ def claim(
             "running": list(running.values()),
             "each": each,
             "each_failing": each_failing,
+            "each_tenant": each_tenant,
             "most": most,
             "claim_s": claim_s,
         },

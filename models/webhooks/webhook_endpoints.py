@@ -1,67 +1,19 @@
-"""A tenant's webhook endpoints: checks their URLs; creates, lists and removes them, and rotates their secrets."""
+"""A tenant's webhook endpoints: creates, lists and removes them, and rotates their secrets."""
 
 import base64
-import re
 import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from models.sql import text
+from models.tenants.tenant_limits import check_alone
 from models.webhooks.webhook_tables import WebhookEndpoint
-
-LONGEST_URL = 2000  # characters; servers take 8,000 and more, and any bound far below a row's size works
-# printable ASCII without userinfo, fragments, back-slashes and quotes, which senders and servers read differently
-URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:[/?][!$-;=?-\[\]_a-z|~]*)?")
-NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
-
-Address = IPv4Address | IPv6Address
-
-
-class UnusableUrl(ValueError):
-    """A webhook may not go to this URL; the message says why."""
-
-
-def check_url(url: str, private: bool) -> None:
-    """Raises UnusableUrl if no event may be sent to this URL; `private` allows http:// and this network's addresses."""
-    if len(url) > LONGEST_URL or not URL.fullmatch(url):
-        raise UnusableUrl("must be an absolute https:// URL without user, fragment or spaces, of 2,000 characters")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UnusableUrl(f"is no URL: {error}") from error
-    if not host or port == 0:
-        raise UnusableUrl("must name a host, and a port that there is")
-    if private:
-        return
-    if parts.scheme != "https":
-        raise UnusableUrl("must begin with https://")
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return  # a name: the sender checks the address that it resolves to
-    if not is_public(address):
-        raise UnusableUrl("must not be a private, loopback or link-local address")
-
-
-def is_public(address: Address) -> bool:
-    """Returns whether an address is public; an IPv6 address that contains an IPv4 address is judged by that one."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if address in NAT64:
-            inner = IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not address.is_multicast
-
 
 EventType = Literal[  # OpenAI's names: the end of a background response, and of a batch
     "response.completed",
@@ -95,7 +47,8 @@ class TooManyEndpoints(Exception):
 
 def create(session: Session, tenant: str, url: str, events: Sequence[str]) -> WebhookEndpoint:
     """Stores an endpoint, which gets the events from now on; raises TooManyEndpoints."""
-    if session.scalar(select(func.count()).where(WebhookEndpoint.tenant == tenant)) == MOST_ENDPOINTS:
+    check_alone(session, tenant, "webhook endpoints")
+    if (session.scalar(select(func.count()).where(WebhookEndpoint.tenant == tenant)) or 0) >= MOST_ENDPOINTS:
         raise TooManyEndpoints
     endpoint = WebhookEndpoint(
         id=f"we_{uuid.uuid4().hex}", tenant=tenant, url=url, events=sorted(set(events)), secret=new_secret()

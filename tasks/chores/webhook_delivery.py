@@ -18,7 +18,7 @@ from ipaddress import ip_address
 import httpcore
 
 from models.webhooks.webhook_deliveries import ClaimedDelivery, DeliveryResult
-from models.webhooks.webhook_endpoints import is_public
+from models.webhooks.webhook_urls import is_public
 
 ANSWER_WITHIN_S = 15.0  # resolving, connecting, sending and the answer together; Standard Webhooks says 15 to 30
 ANSWER_BYTES = 16_384  # read of an answer, so that the connection can be reused; after a longer answer it is closed

@@ -1,7 +1,8 @@
 """Sends the events that are due, many at once and each for a bounded time; any number of processes may do so.
 
 Deliveries that a sender had claimed when it died are due again after CLAIM_S. An endpoint that answers late or not at
-all has few deliveries in flight, so that the events of others are not delayed.
+all has few deliveries in flight, a tenant has a quarter of them at most, and tenants take turns, so that the events of
+others are not delayed.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ LOOK_EVERY_S = 1.0  # between two queries for due events; an event waits half of
 MOST_AT_ONCE = 256  # deliveries in flight; each is a coroutine and a socket. Not tuned.
 MOST_NAMES = 64  # host names resolved at once; a silent name server blocks a thread until its time-out
 EACH, EACH_FAILING = 16, 1  # most deliveries in flight to an endpoint, and to one that failed last. Not tuned.
+EACH_TENANT = 64  # most deliveries in flight of one tenant, so that it takes a quarter of them at most. Not tuned.
 CLAIM_S = 60.0  # longer than ANSWER_WITHIN_S and the write of its result
 GIVE_UP_AFTER_S = 86_400.0  # from the event on
 STOP_WITHIN_S = 3.0  # for deliveries in flight when the process stops; the others are due again after CLAIM_S
@@ -94,7 +96,13 @@ class WebhookSender(Thread):
         try:
             with self._database.begin() as connection:
                 return webhook_deliveries.claim(
-                    connection, most, running, each=EACH, each_failing=EACH_FAILING, claim_s=CLAIM_S
+                    connection,
+                    most,
+                    running,
+                    each=EACH,
+                    each_failing=EACH_FAILING,
+                    each_tenant=EACH_TENANT,
+                    claim_s=CLAIM_S,
                 )
         except SQLAlchemyError as error:  # the next look tries again
             log.warning("webhooks not claimed", error=str(error))

@@ -15,7 +15,7 @@ LAST_MONTH = datetime.now(UTC).date() - timedelta(29), datetime.now(UTC).date()
 
 
 def claim_deliveries(connection: Connection) -> list[ClaimedDelivery]:
-    return webhook_deliveries.claim(connection, 20, {"we_1": 1}, each=16, each_failing=1, claim_s=60.0)
+    return webhook_deliveries.claim(connection, 20, {"we_1": 1}, each=16, each_failing=1, each_tenant=64, claim_s=60.0)
 
 
 def deliver(connection: Connection) -> None:

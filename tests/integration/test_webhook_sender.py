@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from models.webhooks.webhook_deliveries import DeliveryResult
 from models.webhooks.webhook_endpoints import EVENT_TYPES
 from models.webhooks.webhook_tables import WebhookEndpoint
 from tasks.chores import webhook_delivery
-from tasks.chores.webhook_sender import EACH, WebhookSender
+from tasks.chores.webhook_sender import EACH, EACH_TENANT, WebhookSender
 from tests.integration.database_stage import Stage, eventually
 from tests.integration.webhook_receiver import Received, Receiver, running_receiver
 
@@ -45,15 +46,15 @@ def sending(stage: Stage, private: bool = True) -> Iterator[WebhookSender]:
     database.dispose()
 
 
-def endpoint(stage: Stage, url: str) -> WebhookEndpoint:
+def endpoint(stage: Stage, url: str, tenant: str = "acme") -> WebhookEndpoint:
     with make_sessions(stage.database)() as session:
-        return webhook_endpoints.create(session, "acme", url, EVENT_TYPES)
+        return webhook_endpoints.create(session, tenant, url, EVENT_TYPES)
 
 
-def end(stage: Stage, *ids: str) -> None:
+def end(stage: Stage, *ids: str, tenant: str = "acme") -> None:
     """Background responses that end."""
     for one in ids:
-        stage.request(f"resp_{one}")
+        stage.request(f"resp_{one}", tenant=tenant)
     stage.sql(
         "update requests set status = 'completed', finished_at = now(), output_tokens = 1 where finished_at is null"
     )
@@ -169,6 +170,23 @@ def test_an_endpoint_that_never_answers_does_not_hold_up_the_others(stage: Stage
     assert sorted(receiver.event_ids()) == sorted(f"evt_{n}" for n in range(3 * EACH))
 
 
+def test_tenants_take_turns_whatever_waits_for_one_of_them(stage: Stage) -> None:
+    first = [endpoint(stage, f"https://example.com/{n}").id for n in range(6)]
+    end(stage, *(f"{n}" for n in range(EACH)))
+    other = endpoint(stage, "https://example.org/", tenant="globex").id
+    end(stage, *(f"g{n}" for n in range(8)), tenant="globex")
+    with stage.database.begin() as connection:
+        claim = partial(webhook_deliveries.claim, connection, each=EACH, each_failing=1, claim_s=60.0)
+        taken = claim(16, {}, each_tenant=EACH_TENANT)
+        assert sorted(Counter(one.endpoint_id in first for one in taken).values()) == [8, 8]
+        running = Counter(one.endpoint_id for one in taken)
+        assert all(one.endpoint_id != other for one in claim(256, running, each_tenant=EACH_TENANT))
+        assert claim(256, {id: 16 for id in first}, each_tenant=EACH_TENANT) == []
+    assert stage.sql(
+        "select count(*) from webhook_deliveries where attempts > 0 and object_id not like 'resp_g%'"
+    ) == [(EACH_TENANT,)]
+
+
 def test_an_event_is_given_up_after_a_day_and_can_be_sent_again(stage: Stage, receiver: Receiver) -> None:
     endpoint_id = endpoint(stage, receiver.url).id
     receiver.status = 503
@@ -196,8 +214,8 @@ def test_the_result_of_an_attempt_that_another_one_followed_changes_nothing(stag
     endpoint(stage, "https://example.com/")
     end(stage, "a")
     with stage.database.begin() as connection:
-        (first,) = webhook_deliveries.claim(connection, 9, {}, each=9, each_failing=9, claim_s=0.0)
-        (second,) = webhook_deliveries.claim(connection, 9, {}, each=9, each_failing=9, claim_s=60.0)
+        (first,) = webhook_deliveries.claim(connection, 9, {}, each=9, each_failing=9, each_tenant=9, claim_s=0.0)
+        (second,) = webhook_deliveries.claim(connection, 9, {}, each=9, each_failing=9, each_tenant=9, claim_s=60.0)
         for claimed, error in ((second, None), (first, "late")):
             late = DeliveryResult(
                 claimed.id, claimed.endpoint_id, claimed.attempts, 200, error, None if error is None else 5.0
